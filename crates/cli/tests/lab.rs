@@ -148,7 +148,8 @@ fn pts_goes_through_all_its_tests() {
     let file = instance.path("disk").display().to_string();
     let more = format!(
         "--target {file} --size 16M --seconds 0.05 --set block_sizes=[\"4K\"] \
-         --set dirth_loads=[2,1] --set hir_burst_seconds=0.05"
+         --set dirth_loads=[2,1] --set hir_burst_seconds=0.05 \
+         --set tp_block_sizes=[\"128K\",\"1M\"]"
     );
     let answer = run(&instance, "pts", &more);
     assert!(answer.err.contains("not a PTS result"), "{answer:?}");
@@ -172,6 +173,40 @@ fn pts_goes_through_all_its_tests() {
     }
     assert_eq!(of_phase(&points, "hir")[0]["series"].as_array().unwrap().len(), 2);
     assert_eq!(of_phase(&points, "iops").len(), 3 * 5, "three shares of reads in five rounds");
+    let file = instance.path("pts-run").join("run.jsonl");
+    let ended = |rounds: &Value| rounds["record"] == "rounds" && !rounds["end"].is_null();
+    let text = fs::read_to_string(file).unwrap();
+    let all = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let rounds: Vec<Value> = all.filter(ended).collect();
+    for (name, trackers) in [("iops", 1), ("tp-131072", 2), ("tp-1048576", 2), ("lat", 1)] {
+        let is_named = |rounds: &&Value| rounds["name"].as_str().unwrap().ends_with(name);
+        let of = rounds.iter().find(is_named);
+        let of = of.unwrap_or_else(|| panic!("{name} in {rounds:?}"));
+        assert_eq!(of["window"], serde_json::json!([1, 5]), "{of}");
+        assert_eq!(of["trackers"].as_array().unwrap().len(), trackers, "{of}");
+        let is_of = |point: &&Value| point["rounds"] == of["name"];
+        assert!(points.iter().filter(is_of).count() >= 5 * trackers, "{of}");
+    }
+    let summary = fs::read_to_string(instance.path("pts-run").join("report.md")).unwrap();
+    assert!(summary.contains("PTS-like, not PTS.") && summary.contains("the standard has 60"));
+}
+
+#[test]
+fn write_saturation_ends_within_a_sample_of_four_capacities() {
+    let instance = Instance::new();
+    let more = "--target model:ssd-pcie --size 64M --seconds 0.02 --set tests=[\"wsat\"] \
+                --set samples=30 --set wsat_samples=300";
+    let points = measured(&instance, "pts", more);
+    let written: Vec<u64> = of_phase(&points, "wsat")
+        .iter()
+        .map(|point| point["write"]["bytes"].as_u64().unwrap())
+        .collect();
+    let all: u64 = written.iter().sum();
+    let before_last = all - written.last().unwrap();
+    assert!(before_last < 4 * (64 << 20) && all >= 4 * (64 << 20), "{written:?}");
+    assert!(written.len() < 30, "the first round is not over: {written:?}");
+    let text = fs::read_to_string(instance.path("pts-run").join("run.jsonl")).unwrap();
+    assert!(text.contains("\"end\":\"bytes_max\""), "{text}");
 }
 
 #[test]

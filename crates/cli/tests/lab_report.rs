@@ -296,7 +296,7 @@ fn totals_rates_and_percentiles_are_those_of_fios_own_json() {
     let folder = instance.path("run");
     let report: Value =
         serde_json::from_str(&fs::read_to_string(folder.join("report.json")).unwrap()).unwrap();
-    assert_eq!((&report["format"], &report["is_partial"]), (&json!(1), &json!(false)));
+    assert_eq!((&report["format"], &report["is_partial"]), (&json!(2), &json!(false)));
     let rows = rows(&folder.join("points.csv"));
     for (read, directions) in [(100, &["read"][..]), (50, &["read", "write"])] {
         let id = format!("target/mixed/read={read}/bs=4096/jobs=1/depth=4");

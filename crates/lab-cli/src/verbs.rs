@@ -140,8 +140,8 @@ fn compare(args: &LabCompare, json: bool) -> ControlResult<()> {
     let row = |row: &analysis::compare::Row| {
         let mut cells = vec![row.label.clone(), row.figure.clone()];
         for (index, cell) in row.cells.iter().enumerate() {
-            let mean = cell.as_ref().map(|cell| figure(cell.estimate.mean));
-            cells.push(mean.unwrap_or_else(|| "-".to_owned()));
+            let value = cell.as_ref().map(|cell| figure(cell.estimate.value));
+            cells.push(value.unwrap_or_else(|| "-".to_owned()));
             if index > 0 {
                 cells.extend(verdict(cell.as_ref()));
             }

@@ -16,6 +16,7 @@ mod model_store;
 pub mod plan;
 pub mod process;
 pub mod run;
+mod thread_load;
 pub mod twin;
 pub mod voltier;
 mod zeroes_aside;

@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 pub use voltier_results::Stop;
 
 use crate::LabError;
+use crate::thread_load::ThreadLoad;
 
 /// How often a running program is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -69,14 +70,14 @@ impl Running {
     /// # Errors
     /// `Timeout` and `Interrupted`; the program has then been killed.
     pub fn wait(&mut self, limit: Duration, stop: &Stop) -> Result<ExitStatus, LabError> {
-        self.wait_or_leave(limit, stop)?.ok_or_else(|| {
+        self.wait_or_leave(limit, stop, &mut || {})?.ok_or_else(|| {
             self.kill();
             LabError::Interrupted
         })
     }
 
     /// Waits until it ends. When the user asks to stop, the program is asked to end as by Ctrl-C and
-    /// has `grace` to say what it has so far.
+    /// has `grace` to say what it has so far. `each` is called whenever the program was looked at.
     ///
     /// # Errors
     /// `Timeout`; the program has then been killed.
@@ -85,8 +86,9 @@ impl Running {
         limit: Duration,
         grace: Duration,
         stop: &Stop,
+        each: &mut dyn FnMut(),
     ) -> Result<ExitStatus, LabError> {
-        match self.wait_or_leave(limit, stop)? {
+        match self.wait_or_leave(limit, stop, each)? {
             Some(status) => Ok(status),
             None => {
                 if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
@@ -102,6 +104,7 @@ impl Running {
         &mut self,
         limit: Duration,
         stop: &Stop,
+        each: &mut dyn FnMut(),
     ) -> Result<Option<ExitStatus>, LabError> {
         let deadline = Deadline::after(limit);
         loop {
@@ -118,6 +121,7 @@ impl Running {
                     seconds: limit.as_secs(),
                 });
             }
+            each();
             pause(POLL_INTERVAL);
         }
     }
@@ -148,7 +152,8 @@ pub fn run(
     kept(command, |command| Running::start(command, what)?.wait(limit, stop))
 }
 
-/// [`run`], but a user's stop reaches the program as Ctrl-C does, and what it says then is kept.
+/// [`run`], but a user's stop reaches the program as Ctrl-C does, and what it says then is kept. Also
+/// tells how busy the busiest of its threads was, as [`ThreadLoad::busiest_percent`].
 ///
 /// # Errors
 /// As [`Running::start`] and [`Running::wait_gently`].
@@ -157,8 +162,16 @@ pub fn run_gently(
     what: &str,
     limit: Duration,
     stop: &Stop,
-) -> Result<Finished, LabError> {
-    kept(command, |command| Running::start(command, what)?.wait_gently(limit, GRACE, stop))
+) -> Result<(Finished, Option<f64>), LabError> {
+    let mut busiest = None;
+    let finished = kept(command, |command| {
+        let mut running = Running::start(command, what)?;
+        let mut threads = ThreadLoad::of(running.id());
+        let status = running.wait_gently(limit, GRACE, stop, &mut || threads.look())?;
+        busiest = threads.busiest_percent();
+        Ok(status)
+    })?;
+    Ok((finished, busiest))
 }
 
 /// Runs `command` by `run` and keeps what it said.
@@ -215,6 +228,7 @@ pub fn is_alive(pid: i32) -> bool {
 }
 
 /// A moment on the machine's clock.
+#[derive(Debug)]
 pub struct Deadline(Instant);
 
 impl Deadline {

@@ -104,8 +104,7 @@ impl Fio {
         Ok(outcome)
     }
 
-    /// Runs a whole command line of fio that writes its result to the file `raw`. Returns what fio
-    /// measured and whether the user cut it short.
+    /// Runs a whole command line of fio that writes its result to the file `raw`.
     ///
     /// # Errors
     /// As [`Fio::run`]; `Interrupted` when nothing was measured before the user's stop.
@@ -115,22 +114,36 @@ impl Fio {
         raw: &Path,
         limit: Duration,
         stop: &Stop,
-    ) -> Result<(Vec<Outcome>, bool), LabError> {
+    ) -> Result<Ran, LabError> {
         let what = "fio";
         // The output of a killed run before is not to be taken for a result of this one.
         std::fs::remove_file(raw).ok();
         let mut command = fio_that_ends_with_us();
         command.args(arguments).current_dir(raw.parent().unwrap_or(Path::new(".")));
-        let finished = process::run_gently(&mut command, what, limit, stop)?;
+        let (finished, busiest_thread_percent) =
+            process::run_gently(&mut command, what, limit, stop)?;
         let was_cut = stop.check().is_err();
+        let ran = |outcomes| Ran { outcomes, was_cut, busiest_thread_percent };
         let text = std::fs::read(raw).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         if was_cut {
             let text = text.map_err(|_| LabError::Interrupted)?;
-            return parse(&text, what).map(|all| (all, true)).map_err(|_| LabError::Interrupted);
+            return parse(&text, what).map(ran).map_err(|_| LabError::Interrupted);
         }
         check(&finished, what)?;
-        Ok((parse(&text.map_err(LabError::file(raw))?, what)?, false))
+        parse(&text.map_err(LabError::file(raw))?, what).map(ran)
     }
+}
+
+/// The end of a command line of fio.
+#[derive(Debug)]
+pub struct Ran {
+    /// What each group of jobs measured.
+    pub outcomes: Vec<Outcome>,
+    /// Whether the user cut it short.
+    pub was_cut: bool,
+    /// The share of its time that the busiest of fio's threads was on a processor, percent; `None`
+    /// of a short run.
+    pub busiest_thread_percent: Option<f64>,
 }
 
 /// fio, killed by the kernel when this program is: it would go on writing to the target.

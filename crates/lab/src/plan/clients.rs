@@ -118,7 +118,7 @@ impl Clients {
                             clients: Some(*clients),
                             ..super::jobs::axes_of("clients", &job)
                         };
-                        points.push(Planned { axes, work: Work::Clients(job) });
+                        points.push(Planned::measured(axes, Work::Clients(job)));
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! A database over a file system on the target, its benchmark run again and again.
 
 use serde::{Deserialize, Serialize};
-use voltier_results::result::Axes;
+use voltier_results::result::{Axes, Role};
 
 use super::jobs::once;
 use super::step::{DatabaseStep, Group, Planned, Subject, Work};
@@ -69,6 +69,7 @@ impl Database {
     pub(super) fn groups(&self, subjects: &[Subject]) -> Vec<Group> {
         let point = |phase: &str, pass: Option<u32>, step: DatabaseStep| Planned {
             axes: Axes { phase: phase.to_owned(), pass, ..Axes::default() },
+            role: if pass.is_some() { Role::Measured } else { Role::Step },
             work: Work::Database(step),
         };
         let group = |subject: &Subject| {

@@ -4,7 +4,7 @@
 //! touched exactly once a pass, in order or in a fresh permutation.
 
 use serde::{Deserialize, Serialize};
-use voltier_results::result::{Access, Axes};
+use voltier_results::result::{Access, Axes, Role};
 
 use super::jobs::{once, random_data};
 use super::step::{FilePass, Group, Load, Planned, Subject, Work};
@@ -58,12 +58,13 @@ impl HotFiles {
             if subject.has_cache {
                 // Filled past the cache, which learns nothing by it.
                 let axes = Axes { phase: "cache-fill".to_owned(), ..Axes::default() };
-                groups.push(once(subject, vec![Planned { axes, work: Work::Cache { on: false } }]));
+                let work = Work::Cache { on: false };
+                groups.push(once(subject, vec![Planned { axes, role: Role::Step, work }]));
             }
             if self.fill || subject.is_new {
                 let axes = Axes { phase: "fill".to_owned(), ..Axes::default() };
                 let work = self.pass(subject, Access::Sequential, 0, true);
-                groups.push(once(subject, vec![Planned { axes, work }]));
+                groups.push(once(subject, vec![Planned { axes, role: Role::Fill, work }]));
             }
             let phases: &[(&str, bool)] = match subject.has_cache {
                 true => &[("off", false), ("on", true)],
@@ -73,7 +74,8 @@ impl HotFiles {
                 let mut points = Vec::new();
                 if subject.has_cache {
                     let axes = Axes { phase: format!("cache-{phase}"), ..Axes::default() };
-                    points.push(Planned { axes, work: Work::Cache { on: *on } });
+                    let work = Work::Cache { on: *on };
+                    points.push(Planned { axes, role: Role::Step, work });
                 }
                 for access in &self.access {
                     points.extend((1..=self.passes).map(|pass| Planned {
@@ -85,6 +87,7 @@ impl HotFiles {
                             block_bytes: Some(self.file_size.0),
                             ..Axes::default()
                         },
+                        role: Role::Measured,
                         work: self.pass(subject, *access, pass, false),
                     }));
                 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use voltier_results::result::{Access, Axes};
+use voltier_results::result::{Access, Axes, Role};
 
 use super::step::{Group, Load, Planned, Repeat, Subject, Work};
 use crate::fio::{Job, Pattern, Until};
@@ -66,17 +66,17 @@ pub(super) fn axes_of(phase: &str, job: &Job) -> Axes {
 
 /// A point of one job.
 pub(super) fn point(phase: &str, job: Job) -> Planned {
-    Planned { axes: axes_of(phase, &job), work: Work::Load(Load::of(job)) }
+    Planned::measured(axes_of(phase, &job), Work::Load(Load::of(job)))
 }
 
 /// A group that is measured once.
 pub(super) fn once(subject: &Subject, points: Vec<Planned>) -> Group {
-    Group { target: subject.name.clone(), repeat: Repeat::Once, points }
+    Group { target: subject.name.clone(), test: None, repeat: Repeat::Once, points }
 }
 
 /// The target written once: what reads would otherwise read what was never written.
 pub(super) fn fill_group(subject: &Subject, phase: &str) -> Group {
     let axes = Axes { phase: phase.to_owned(), ..Axes::default() };
     let work = Work::Load(Load::of(fill(subject.size_bytes)));
-    once(subject, vec![Planned { axes, work }])
+    once(subject, vec![Planned { axes, role: Role::Fill, work }])
 }

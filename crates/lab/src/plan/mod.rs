@@ -16,6 +16,7 @@ mod cache_model;
 mod clients;
 mod composite;
 mod database;
+mod deviations;
 mod facts;
 mod hotfiles;
 mod jobs;

@@ -208,9 +208,10 @@ impl Orion {
             read_percent: Some(read),
             small: Some(small),
             large: Some(large),
+            stream_depth: is_sequential.then_some(self.num_stream_io),
             ..Axes::default()
         };
-        Planned { axes, work: Work::Load(load) }
+        Planned::measured(axes, Work::Load(load))
     }
 
     fn warm_up(&self, size_bytes: u64) -> Option<Job> {

@@ -7,17 +7,13 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use voltier_results::result::Axes;
+use voltier_results::result::{Axes, Role, Test, Variable};
 
 use super::composite::{self, composite};
 use super::jobs::{fill, once, point, random_data, timed};
-use super::step::{Group, Load, Pick, Planned, Repeat, Subject, Tracked, Value, Work};
+use super::step::{Choice, Group, Load, Pick, Planned, Repeat, Subject, Tracked, Work};
 use super::values::{ByteSize, Extent, check, not_empty, time};
 use crate::fio::{Job, Pattern};
-
-/// The tests, in the order of the specification.
-pub(super) const TESTS: [&str; 9] =
-    ["iops", "tp", "lat", "wsat", "hir", "xsr", "ecw", "dirth", "wipc"];
 
 /// The plan `pts`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,11 +78,12 @@ impl Pts {
         if quick { Pts::quick() } else { Pts::full() }
     }
 
-    fn full() -> Pts {
+    /// The settings of the specification.
+    pub(super) fn full() -> Pts {
         let mut block_sizes = kib(&[1024, 128, 64, 32, 16, 8, 4]);
         block_sizes.push(ByteSize(512));
         Pts {
-            tests: TESTS[..8].iter().map(|test| (*test).to_owned()).collect(),
+            tests: Test::ALL[..8].iter().map(|test| test.key().to_owned()).collect(),
             seconds: 60.0,
             size: Extent::Whole,
             rounds_max: 25,
@@ -146,7 +143,7 @@ impl Pts {
         {
             not_empty(name, list)?;
         }
-        super::values::known_words("tests", &self.tests, &TESTS)?;
+        super::values::known_words("tests", &self.tests, &Test::ALL.map(Test::key))?;
         super::values::percentages("reads", &self.reads)?;
         super::values::percentages("lat_reads", &self.lat_reads)?;
         super::values::percentages("dirth_read", &[self.dirth_read])?;
@@ -161,43 +158,59 @@ impl Pts {
         Ok(())
     }
 
+    /// The tests that are asked for, in the order of the specification.
+    pub(super) fn tests(&self) -> impl Iterator<Item = Test> {
+        let is_wanted = |test: &Test| self.tests.iter().any(|name| name == test.key());
+        Test::ALL.into_iter().filter(is_wanted)
+    }
+
     pub(super) fn groups(&self, subjects: &[Subject]) -> Vec<Group> {
         let mut groups = Vec::new();
         for subject in subjects {
-            for test in TESTS.iter().filter(|test| self.tests.iter().any(|name| name == **test)) {
-                match *test {
-                    "iops" => self.iops(subject, &mut groups),
-                    "tp" => self.throughput(subject, &mut groups),
-                    "lat" => self.latency(subject, &mut groups),
-                    "wsat" => self.saturation(subject, &mut groups),
-                    "hir" => self.idle_recovery(subject, &mut groups),
-                    "xsr" => self.cross_stimulus(subject, &mut groups),
-                    "ecw" => {
-                        let job = |read, shape| {
-                            let block = ByteSize(composite::ALIGNMENT);
-                            composite(self.random(subject, block, read, shape), subject.block_bytes)
-                        };
-                        self.demand(subject, test, composite::READ_PERCENT, &job, &mut groups);
-                    }
-                    "dirth" => {
-                        let job = |read, shape| self.random(subject, self.dirth_block, read, shape);
-                        self.demand(subject, test, self.dirth_read, &job, &mut groups);
-                    }
-                    _ => groups.push(self.prepare(subject, "wipc", true)),
+            for test in self.tests() {
+                let mut of_test = Vec::new();
+                self.add(test, subject, &mut of_test);
+                for group in &mut of_test {
+                    group.test = Some(test);
                 }
+                groups.append(&mut of_test);
             }
         }
         groups
     }
 
+    fn add(&self, test: Test, subject: &Subject, groups: &mut Vec<Group>) {
+        match test {
+            Test::Iops => self.iops(subject, groups),
+            Test::Tp => self.throughput(subject, groups),
+            Test::Lat => self.latency(subject, groups),
+            Test::Wsat => self.saturation(subject, groups),
+            Test::Hir => self.idle_recovery(subject, groups),
+            Test::Xsr => self.cross_stimulus(subject, groups),
+            Test::Ecw => {
+                let job = |read, shape| {
+                    let block = ByteSize(composite::ALIGNMENT);
+                    composite(self.random(subject, block, read, shape), subject.block_bytes)
+                };
+                self.demand(subject, test, composite::READ_PERCENT, &job, groups);
+            }
+            Test::Dirth => {
+                let job = |read, shape| self.random(subject, self.dirth_block, read, shape);
+                self.demand(subject, test, self.dirth_read, &job, groups);
+            }
+            Test::Wipc => groups.push(self.prepare(subject, "wipc", true)),
+        }
+    }
+
     /// Purge, and preconditioning where the test has it.
     fn prepare(&self, subject: &Subject, test: &str, preconditioned: bool) -> Group {
         let axes = Axes { phase: format!("purge-{test}"), ..Axes::default() };
-        let mut points = vec![Planned { axes, work: Work::Purge }];
+        let mut points = vec![Planned { axes, role: Role::Purge, work: Work::Purge }];
         for pass in (1..=self.wipc_passes).filter(|_| preconditioned) {
             let axes = Axes { phase: format!("wipc-{test}"), pass: Some(pass), ..Axes::default() };
             let job = Job { name: "wipc".to_owned(), ..fill(subject.size_bytes) };
-            points.push(Planned { axes, work: Work::Load(Load::of(job)) });
+            let work = Work::Load(Load::of(job));
+            points.push(Planned { axes, role: Role::Fill, work });
         }
         once(subject, points)
     }
@@ -217,9 +230,9 @@ impl Pts {
                 points.push(point("iops", self.random(subject, *block, *read, shape)));
             }
         }
-        let tracked = tracked(&points, 4096, 0, Value::Iops);
+        let tracked = tracked(&points, 4096, 0, Variable::Iops);
         groups.push(self.prepare(subject, "iops", true));
-        groups.push(self.rounds(subject, points, vec![tracked]));
+        groups.push(self.rounds(subject, "iops", points, vec![tracked]));
     }
 
     fn throughput(&self, subject: &Subject, groups: &mut Vec<Group>) {
@@ -230,9 +243,11 @@ impl Pts {
                 Job { more: random_data(), ..timed("pts", pattern, block.0, (1, self.depth), part) }
             };
             let points = vec![point("tp", job(100)), point("tp", job(0))];
-            let tracked = [0, 1].map(|point| Tracked { point, value: Value::Bandwidth });
-            groups.push(self.prepare(subject, &format!("tp-{}", block.0), true));
-            groups.push(self.rounds(subject, points, tracked.to_vec()));
+            let variable = Variable::BytesPerSecond;
+            let tracked = [0, 1].map(|point| Tracked { point, variable });
+            let name = format!("tp-{}", block.0);
+            groups.push(self.prepare(subject, &name, true));
+            groups.push(self.rounds(subject, &name, points, tracked.to_vec()));
         }
     }
 
@@ -243,9 +258,9 @@ impl Pts {
                 points.push(point("lat", self.random(subject, *block, *read, (1, 1))));
             }
         }
-        let tracked = tracked(&points, 4096, 0, Value::Latency);
+        let tracked = tracked(&points, 4096, 0, Variable::LatencyNs);
         groups.push(self.prepare(subject, "lat", true));
-        groups.push(self.rounds(subject, points, vec![tracked]));
+        groups.push(self.rounds(subject, "lat", points, vec![tracked]));
     }
 
     fn saturation(&self, subject: &Subject, groups: &mut Vec<Group>) {
@@ -270,7 +285,8 @@ impl Pts {
             planned
         };
         let points = (1..=self.samples).map(sample).collect();
-        self.rounds(subject, points, vec![Tracked { point: counted as usize, value: Value::Iops }])
+        let tracked = Tracked { point: counted as usize, variable: Variable::Iops };
+        self.rounds(subject, phase, points, vec![tracked])
     }
 
     fn idle_recovery(&self, subject: &Subject, groups: &mut Vec<Group>) {
@@ -283,16 +299,14 @@ impl Pts {
             job.until = crate::fio::Until::Time(time(self.hir_burst_seconds));
             let axes =
                 |phase: &str| Axes { idle_s: Some(*wait), ..super::jobs::axes_of(phase, &job) };
-            points.push(Planned {
-                axes: axes("hir"),
-                work: Work::Bursts {
-                    load: Load::of(job.clone()),
-                    count: self.hir_bursts,
-                    idle: Duration::from_secs(u64::from(*wait)),
-                },
-            });
+            let bursts = Work::Bursts {
+                load: Load::of(job.clone()),
+                count: self.hir_bursts,
+                idle: Duration::from_secs(u64::from(*wait)),
+            };
+            points.push(Planned::measured(axes("hir"), bursts));
             let baseline = self.continuous(job.clone(), self.hir_baseline_samples);
-            points.push(Planned { axes: axes("hir-baseline"), work: baseline });
+            points.push(Planned::measured(axes("hir-baseline"), baseline));
         }
         groups.push(once(subject, points));
     }
@@ -313,29 +327,31 @@ impl Pts {
             let pattern = Pattern::of(is_random, 0);
             let job = Job { more: random_data(), ..timed("pts", pattern, block, (1, 32), part) };
             let axes = Axes { pass: Some(index as u32 + 1), ..super::jobs::axes_of("xsr", &job) };
-            points.push(Planned { axes, work: self.continuous(job, self.xsr_samples[index]) });
+            points.push(Planned::measured(axes, self.continuous(job, self.xsr_samples[index])));
         }
         groups.push(once(subject, points));
     }
 
-    /// A demand curve, and histograms of three of its points. `job` has a share of reads, jobs and depth.
+    /// A demand curve, and histograms of three of its points. `job` has a share of reads, jobs and
+    /// depth. Preconditioning and the writes between have the reference demand, the highest of the
+    /// curve, by which the curve is judged as well.
     fn demand(
         &self,
         subject: &Subject,
-        test: &str,
+        test: Test,
         read: u8,
         job: &dyn Fn(u8, (u32, u32)) -> Job,
         groups: &mut Vec<Group>,
     ) {
+        let test = test.key();
         let most = self.dirth_loads.iter().copied().max().unwrap_or(32);
-        let shape = (most, most);
-        let writes = job(0, (self.threads, self.depth));
+        let writes = job(0, (most, most));
         groups.push(self.prepare(subject, test, false));
         groups.push(self.writing(subject, &format!("{test}-pc"), &writes, 0));
         let before = |what: &str, samples: u32| {
-            let job = job(0, shape);
-            let axes = super::jobs::axes_of(&format!("{test}-{what}"), &job);
-            Planned { axes, work: self.continuous(job, samples) }
+            let axes = super::jobs::axes_of(&format!("{test}-{what}"), &writes);
+            let work = self.continuous(writes.clone(), samples);
+            Planned { axes, role: Role::PreWrite, work }
         };
         let mut points = vec![before("pre", self.dirth_pre_samples)];
         for threads in &self.dirth_loads {
@@ -343,32 +359,47 @@ impl Pts {
                 points.push(point(test, job(read, (*threads, *depth))));
             }
         }
-        groups.push(self.rounds(subject, points, vec![Tracked { point: 1, value: Value::Iops }]));
+        let reference = |planned: &Planned| {
+            planned.role.is_measured()
+                && (planned.axes.jobs, planned.axes.depth) == (Some(most), Some(most))
+        };
+        let point = points.iter().position(reference).unwrap_or(1);
+        let tracked = vec![Tracked { point, variable: Variable::Iops }];
+        groups.push(self.rounds(subject, test, points, tracked));
         let picks = [("max", Pick::Most), ("mid", Pick::Middle), ("min", Pick::Least)];
         for (name, pick) in picks {
             let job = job(read, (1, 1));
             let mut axes = super::jobs::axes_of(&format!("{test}-{name}"), &job);
             (axes.jobs, axes.depth) = (None, None);
             let Work::Load(load) = self.continuous(job, self.dirth_samples) else { continue };
-            let work = Work::Load(Load { pick: Some(pick), ..load });
+            let choice = Choice { curve: test.to_owned(), pick };
+            let work = Work::Load(Load { pick: Some(choice), ..load });
             let pre = before(&format!("pre-{name}"), 6 * self.dirth_samples);
-            groups.push(once(subject, vec![pre, Planned { axes, work }]));
+            groups.push(once(subject, vec![pre, Planned::measured(axes, work)]));
         }
     }
 
-    fn rounds(&self, subject: &Subject, points: Vec<Planned>, tracked: Vec<Tracked>) -> Group {
-        let repeat = Repeat::UntilSteady { rounds_max: self.rounds_max, tracked, bytes_max: None };
-        Group { target: subject.name.clone(), repeat, points }
+    fn rounds(
+        &self,
+        subject: &Subject,
+        name: &str,
+        points: Vec<Planned>,
+        tracked: Vec<Tracked>,
+    ) -> Group {
+        let rounds_max = self.rounds_max;
+        let name = name.to_owned();
+        let repeat = Repeat::UntilSteady { name, rounds_max, tracked, bytes_max: None };
+        Group { repeat, ..once(subject, points) }
     }
 }
 
 /// The point of a block size and a share of reads; the nearest block where it is not among them.
-fn tracked(points: &[Planned], block: u64, read: u8, value: Value) -> Tracked {
+fn tracked(points: &[Planned], block: u64, read: u8, variable: Variable) -> Tracked {
     let far = |planned: &Planned| planned.axes.block_bytes.unwrap_or(0).abs_diff(block);
     let of_share = points.iter().enumerate();
     let of_share = of_share.filter(|(_, planned)| planned.axes.read_percent == Some(read));
     let point = of_share.min_by_key(|(_, planned)| far(planned)).map_or(0, |(index, _)| index);
-    Tracked { point, value }
+    Tracked { point, variable }
 }
 
 #[cfg(test)]
@@ -398,7 +429,7 @@ mod tests {
         let Repeat::UntilSteady { rounds_max, tracked, .. } = &groups[1].repeat else {
             panic!("rounds")
         };
-        assert_eq!((*rounds_max, tracked[0].point, tracked[0].value), (25, 54, Value::Iops));
+        assert_eq!((*rounds_max, tracked[0].point, tracked[0].variable), (25, 54, Variable::Iops));
         assert_eq!(groups[1].points[54].work, groups[1].round(9)[54].work);
     }
 
@@ -436,6 +467,27 @@ mod tests {
         unique.dedup();
         assert_eq!(unique.len(), all.len(), "every point has a name of its own");
         assert_eq!(super::super::step::estimate(&groups[1..2]).points_max, 25 * 56);
+    }
+
+    #[test]
+    fn rounds_have_names_of_their_own_and_demand_is_preconditioned_at_its_reference() {
+        let groups = Pts::full().groups(&[subject()]);
+        let names: Vec<String> = groups.iter().filter_map(Group::rounds_name).collect();
+        let mut unique = names.clone();
+        unique.sort();
+        unique.dedup();
+        assert_eq!((unique.len(), names.len()), (10, 10), "{names:?}");
+        assert!(names.contains(&"ssd/tp-131072".to_owned()), "{names:?}");
+        for test in ["ecw", "dirth"] {
+            let of = |name: String| groups.iter().find(|g| g.rounds_name().as_ref() == Some(&name));
+            let writes = &of(format!("ssd/{test}-pc")).unwrap().points[0].axes;
+            assert_eq!((writes.jobs, writes.depth), (Some(32), Some(32)), "{test}");
+            let curve = of(format!("ssd/{test}")).unwrap();
+            let Repeat::UntilSteady { tracked, .. } = &curve.repeat else { panic!("rounds") };
+            let reference = &curve.points[tracked[0].point].axes;
+            assert_eq!((reference.jobs, reference.depth), (Some(32), Some(32)), "{test}");
+            assert_eq!(curve.test.map(Test::key), Some(test));
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use voltier_results::result::Axes;
+use voltier_results::result::{Axes, Role, Test, Variable};
 use voltier_trace::replay::Replay;
 
 use crate::fio::{Job, Until};
@@ -40,6 +40,8 @@ pub struct Subject {
 pub struct Group {
     /// Name of the target.
     pub target: String,
+    /// The test of the standard that the points belong to.
+    pub test: Option<Test>,
     /// How often.
     pub repeat: Repeat,
     /// The points of one round, in order.
@@ -53,6 +55,8 @@ pub enum Repeat {
     Once,
     /// In rounds, until the last five of every tracked value are steady.
     UntilSteady {
+        /// Name of the rounds, unique among those of the target.
+        name: String,
         /// Rounds at most.
         rounds_max: u32,
         /// The figures that must be steady.
@@ -68,18 +72,7 @@ pub struct Tracked {
     /// Index of the point in its group.
     pub point: usize,
     /// The figure of this point.
-    pub value: Value,
-}
-
-/// A figure of a point.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value {
-    /// Requests per second.
-    Iops,
-    /// Bytes per second.
-    Bandwidth,
-    /// Mean latency.
-    Latency,
+    pub variable: Variable,
 }
 
 /// A point to be measured.
@@ -87,6 +80,8 @@ pub enum Value {
 pub struct Planned {
     /// The place of the point in the plan; the round is filled in when it is measured.
     pub axes: Axes,
+    /// What the point is for.
+    pub role: Role,
     /// The work of the point.
     pub work: Work,
 }
@@ -130,9 +125,18 @@ pub struct Load {
     /// Runs before and is not measured.
     pub warm_up: Option<Job>,
     /// Depth and number of jobs are those of an earlier point.
-    pub pick: Option<Pick>,
+    pub pick: Option<Choice>,
     /// Length of a sample of the time line; none is kept without it.
     pub sample: Option<Duration>,
+}
+
+/// The choice of a load from a demand curve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Name of the rounds of the curve, as in [`Repeat::UntilSteady`].
+    pub curve: String,
+    /// The point of the last of these rounds.
+    pub pick: Pick,
 }
 
 /// A point of a demand curve: mean latency below 5 ms.
@@ -194,6 +198,11 @@ fn time_of(job: &Job) -> Duration {
 }
 
 impl Planned {
+    /// A point that has a figure.
+    pub fn measured(axes: Axes, work: Work) -> Planned {
+        Planned { axes, role: Role::Measured, work }
+    }
+
     /// The name of the point, unique in the run: `hdd/iops/round=3/bs=4096/read=65`.
     pub fn id(&self) -> String {
         id(&self.axes)
@@ -263,6 +272,14 @@ impl Group {
         }
     }
 
+    /// The name of the group's rounds, unique in the run; `None` of a group that is measured once.
+    pub fn rounds_name(&self) -> Option<String> {
+        match &self.repeat {
+            Repeat::Once => None,
+            Repeat::UntilSteady { name, .. } => Some(rounds_name(&self.target, name)),
+        }
+    }
+
     /// The points of a round, from 1, with their places filled in.
     pub fn round(&self, round: u32) -> Vec<Planned> {
         let mut points = self.points.clone();
@@ -274,6 +291,11 @@ impl Group {
         }
         points
     }
+}
+
+/// The name of rounds of a target, unique in the run.
+pub fn rounds_name(target: &str, name: &str) -> String {
+    format!("{target}/{name}")
 }
 
 /// The time and the writes that a plan takes.

@@ -105,7 +105,7 @@ impl Trace {
             replay.check_fit(&subject.name, subject.size_bytes)?;
             let axes = Axes { phase: phase.to_owned(), depth: Some(self.depth), ..Axes::default() };
             let work = Work::Replay(Box::new(replay.clone()));
-            groups.push(once(subject, vec![Planned { axes, work }]));
+            groups.push(once(subject, vec![Planned::measured(axes, work)]));
         }
         Ok(groups)
     }

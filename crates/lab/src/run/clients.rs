@@ -10,7 +10,7 @@ use voltier_results::result::{ClientResult, Point, Status};
 
 use super::load::{Bench, counting, file_name};
 use super::merge;
-use super::meter::{self, Meter};
+use super::meter::{self, Meter, Used};
 use super::target::Target;
 use crate::LabError;
 use crate::fio::{self, Job, Outcome};
@@ -126,20 +126,20 @@ impl Crowd {
         point.started_unix_ms = meter::unix_ms();
         point.command = command.clone();
         point.command.insert(0, "fio".to_owned());
-        let (outcomes, was_cut) =
-            bench.fio.run_to(&command, &raw, fio::limit([job]), bench.stop)?;
+        let ran = bench.fio.run_to(&command, &raw, fio::limit([job]), bench.stop)?;
         let clients: Vec<Outcome> =
-            outcomes.into_iter().filter(|outcome| outcome.job != ALL).collect();
+            ran.outcomes.into_iter().filter(|outcome| outcome.job != ALL).collect();
         let spans: Vec<_> = (0..count)
             .map(|number| Span::read(bench.raw, &format!("{name},client={number}_iops")))
             .collect();
         fill_in(point, &clients, count, &spans);
-        if was_cut {
+        if ran.was_cut {
             point.status = Status::Partial("interrupted".to_owned());
         }
         let process_us = clients.iter().map(|client| client.cpu_us).sum();
-        point.cpu = meter.cpu(process_us, super::load::requests(point));
-        point.cache = meter.cache(target);
+        // The threads that make the requests are those of the servers, not of this program of fio.
+        let used = Used { process_us, ..Used::requests(super::load::requests(point)) };
+        meter.fill_in(target, used, point);
         Ok(())
     }
 }

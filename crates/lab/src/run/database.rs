@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use voltier_results::result::{Point, Sample};
 
-use super::meter::{self, Meter};
+use super::meter::{self, Meter, Used};
 use super::target::{Kind, Target};
 use crate::LabError;
 use crate::plan::step::DatabaseStep;
@@ -74,8 +74,7 @@ pub(super) fn step(
                 Engine::Sysbench => server.sysbench(plan, stop, point)?,
             }
             let transactions = point.metrics.get("transactions").copied().unwrap_or(0.0) as u64;
-            point.cpu = meter.cpu(0.0, transactions);
-            point.cache = meter.cache(target);
+            meter.fill_in(target, Used::requests(transactions), point);
             Ok(())
         }
     }

@@ -31,9 +31,13 @@ const DISK: [(&str, &str); 11] = [
     ("queue/nr_requests", "queue_requests"),
 ];
 
-/// The facts of the link of a PCIe drive in sysfs.
-const LINK: [&str; 4] =
-    ["current_link_speed", "current_link_width", "max_link_speed", "max_link_width"];
+/// The facts of the link of a PCIe drive in sysfs, and their names in the file of a run.
+const LINK: [(&str, &str); 4] = [
+    ("current_link_speed", "link_speed"),
+    ("current_link_width", "link_width"),
+    ("max_link_speed", "max_link_speed"),
+    ("max_link_width", "max_link_width"),
+];
 
 /// The machine, for the manifest.
 pub fn environment(fio: &str) -> Environment {
@@ -149,12 +153,29 @@ fn of_device(number: u64) -> Facts {
             facts.entry(name.to_owned()).or_insert(chosen(&text));
         }
     }
-    for name in LINK {
-        // The drive's own link: of an NVMe drive one folder above its controller.
+    facts.extend(of_link(&disk));
+    facts
+}
+
+/// The link of a disk in sysfs: of a PCIe drive its own, of a SATA drive that of its port.
+fn of_link(disk: &Path) -> Facts {
+    let mut facts = Facts::new();
+    for (file, name) in LINK {
+        // Of an NVMe drive one folder above its controller.
         let found = [disk.join("device/device"), disk.join("device")];
-        let text = found.iter().find_map(|folder| read(folder.join(name)));
+        let text = found.iter().find_map(|folder| read(folder.join(file)));
         facts.extend(text.map(|text| (name.to_owned(), text)));
     }
+    let port = disk.ancestors().find_map(|folder| {
+        let number = folder.file_name()?.to_str()?.strip_prefix("ata")?;
+        number.parse::<u32>().ok().map(|number| (folder, number))
+    });
+    let speed = port.and_then(|(folder, number)| {
+        let link = format!("link{number}");
+        read(folder.join(&link).join("ata_link").join(&link).join("sata_spd"))
+    });
+    let gigabits = speed.as_deref().and_then(|text| text.strip_suffix(" Gbps"));
+    facts.extend(gigabits.map(|gigabits| ("interface".to_owned(), format!("SATA {gigabits}Gb/s"))));
     facts
 }
 
@@ -193,6 +214,35 @@ mod tests {
         assert_eq!(chosen("[none] mq-deadline"), "none");
         assert_eq!(chosen("mq-deadline [kyber]"), "kyber");
         assert_eq!(chosen("write back"), "write back");
+    }
+
+    #[test]
+    fn the_link_of_a_drive_has_the_names_that_the_limits_are_asked_by() {
+        let sys = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = sys.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        put("pci/nvme/nvme0n1/device/device/current_link_speed", "8.0 GT/s PCIe\n");
+        put("pci/nvme/nvme0n1/device/device/current_link_width", "4\n");
+        put("pci/ata7/link7/ata_link/link7/sata_spd", "6.0 Gbps\n");
+        put("pci/ata7/host6/target6:0:0/6:0:0:0/block/sda/size", "1\n");
+        let rate = |disk: &str| {
+            let facts = of_link(&sys.path().join(disk));
+            let target = voltier_results::result::TargetInfo {
+                name: "disk".to_owned(),
+                facts,
+                ..Default::default()
+            };
+            let mut run = voltier_results::result::Run::default();
+            run.manifest.targets = vec![target];
+            voltier_results::analysis::limits::link_rate(&run, "disk")
+        };
+        let pcie = rate("pci/nvme/nvme0n1").unwrap();
+        assert!((pcie - 3.938e9).abs() < 1e6, "{pcie}");
+        assert_eq!(rate("pci/ata7/host6/target6:0:0/6:0:0:0/block/sda"), Some(6e8));
+        assert_eq!(rate("pci"), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use voltier_block::{Buf, Prng};
 use voltier_results::result::{Flow, Histogram, Latency, Point, Status};
 
 use super::merge;
-use super::meter::{self, Meter};
+use super::meter::{self, Meter, Used};
 use super::target::{FILES_FOLDER, Kind, Target};
 use crate::LabError;
 use crate::plan::step::FilePass;
@@ -54,8 +54,7 @@ pub(super) fn pass(
     } else {
         point.read = Some(flow)
     }
-    point.cpu = meter.cpu(0.0, taken.len() as u64);
-    point.cache = meter.cache(target);
+    meter.fill_in(target, Used::requests(taken.len() as u64), point);
     Ok(())
 }
 

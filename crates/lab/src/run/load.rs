@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
+use voltier_results::analysis::stats;
 use voltier_results::result::{Flow, Part, Point, Sample, Status};
 
 use super::merge::{self, PERCENTILES};
-use super::meter::{self, Meter};
+use super::meter::{self, Meter, Used};
 use super::target::Target;
 use crate::LabError;
-use crate::fio::{self, Fio, Job, Outcome, Until};
+use crate::fio::{self, Fio, Job, Ran, Until};
 use crate::plan::step::Load;
 use crate::process::{self, Stop};
 
@@ -30,16 +31,14 @@ pub(super) struct Bench<'a> {
 }
 
 /// The outcome of a load.
-#[derive(Debug, Default)]
-pub(super) struct Measured {
-    /// Each group of jobs.
-    pub outcomes: Vec<Outcome>,
+#[derive(Debug)]
+struct Measured {
+    /// The end of fio, with each group of jobs.
+    ran: Ran,
     /// The command, word by word.
-    pub command: Vec<String>,
+    command: Vec<String>,
     /// The time line of the load.
-    pub series: Vec<Sample>,
-    /// The user stopped it.
-    pub was_cut: bool,
+    series: Vec<Sample>,
 }
 
 impl Bench<'_> {
@@ -60,14 +59,14 @@ impl Bench<'_> {
         point.started_unix_ms = meter::unix_ms();
         let measured = self.run(load, target, &file_name(&point.id, ""))?;
         point.command.clone_from(&measured.command);
-        let process_us: f64 = measured.outcomes.iter().map(|outcome| outcome.cpu_us).sum();
-        fill_in(point, load, measured);
-        point.cpu = meter.cpu(process_us, requests(point));
-        point.cache = meter.cache(target);
+        point.series = measured.series;
+        fill_in(point, load, &measured.ran);
+        meter.fill_in(target, used(&measured.ran, requests(point)), point);
         Ok(())
     }
 
-    /// Runs a load again and again with pauses; the series has a sample for each burst.
+    /// Runs a load again and again with pauses; the series has a sample for each burst. The pause is
+    /// the target's: fio's own end and start are a part of it.
     ///
     /// # Errors
     /// As [`Bench::measure`].
@@ -80,26 +79,39 @@ impl Bench<'_> {
     ) -> Result<(), LabError> {
         let meter = Meter::begin(target);
         point.started_unix_ms = meter::unix_ms();
-        let (mut reads, mut writes, mut process_us) = (Vec::new(), Vec::new(), 0.0);
+        let (mut reads, mut writes, mut sum) = (Vec::new(), Vec::new(), Used::default());
+        let (mut begin_ms, mut pauses) = (point.started_unix_ms, Vec::new());
         for burst in 1..=count {
             let name = file_name(&point.id, &format!("burst={burst}"));
             let measured = self.run(load, target, &name)?;
             point.command.clone_from(&measured.command);
-            let (read, write) = merge::outcomes(&measured.outcomes);
+            let (read, write) = merge::outcomes(&measured.ran.outcomes);
             let at_ms = meter::unix_ms().saturating_sub(point.started_unix_ms);
             point.series.push(sample(at_ms, [&read, &write]));
-            process_us += measured.outcomes.iter().map(|outcome| outcome.cpu_us).sum::<f64>();
+            let flows = [&read, &write].into_iter().flatten();
+            let busy_ms = flows.map(|flow| flow.runtime_ns / 1_000_000).max().unwrap_or(0);
+            let used = used(&measured.ran, 0);
+            sum.process_us += used.process_us;
+            let busiest = [sum.busiest_thread_percent, used.busiest_thread_percent];
+            sum.busiest_thread_percent = busiest.into_iter().flatten().reduce(f64::max);
             reads.extend(read);
             writes.extend(write);
-            if measured.was_cut || rest(idle, self.stop).is_err() {
+            let next_ms = next_burst_ms(begin_ms, busy_ms, idle);
+            let left = Duration::from_millis(next_ms.saturating_sub(meter::unix_ms()));
+            if measured.ran.was_cut || rest(left, self.stop).is_err() {
                 let why = format!("interrupted after {burst} of {count} bursts");
                 point.status = Status::Partial(why);
                 break;
             }
+            let now_ms = meter::unix_ms();
+            pauses.push(now_ms.saturating_sub(begin_ms + busy_ms) as f64 / 1e3);
+            begin_ms = now_ms;
         }
         (point.read, point.write) = (merge::in_turn(&reads), merge::in_turn(&writes));
-        point.cpu = meter.cpu(process_us, requests(point));
-        point.cache = meter.cache(target);
+        if let Some(idle_s) = stats::mean(&pauses) {
+            point.metrics.insert("idle_s_mean".to_owned(), idle_s);
+        }
+        meter.fill_in(target, Used { requests: requests(point), ..sum }, point);
         Ok(())
     }
 
@@ -123,11 +135,13 @@ impl Bench<'_> {
                 command.extend(logging(&prefix, window));
             }
         }
-        let (outcomes, was_cut) =
-            self.fio.run_to(&command, &raw, fio::limit(&load.jobs), self.stop)?;
-        let series = window.map_or_else(Vec::new, |window| super::timeline::read(&prefix, window));
+        let ran = self.fio.run_to(&command, &raw, fio::limit(&load.jobs), self.stop)?;
+        let series = match window {
+            Some(window) => super::timeline::read(&prefix, window)?,
+            None => Vec::new(),
+        };
         command.insert(0, "fio".to_owned());
-        Ok(Measured { outcomes, command, series, was_cut })
+        Ok(Measured { ran, command, series })
     }
 }
 
@@ -159,7 +173,7 @@ fn logging(prefix: &Path, window: Duration) -> Vec<String> {
     let mut options: Vec<String> =
         ["iops", "bw", "lat"].iter().map(|log| format!("--write_{log}_log={prefix}")).collect();
     options.push(format!("--log_avg_msec={}", window.as_millis()));
-    options.push("--per_job_logs=0".to_owned());
+    options.push("--per_job_logs=1".to_owned());
     options
 }
 
@@ -181,11 +195,22 @@ pub(super) fn file_name(id: &str, more: &str) -> String {
     format!("{}{more}", id.replace('/', ",")).chars().map(plain).collect()
 }
 
-fn fill_in(point: &mut Point, load: &Load, measured: Measured) {
-    (point.read, point.write) = merge::outcomes(&measured.outcomes);
-    point.series = measured.series;
+/// The begin of a burst after one that began at `begin_ms` and was busy so long: fio needs about the
+/// same time for every start, so that the target rests as long as it should.
+fn next_burst_ms(begin_ms: u64, busy_ms: u64, idle: Duration) -> u64 {
+    begin_ms + busy_ms + idle.as_millis() as u64
+}
+
+/// The load generator's part in a point of so many requests.
+pub(super) fn used(ran: &Ran, requests: u64) -> Used {
+    let process_us = ran.outcomes.iter().map(|outcome| outcome.cpu_us).sum();
+    Used { requests, process_us, busiest_thread_percent: ran.busiest_thread_percent }
+}
+
+fn fill_in(point: &mut Point, load: &Load, ran: &Ran) {
+    (point.read, point.write) = merge::outcomes(&ran.outcomes);
     if point.axes.small.is_some() {
-        for (job, outcome) in load.jobs.iter().zip(&measured.outcomes) {
+        for (job, outcome) in load.jobs.iter().zip(&ran.outcomes) {
             let flow = merge::together(outcome.flows()).unwrap_or_default();
             add_orion(point, &job.name, &flow);
             if load.jobs.len() > 1 {
@@ -194,7 +219,7 @@ fn fill_in(point: &mut Point, load: &Load, measured: Measured) {
             }
         }
     }
-    if measured.was_cut {
+    if ran.was_cut {
         point.status = Status::Partial("interrupted".to_owned());
     } else if point.read.is_none() && point.write.is_none() {
         point.status = Status::Failed("fio measured no request at all".to_owned());
@@ -241,6 +266,13 @@ fn rest(time: Duration, stop: &Stop) -> Result<(), LabError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_start_of_fio_is_a_part_of_the_pause() {
+        // fio was started at 1,000 ms, did requests for 5 s and has 5 s of rest: whether its start and
+        // its end took 10 ms or 900, the next start is due at 11,000 ms.
+        assert_eq!(next_burst_ms(1000, 5000, Duration::from_secs(5)), 11_000);
+    }
 
     #[test]
     fn names_of_points_become_names_of_files() {

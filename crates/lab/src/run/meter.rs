@@ -3,41 +3,62 @@
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use voltier_results::result::{CacheWindow, CpuCost};
+use voltier_results::result::{CacheWindow, CpuCost, Point};
 
 use super::target::Target;
+use crate::thread_load::TICK;
 use voltier_control::VolumeStatus;
 
-/// A tick of `/proc/stat`: the kernel's USER_HZ is 100 everywhere.
-const TICK_US: f64 = 10_000.0;
+/// What is known of the load generator of a point.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Used {
+    /// Requests that it made.
+    pub requests: u64,
+    /// Its processor time, microseconds.
+    pub process_us: f64,
+    /// As [`CpuCost::busiest_thread_percent`].
+    pub busiest_thread_percent: Option<f64>,
+}
+
+impl Used {
+    /// The load generator is this program, or one that does not tell its processor time.
+    pub(super) fn requests(requests: u64) -> Used {
+        Used { requests, ..Used::default() }
+    }
+}
 
 /// Readings before a point.
 #[derive(Debug)]
 pub(super) struct Meter {
-    busy_us: f64,
+    ticks: Ticks,
     volume: Option<Box<VolumeStatus>>,
 }
 
 impl Meter {
     /// Reads what is there now.
     pub(super) fn begin(target: &Target) -> Meter {
-        Meter { volume: target.volume_status().map(Box::new), busy_us: busy_us() }
+        Meter { volume: target.volume_status().map(Box::new), ticks: Ticks::now() }
     }
 
-    /// Processor time since, for so many requests; `process_us` is the load generator's own.
-    pub(super) fn cpu(&self, process_us: f64, requests: u64) -> Option<CpuCost> {
-        if requests == 0 {
-            return None;
+    /// Adds to a point the processor time since, and the cache's counters.
+    pub(super) fn fill_in(&self, target: &Target, used: Used, point: &mut Point) {
+        let now = Ticks::now();
+        let since = |of: fn(&Ticks) -> u64| of(&now).saturating_sub(of(&self.ticks)) as f64;
+        let (busy, stolen, all) = (since(|t| t.busy), since(|t| t.stolen), since(|t| t.all));
+        if used.requests > 0 {
+            let requests = used.requests as f64;
+            point.cpu = Some(CpuCost {
+                process_us_per_request: used.process_us / requests,
+                system_us_per_request: busy * TICK.as_micros() as f64 / requests,
+                busiest_thread_percent: used.busiest_thread_percent,
+                steal_percent: (all > 0.0).then(|| 100.0 * stolen / all),
+            });
         }
-        let requests = requests as f64;
-        Some(CpuCost {
-            process_us_per_request: process_us / requests,
-            system_us_per_request: (busy_us() - self.busy_us).max(0.0) / requests,
-        })
+        point.cache = self.cache(target);
     }
 
     /// The cache's counters since.
-    pub(super) fn cache(&self, target: &Target) -> Option<CacheWindow> {
+    fn cache(&self, target: &Target) -> Option<CacheWindow> {
         let (before, now) = (self.volume.as_ref()?, target.volume_status()?);
         if now.ssd.path.is_empty() {
             return None;
@@ -58,17 +79,37 @@ impl Meter {
     }
 }
 
-/// Microseconds that all processors were busy since the machine was started.
-fn busy_us() -> f64 {
-    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-    busy_ticks(text.lines().next().unwrap_or_default()) as f64 * TICK_US
+/// Ticks of all processors since the machine was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Ticks {
+    /// Work was done.
+    busy: u64,
+    /// The host of a virtual machine did something else: nobody's work.
+    stolen: u64,
+    /// All of them, idle ones too.
+    all: u64,
 }
 
-/// Of the line `cpu user nice system idle iowait irq softirq steal ...` all but idle and iowait.
-fn busy_ticks(line: &str) -> u64 {
-    let fields = line.split_whitespace().skip(1).take(8).enumerate();
-    let busy = fields.filter(|(index, _)| !matches!(index, 3 | 4));
-    busy.filter_map(|(_, field)| field.parse::<u64>().ok()).sum()
+impl Ticks {
+    fn now() -> Ticks {
+        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+        Ticks::of(text.lines().next().unwrap_or_default())
+    }
+
+    /// Of the line `cpu user nice system idle iowait irq softirq steal ...`.
+    fn of(line: &str) -> Ticks {
+        let mut ticks = Ticks::default();
+        for (index, field) in line.split_whitespace().skip(1).take(8).enumerate() {
+            let count = field.parse::<u64>().unwrap_or(0);
+            ticks.all += count;
+            match index {
+                3 | 4 => {}
+                7 => ticks.stolen += count,
+                _ => ticks.busy += count,
+            }
+        }
+        ticks
+    }
 }
 
 /// Milliseconds since 1970.
@@ -90,8 +131,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_and_waiting_processors_are_not_busy() {
-        assert_eq!(busy_ticks("cpu  1 2 4 1000 2000 8 16 32 64 128"), 63);
-        assert_eq!(busy_ticks(""), 0);
+    fn idle_waiting_and_stolen_time_is_no_work() {
+        let ticks = Ticks::of("cpu  1 2 4 1000 2000 8 16 32 64 128");
+        assert_eq!(ticks, Ticks { busy: 31, stolen: 32, all: 3063 });
+        assert_eq!(Ticks::of(""), Ticks::default());
     }
 }

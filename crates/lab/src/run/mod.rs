@@ -9,6 +9,7 @@ mod database;
 mod facts;
 mod files;
 mod gate;
+mod lateness;
 mod load;
 mod merge;
 mod meter;
@@ -28,7 +29,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use voltier_results::result::{Manifest, Run, RunWriter};
+use voltier_results::result::{FORMAT, Manifest, Run, RunWriter};
 
 use crate::LabError;
 use crate::fio::{Fio, OLDEST_FOR_PLANS};
@@ -325,7 +326,7 @@ fn manifest(plan: &Plan, targets: &[Target], fio: Option<&Fio>, folder: &Path) -
     }
     notes.extend(notes_of(plan, targets));
     Manifest {
-        format: 1,
+        format: FORMAT,
         run: name,
         plan: plan.name.clone(),
         plan_crc32c: crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, text.as_bytes()) as u32,

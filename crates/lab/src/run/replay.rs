@@ -8,12 +8,13 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::Duration;
 
-use voltier_results::result::{Point, Sample, Status};
+use voltier_results::result::{Point, Status};
 use voltier_trace::Op;
 use voltier_trace::convert::{self, Writer};
 use voltier_trace::replay::Replay;
 
-use super::load::{Bench, counting, file_name, requests};
+use super::lateness::{Ended, Lateness, Pairing, Place};
+use super::load::{Bench, counting, file_name, requests, used};
 use super::merge;
 use super::meter::{self, Meter};
 use super::target::Target;
@@ -28,22 +29,8 @@ const PLACE_OPTIONS: [&str; 6] = ["ioengine", "uri", "filename", "clientname", "
 const PATIENCE: u32 = 10;
 const PATIENCE_MORE: Duration = Duration::from_secs(24 * 3600);
 
-/// A replay is overloaded when one request in a hundred is later than this, and a hundredth of it.
-const LATE_NS: f64 = 10e6;
-
-/// Samples of the time line, about.
-const SAMPLES: u64 = 60;
-
 /// Name of the target in the log; fio is told where it really is.
 const NAME: &str = "trace";
-
-/// One completed request of fio's log: when, and how long it took.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Completed {
-    pub at_ns: f64,
-    pub took_ns: f64,
-    pub bytes: u64,
-}
 
 /// Replays a trace on a target by fio.
 ///
@@ -64,21 +51,20 @@ pub(super) fn by_fio(
     let name = file_name(&planned.id(), "");
     let log = bench.raw.join(format!("{name}.iolog"));
     std::fs::remove_file(&log).ok();
-    let scheduled = write_log(&log, replay, target, point)?;
+    write_log(&log, replay, target, point)?;
     let (raw, prefix) = (bench.raw.join(format!("{name}.json")), bench.raw.join(&name));
     let command = arguments(replay, &place, &log, &raw, &prefix);
     let limit = Duration::from_nanos(replay.span_ns()) * PATIENCE + PATIENCE_MORE;
     let meter = Meter::begin(target);
     point.started_unix_ms = meter::unix_ms();
-    let (outcomes, was_cut) = bench.fio.run_to(&command, &raw, limit, bench.stop)?;
+    let ran = bench.fio.run_to(&command, &raw, limit, bench.stop)?;
     point.command = std::iter::once("fio".to_owned()).chain(command).collect();
-    (point.read, point.write) = merge::outcomes(&outcomes);
-    let process_us = outcomes.iter().map(|outcome| outcome.cpu_us).sum();
-    point.cpu = meter.cpu(process_us, requests(point));
-    point.cache = meter.cache(target);
-    let completed = completed(&format!("{}_lat.log", prefix.display()));
-    finish(point, replay, &completed, &scheduled);
-    if was_cut {
+    (point.read, point.write) = merge::outcomes(&ran.outcomes);
+    meter.fill_in(target, used(&ran, requests(point)), point);
+    point.metrics.insert("trace_seconds".to_owned(), replay.survey.span_ns as f64 / 1e9);
+    let lateness = lateness(&format!("{}_lat.1.log", prefix.display()), replay, target)?;
+    lateness.finish(replay.speed > 0.0, point);
+    if ran.was_cut {
         point.status = Status::Partial("interrupted".to_owned());
     } else if point.read.is_none() && point.write.is_none() && replay.survey.changing == 0 {
         point.status = Status::Failed("fio measured no request at all".to_owned());
@@ -86,23 +72,22 @@ pub(super) fn by_fio(
     Ok(())
 }
 
-/// Writes the log; when each request is to be made, nanoseconds from the first.
+/// Writes the log that fio replays.
 fn write_log(
     log: &Path,
     replay: &Replay,
     target: &Target,
     point: &mut Point,
-) -> Result<Vec<f64>, LabError> {
+) -> Result<(), LabError> {
     let mut writer = Writer::create(log, convert::Target::Iolog)?;
     let mut all = replay.requests(target.size_bytes, target.block_bytes)?;
-    let (mut scheduled, mut left_out) = (Vec::new(), 0_u64);
+    let mut left_out = 0_u64;
     while let Some(mut request) = all.next_request()? {
         // fio 3.33 calls them a bad direction and goes on without them.
         if request.op == Op::Discard {
             left_out += 1;
             continue;
         }
-        scheduled.push(request.at_ns as f64);
         // fio takes a time of zero for none.
         request.at_ns += 1000;
         writer.add(&request, NAME)?;
@@ -115,7 +100,7 @@ fn write_log(
     };
     note("discards_left_out", left_out);
     note("requests_widened_to_blocks", all.widened);
-    Ok(scheduled)
+    Ok(())
 }
 
 fn arguments(
@@ -161,71 +146,68 @@ fn arguments(
     }
     words.extend(counting());
     words.push(format!("--write_lat_log={}", prefix.display()));
-    words.push("--per_job_logs=0".to_owned());
+    // A log is joined to the one before without its job's number, also to that of a cut attempt.
+    words.push("--per_job_logs=1".to_owned());
+    words.push("--log_offset=1".to_owned());
     words
 }
 
-/// fio's log of latencies: `ms, ns, direction, bytes, ...`. Any other line is left out.
-fn completed(path: &str) -> Vec<Completed> {
-    let Ok(file) = File::open(path) else { return Vec::new() };
-    let parse = |line: String| {
-        let mut fields = line.split(',').map(str::trim);
-        let mut number = || fields.next()?.parse::<f64>().ok();
-        let (at_ms, took_ns, _, bytes) = (number()?, number()?, number()?, number()?);
-        Some(Completed { at_ns: at_ms * 1e6, took_ns, bytes: bytes as u64 })
+/// Counts the requests of fio's log of latencies, as they ended: `ms, ns, direction, bytes, offset`.
+/// Each is paired with the time at which the trace has it. Any other line is left out.
+fn lateness(log: &str, replay: &Replay, target: &Target) -> Result<Lateness, LabError> {
+    let mut sums = Lateness::default();
+    let Ok(file) = File::open(log) else { return Ok(sums) };
+    let mut trace = replay.requests(target.size_bytes, target.block_bytes)?;
+    let due = move || -> Result<Option<(Place, u64)>, LabError> {
+        while let Some(request) = trace.next_request()? {
+            if request.op != Op::Discard {
+                let is_write = request.op == Op::Write;
+                let place = Place { is_write, offset: request.offset, bytes: request.bytes };
+                return Ok(Some((place, request.at_ns)));
+            }
+        }
+        Ok(None)
     };
-    BufReader::new(file).lines().map_while(Result::ok).filter_map(parse).collect()
+    let mut pairing = Pairing::new(due, replay.depth);
+    // fio's clock runs from its own begin: its first request is taken to be on time.
+    let mut begin_ns = None;
+    for line in BufReader::new(file).lines().map_while(Result::ok) {
+        let Some((at_ns, took_ns, place)) = ended(&line) else { continue };
+        let made_ns = at_ns.saturating_sub(took_ns);
+        let due_ns = match replay.speed > 0.0 {
+            true => pairing.due(place)?,
+            false => None,
+        };
+        let begin = *begin_ns.get_or_insert(made_ns.saturating_sub(due_ns.unwrap_or(0)));
+        sums.add(Ended {
+            due_ns,
+            made_ns: made_ns.saturating_sub(begin),
+            at_ns: at_ns.saturating_sub(begin),
+            is_write: place.is_write,
+            bytes: place.bytes,
+        });
+    }
+    Ok(sums)
 }
 
-/// How late requests were made, the time line, and what the point is worth.
-pub(super) fn finish(
-    point: &mut Point,
-    replay: &Replay,
-    completed: &[Completed],
-    scheduled: &[f64],
-) {
-    point.series = series(completed);
-    let span_ns = replay.span_ns() as f64;
-    let mut metric = |name: &str, value: f64| point.metrics.insert(name.to_owned(), value);
-    metric("trace_seconds", replay.survey.span_ns as f64 / 1e9);
-    let ends = completed.iter().map(|one| one.at_ns).fold(0.0, f64::max);
-    metric("replay_seconds", ends / 1e9);
-    // A replay keeps the order: the n-th to be made is the n-th that was to be made.
-    let mut made: Vec<f64> = completed.iter().map(|one| one.at_ns - one.took_ns).collect();
-    made.sort_by(f64::total_cmp);
-    if replay.speed == 0.0 || made.len() != scheduled.len() || made.is_empty() {
-        return;
-    }
-    let begin = made[0] - scheduled[0];
-    let late = made.iter().zip(scheduled).map(|(made, planned)| (made - planned - begin).max(0.0));
-    let mut late: Vec<f64> = late.collect();
-    late.sort_by(f64::total_cmp);
-    let at = |percent: usize| late[(late.len() * percent).div_ceil(100).max(1) - 1];
-    metric("late_p50_ms", at(50) / 1e6);
-    metric("late_p99_ms", at(99) / 1e6);
-    if at(99) > LATE_NS + span_ns / 100.0 && point.status == Status::Ok {
-        let late_ms = at(99) / 1e6;
-        point.status = Status::Overloaded(format!(
-            "one request in a hundred was made {late_ms:.1} ms late or more: the target, or --depth, \
-             does not keep up"
-        ));
-    }
+/// A line of the log: when the request ended, how long it took, and where it went.
+fn ended(line: &str) -> Option<(u64, u64, Place)> {
+    let mut fields = line.split(',').map(|field| field.trim().parse::<u64>().ok());
+    let mut number = || fields.next().flatten();
+    let (at_ms, took_ns, direction) = (number()?, number()?, number()?);
+    let (bytes, offset) = (number()?, number()?);
+    Some((at_ms * 1_000_000, took_ns, Place { is_write: direction == 1, offset, bytes }))
 }
 
-fn series(completed: &[Completed]) -> Vec<Sample> {
-    let end = completed.iter().map(|one| one.at_ns).fold(0.0, f64::max);
-    let step_ns = (end / SAMPLES as f64).max(1e6).ceil();
-    let mut samples = vec![(0_u64, 0_u64, 0.0); (end / step_ns) as usize + 1];
-    for one in completed {
-        let sample = &mut samples[(one.at_ns / step_ns) as usize];
-        *sample = (sample.0 + 1, sample.1 + one.bytes, sample.2 + one.took_ns);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_fios_log_says_when_and_where() {
+        let place = Place { is_write: true, offset: 8192, bytes: 4096 };
+        assert_eq!(ended("12, 3456, 1, 4096, 8192, 0"), Some((12_000_000, 3456, place)));
+        assert_eq!(ended("12, 3456, 1"), None);
+        assert_eq!(ended("broken"), None);
     }
-    let seconds = step_ns / 1e9;
-    let sample = |(index, sums): (usize, (u64, u64, f64))| {
-        Sample::of(((index + 1) as f64 * step_ns / 1e6) as u64, seconds, sums)
-    };
-    if completed.is_empty() {
-        return Vec::new();
-    }
-    samples.into_iter().enumerate().map(sample).collect()
 }

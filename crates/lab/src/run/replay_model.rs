@@ -13,8 +13,8 @@ use voltier_trace::Op;
 use voltier_trace::replay::Replay;
 use voltier_volume::Volume;
 
+use super::lateness::{Ended, Lateness};
 use super::model::Sums;
-use super::replay::{Completed, finish};
 use crate::LabError;
 use crate::model_store::{Drive, ModelStore};
 use crate::plan::CacheModel;
@@ -29,8 +29,8 @@ const PIECE_BYTES: u64 = 1 << 20;
 #[derive(Default)]
 struct Tally {
     sums: [Sums; 2],
-    completed: Vec<Completed>,
-    scheduled: Vec<f64>,
+    lateness: Lateness,
+    end_ns: u64,
     error: Option<LabError>,
 }
 
@@ -48,22 +48,22 @@ pub(super) fn replay(
     let mut executor = Executor::in_virtual_time(NoFiles);
     let handle = executor.handle();
     let requests = replay.requests(size_bytes, BLOCK_BYTES)?;
-    let depth = replay.depth;
+    let (depth, has_times) = (replay.depth, replay.speed > 0.0);
     let tally = Rc::new(RefCell::new(Tally::default()));
     let kept = tally.clone();
     let status = executor.block_on(async move {
         let volume = volume(&handle, profile, size_bytes, cache).await?;
-        all(&handle, &Rc::new(volume), requests, depth, &kept).await
+        all(&handle, &Rc::new(volume), requests, (depth, has_times), &kept).await
     })?;
     let mut tally = tally.take();
     if let Some(error) = tally.error.take() {
         return Err(error);
     }
-    let end = tally.completed.iter().map(|one| one.at_ns).fold(0.0, f64::max);
-    let window = std::time::Duration::from_nanos((end as u64).max(1));
+    let window = std::time::Duration::from_nanos(tally.end_ns.max(1));
     (point.read, point.write) = (tally.sums[0].flow(window), tally.sums[1].flow(window));
     point.cache = status.map(|status| window_of(&status));
-    finish(point, replay, &tally.completed, &tally.scheduled);
+    point.metrics.insert("trace_seconds".to_owned(), replay.survey.span_ns as f64 / 1e9);
+    tally.lateness.finish(has_times, point);
     Ok(())
 }
 
@@ -110,7 +110,7 @@ async fn all(
     handle: &Handle,
     volume: &Rc<Volume<Drive>>,
     mut requests: voltier_trace::replay::Requests,
-    depth: u32,
+    (depth, has_times): (u32, bool),
     tally: &Rc<RefCell<Tally>>,
 ) -> Result<Option<Status>, LabError> {
     let begin = handle.now();
@@ -118,7 +118,6 @@ async fn all(
     while let Some(request) = requests.next_request()? {
         handle.sleep_until(begin + request.at_ns).await;
         let permit = room.acquire(1).await;
-        tally.borrow_mut().scheduled.push(request.at_ns as f64);
         let (volume, kept, clock) = (volume.clone(), tally.clone(), handle.clone());
         handle.spawn(async move {
             let made = clock.now();
@@ -135,8 +134,17 @@ async fn all(
                     kept.error = Some(LabError::Failed { what, detail: error.to_string() });
                 }
             }
-            let (at_ns, took_ns) = ((now - begin) as f64, (now - made) as f64);
-            kept.completed.push(Completed { at_ns, took_ns, bytes: request.bytes });
+            kept.end_ns = kept.end_ns.max(now - begin);
+            // Discards have no latency in the figures, and none here.
+            if request.op != Op::Discard {
+                kept.lateness.add(Ended {
+                    due_ns: has_times.then_some(request.at_ns),
+                    made_ns: made - begin,
+                    at_ns: now - begin,
+                    is_write: request.op == Op::Write,
+                    bytes: request.bytes,
+                });
+            }
             drop(permit);
         });
         if tally.borrow().error.is_some() {

@@ -3,25 +3,23 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use voltier_results::analysis::demand;
 use voltier_results::import::export_orion;
 use voltier_results::report;
-use voltier_results::result::{Axes, Point, Run, RunWriter, Status};
+use voltier_results::result::{Axes, Point, Rounds, RoundsEnd, Run, RunWriter, Status};
 
 use super::clients::Crowd;
 use super::database::Server;
 use super::load::Bench;
 use super::model::Worlds;
-use super::steady::{WINDOW, are_steady};
+use super::steady::{self, WINDOW};
 use super::target::{Kind, Target};
 use super::{Ended, Progress, RAW_FOLDER, files, out_of_space, purge, replay, replay_model};
 use crate::LabError;
 use crate::fio::Fio;
-use crate::plan::step::{self, Group, Load, Pick, Planned, Repeat, Work};
+use crate::plan::step::{self, Choice, Group, Load, Pick, Planned, Work};
 use crate::plan::{self, CacheModel, Method, Plan};
 use crate::process::Stop;
-
-/// Mean latency up to which a point of a demand curve may be chosen.
-const DEMAND_LATENCY_NS: f64 = 5e6;
 
 /// A run under way.
 pub(super) struct Session<'a> {
@@ -152,33 +150,42 @@ impl<'a> Session<'a> {
         (before, total): (Duration, Duration),
         progress: &mut dyn Progress,
     ) -> Result<(), LabError> {
+        let record = steady::record(group);
+        if let Some(record) = &record {
+            self.keep_rounds(record.clone())?;
+        }
         let mut rounds = Vec::<Vec<Point>>::new();
         let (mut done, mut written) = (before, 0);
-        for round in 1..=group.rounds().1 {
+        let end = 'rounds: loop {
+            let round = rounds.len() as u32 + 1;
             let mut points = Vec::new();
             for planned in group.round(round) {
                 progress.at(done, total, &planned.id());
-                let point = self.point(&planned, progress)?;
+                let point = self.point(group, &planned, progress)?;
                 done += planned.time();
                 written += point.write.as_ref().map_or(0, |flow| flow.bytes);
                 points.push(point);
+                // A fast drive takes all the bytes long before a round of samples is over.
+                let is_cut = points.len() < group.points.len();
+                if is_cut && steady::end(&rounds, written, group) == Some(RoundsEnd::BytesMax) {
+                    break 'rounds RoundsEnd::BytesMax;
+                }
             }
             rounds.push(points);
-            let Repeat::UntilSteady { tracked, bytes_max, .. } = &group.repeat else { break };
-            if are_steady(&rounds, tracked) {
+            if record.is_none() {
                 return Ok(());
             }
-            if bytes_max.is_some_and(|most| written >= most) {
-                return Ok(());
+            if let Some(end) = steady::end(&rounds, written, group) {
+                break end;
             }
-        }
-        if let Repeat::UntilSteady { tracked, .. } = &group.repeat {
-            let watched = tracked.first().and_then(|tracked| group.points.get(tracked.point));
-            let phase = watched.map_or("", |planned| planned.axes.phase.as_str());
-            progress.say(&format!("{phase}: not steady after {} rounds", rounds.len()));
+        };
+        let Some(record) = record else { return Ok(()) };
+        if end == RoundsEnd::RoundsMax {
+            progress.say(&format!("{}: not steady after {} rounds", record.name, rounds.len()));
             self.mark_unsteady(&rounds)?;
         }
-        Ok(())
+        let window = steady::window(rounds.len());
+        self.keep_rounds(Rounds { window, end: Some(end), ..record })
     }
 
     /// Marks the window of a group that did not become steady.
@@ -192,7 +199,12 @@ impl<'a> Session<'a> {
     }
 
     /// A point: as it is known from before, or measured now.
-    fn point(&mut self, planned: &Planned, progress: &mut dyn Progress) -> Result<Point, LabError> {
+    fn point(
+        &mut self,
+        group: &Group,
+        planned: &Planned,
+        progress: &mut dyn Progress,
+    ) -> Result<Point, LabError> {
         let id = planned.id();
         if let Some(known) = self.run.point(&id)
             && is_done(&known.status)
@@ -204,6 +216,9 @@ impl<'a> Session<'a> {
         let mut point = Point {
             id,
             axes: planned.axes.clone(),
+            role: planned.role,
+            test: group.test,
+            rounds: group.rounds_name(),
             started_unix_ms: super::meter::unix_ms(),
             ..Point::default()
         };
@@ -244,10 +259,13 @@ impl<'a> Session<'a> {
 
     fn keep(&mut self, point: Point) -> Result<(), LabError> {
         self.writer.point(&point)?;
-        match self.run.points.iter_mut().find(|known| known.id == point.id) {
-            Some(known) => *known = point,
-            None => self.run.points.push(point),
-        }
+        self.run.keep(point);
+        Ok(())
+    }
+
+    fn keep_rounds(&mut self, rounds: Rounds) -> Result<(), LabError> {
+        self.writer.rounds(&rounds)?;
+        self.run.keep_rounds(rounds);
         Ok(())
     }
 
@@ -310,8 +328,8 @@ impl<'a> Session<'a> {
     /// The work, its load filled in where an earlier point decides it.
     fn chosen(&self, planned: &Planned) -> Result<Work, LabError> {
         let Work::Load(load) = &planned.work else { return Ok(planned.work.clone()) };
-        let Some(pick) = load.pick else { return Ok(planned.work.clone()) };
-        let (jobs, depth) = self.picked(&planned.axes, pick).ok_or_else(|| LabError::Failed {
+        let Some(choice) = &load.pick else { return Ok(planned.work.clone()) };
+        let (jobs, depth) = self.picked(&planned.axes, choice).ok_or_else(|| LabError::Failed {
             what: planned.id(),
             detail: "the demand curve has no point to choose".to_owned(),
         })?;
@@ -323,34 +341,18 @@ impl<'a> Session<'a> {
     }
 
     /// Jobs and depth of the chosen point of the last round of the demand curve.
-    fn picked(&self, axes: &Axes, pick: Pick) -> Option<(u32, u32)> {
-        // "dirth-max" is a point of the curve "dirth".
-        let test = axes.phase.split('-').next().unwrap_or_default();
-        let curve = self
-            .run
-            .points
-            .iter()
-            .filter(|point| point.axes.phase == test && point.axes.target == axes.target);
-        let last = curve.clone().filter_map(|point| point.axes.round).max()?;
-        let curve: Vec<&Point> = curve
-            .filter(|point| point.axes.round == Some(last) && point.iops().is_some())
-            .collect();
-        let load = |point: &Point| Some((point.axes.jobs?, point.axes.depth?));
-        let of = |point: &Point| point.iops().unwrap_or(0.0);
-        let least =
-            curve.iter().min_by_key(|point| load(point).map(|(jobs, depth)| jobs * depth))?;
-        let fast =
-            |point: &&&Point| point.latency_mean_ns().is_some_and(|mean| mean < DEMAND_LATENCY_NS);
-        // Where even a single request takes longer, that is the point.
-        let most = curve.iter().filter(fast).max_by(|a, b| of(a).total_cmp(&of(b)));
-        let most = most.unwrap_or(least);
-        let middle = f64::midpoint(of(most), of(least));
-        let far = |point: &Point| (of(point) - middle).abs();
-        load(match pick {
-            Pick::Most => most,
-            Pick::Least => least,
-            Pick::Middle => curve.iter().min_by(|a, b| far(a).total_cmp(&far(b)))?,
-        })
+    fn picked(&self, axes: &Axes, choice: &Choice) -> Option<(u32, u32)> {
+        let curve = Some(step::rounds_name(&axes.target, &choice.curve));
+        let is_of_curve = |point: &&Point| point.rounds == curve && point.role.is_measured();
+        let curve: Vec<&Point> = self.run.points.iter().filter(is_of_curve).collect();
+        let choices = demand::choices(&curve);
+        // Where even a single request takes longer than the limit, the least load is chosen.
+        let chosen = match choice.pick {
+            Pick::Most => choices.max.or(choices.min),
+            Pick::Middle => choices.middle.or(choices.min),
+            Pick::Least => choices.min,
+        };
+        chosen.map(|demand| (demand.jobs, demand.depth))
     }
 }
 

@@ -130,6 +130,7 @@ pub(super) fn run(extent: Extent) -> Report {
                     format!("{}, {clients} x {processes}", work.name),
                     work.unit(),
                     figures,
+                    0.0,
                 )
                 .shown();
                 row.note =
@@ -139,7 +140,9 @@ pub(super) fn run(extent: Extent) -> Report {
         }
     }
     Report {
-        title: "CubeFS: clients x processes on ten storage nodes, three replicas, 10 Gb/s".into(),
+        title: "CubeFS: clients x processes on ten storage nodes, three replicas, 10 Gb/s (tests the model of \
+                the network; nothing is won or lost)"
+            .into(),
         rows,
         notes: notes(),
         calibration: Calibration { cells },

@@ -37,6 +37,7 @@ const HOST_NS: Nanos = 400_000;
 pub(super) fn run(extent: Extent) -> Report {
     let published = Table::read(include_str!("../../../results/tables/maxiq_hot_file_test.csv"));
     let mut calibration = Calibration::of(&["ssd-x25e", "hdd-es2"]);
+    let error = calibration.error();
     let (files, passes) = match extent {
         Extent::Full => (published.figure("file_count", "value") as u64, 8),
         Extent::Quick => (256, 6),
@@ -58,7 +59,7 @@ pub(super) fn run(extent: Extent) -> Report {
             voltier: last(&on),
         };
         let case = format!("{name} passes, files/s after learning");
-        let mut row = Row::new(case, "files/s", figures);
+        let mut row = Row::new(case, "files/s", figures, error);
         let curve: Vec<String> = on.iter().map(|rate| figure(*rate)).collect();
         let pass_90 =
             on.iter().position(|rate| *rate >= 0.9 * last(&on)).map_or(0, |pass| pass + 1);

@@ -5,18 +5,30 @@ use voltier_results::table::{figure, render};
 
 use super::calibration::Calibration;
 
-/// The verdict on a row.
+/// The verdict on a row: Voltier's part of its hardware against the product's part of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// At least what the product makes of its hardware.
-    Met,
-    /// Less than that.
-    Missed,
-    /// The product is beyond what writing in place allows; Voltier, which does, is held to nothing.
-    BeyondBound,
+    /// More than the product's part.
+    Won,
+    /// Less than the product's part, whatever the reason.
+    Lost,
+    /// The parts differ by less than the models are off.
+    Indistinguishable,
     /// For comparison only.
     Shown,
+}
+
+impl Verdict {
+    /// The verdict of two parts, with models that are off by `error` (a share) at most.
+    pub fn of(ratio: f64, published_ratio: f64, error: f64) -> Verdict {
+        let difference = ratio / published_ratio - 1.0;
+        match difference {
+            d if d.abs() <= error => Verdict::Indistinguishable,
+            d if d > 0.0 => Verdict::Won,
+            _ => Verdict::Lost,
+        }
+    }
 }
 
 /// One case.
@@ -38,9 +50,6 @@ pub struct Row {
     pub ratio: f64,
     /// The product's part of its hardware.
     pub published_ratio: f64,
-    /// The share of the twin hardware that Voltier is to reach at least.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub aim: Option<f64>,
     /// The most that is possible of the twin hardware.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound: Option<f64>,
@@ -55,11 +64,11 @@ pub struct Row {
 }
 
 impl Row {
-    /// A row that is held to the product's part of its hardware.
-    pub fn new(case: String, unit: &'static str, figures: Figures) -> Self {
+    /// A row that is held to the product's part of its hardware, with models that are off by `error`.
+    pub fn new(case: String, unit: &'static str, figures: Figures, error: f64) -> Self {
         let Figures { published, hardware, twin_hardware, voltier } = figures;
         let (ratio, published_ratio) = (voltier / twin_hardware, published / hardware);
-        let verdict = if ratio >= published_ratio { Verdict::Met } else { Verdict::Missed };
+        let verdict = Verdict::of(ratio, published_ratio, error);
         Self {
             case,
             unit,
@@ -69,7 +78,6 @@ impl Row {
             voltier,
             ratio,
             published_ratio,
-            aim: None,
             bound: None,
             consistency: None,
             verdict,
@@ -112,6 +120,7 @@ pub struct Report {
 
 #[derive(Serialize)]
 struct Json<'a> {
+    headline: String,
     rows: &'a [Row],
     calibration_error: f64,
     calibration_worst: Option<&'a str>,
@@ -123,6 +132,7 @@ impl Report {
     /// As JSON.
     pub fn json(&self) -> String {
         let json = Json {
+            headline: self.headline(),
             rows: &self.rows,
             calibration_error: self.calibration.error(),
             calibration_worst: self.calibration.worst().map(|cell| cell.name.as_str()),
@@ -135,9 +145,10 @@ impl Report {
     /// For people.
     pub fn text(&self) -> String {
         let mut text = format!(
-            "{}\nThis is a simulation: Voltier's engine on modelled drives in virtual time, without \
-             the processor's share.\n{}\n\n",
+            "{}\n{}\nThis is a simulation: Voltier's engine on modelled drives in virtual time, \
+             without the processor's share.\n{}\n\n",
             self.title,
+            self.headline(),
             self.calibration.line()
         );
         let headings = [
@@ -160,15 +171,25 @@ impl Report {
         for note in &self.notes {
             text.push_str(&format!("- {note}\n"));
         }
-        let count = |verdict| self.rows.iter().filter(|row| row.verdict == verdict).count();
-        text.push_str(&format!(
-            "met {}, missed {}, beyond the bound of writing in place {}, shown {}\n",
-            count(Verdict::Met),
-            count(Verdict::Missed),
-            count(Verdict::BeyondBound),
-            count(Verdict::Shown),
-        ));
         text
+    }
+
+    /// The verdicts, counted.
+    pub fn headline(&self) -> String {
+        let count = |verdict| self.rows.iter().filter(|row| row.verdict == verdict).count();
+        let shown = count(Verdict::Shown);
+        let judged = self.rows.len() - shown;
+        if judged == 0 {
+            return format!("{shown} rows are for comparison only");
+        }
+        let beside = if shown == 0 { String::new() } else { format!("; {shown} shown beside") };
+        format!(
+            "won {}, lost {}, indistinguishable {} of {judged} (differences below the calibration \
+             error){beside}",
+            count(Verdict::Won),
+            count(Verdict::Lost),
+            count(Verdict::Indistinguishable),
+        )
     }
 }
 
@@ -178,9 +199,9 @@ fn share(value: f64) -> String {
 
 fn cells(row: &Row) -> Vec<String> {
     let verdict = match row.verdict {
-        Verdict::Met => "met",
-        Verdict::Missed => "MISSED",
-        Verdict::BeyondBound => "beyond bound",
+        Verdict::Won => "won",
+        Verdict::Lost => "LOST",
+        Verdict::Indistinguishable => "indistinguishable",
         Verdict::Shown => "",
     };
     vec![
@@ -197,4 +218,36 @@ fn cells(row: &Row) -> Vec<String> {
         verdict.to_owned(),
         row.note.clone(),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_win_is_doubted_as_a_loss_is() {
+        for (ratio, verdict) in [
+            (1.004, Verdict::Indistinguishable),
+            (0.97, Verdict::Indistinguishable),
+            (1.04, Verdict::Won),
+            (0.96, Verdict::Lost),
+        ] {
+            assert_eq!(Verdict::of(ratio, 1.0, 0.033), verdict, "{ratio}");
+        }
+        // A bound of what is possible excuses nobody.
+        let figures =
+            Figures { published: 35.0, hardware: 100.0, twin_hardware: 100.0, voltier: 26.5 };
+        let mut row = Row::new("4k".to_owned(), "IOPS", figures, 0.029);
+        row.bound = Some(0.265);
+        assert_eq!(row.verdict, Verdict::Lost);
+        let rows = vec![row.clone(), row.shown()];
+        let report = Report {
+            title: "a twin".to_owned(),
+            rows,
+            calibration: Calibration::default(),
+            notes: Vec::new(),
+        };
+        assert!(report.headline().starts_with("won 0, lost 1, indistinguishable 0 of 1"));
+        assert!(report.text().contains("LOST"), "{}", report.text());
+    }
 }

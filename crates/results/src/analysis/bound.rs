@@ -147,11 +147,9 @@ pub fn of_run(run: &Run) -> Vec<BoundVerdict> {
     });
     let mut verdicts = Vec::new();
     for group in &groups {
-        let last = group.axes_of().filter_map(|axes| axes.round).max().unwrap_or(0);
         let mut ladder: Vec<(u64, Vec<f64>)> = Vec::new();
-        for point in &group.points {
-            let is_late = point.axes.round.is_none_or(|round| round + 5 > last);
-            let found = point.axes.block_bytes.zip(series::rate(point)).filter(|_| is_late);
+        for point in series::in_window(run, &group.points) {
+            let found = point.axes.block_bytes.zip(series::rate(point));
             let Some((size, rate)) = found else { continue };
             match ladder.iter_mut().find(|(known, _)| *known == size) {
                 Some((_, rates)) => rates.push(rate),

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::repeat;
+use super::latency;
 use super::series::{self, Series, label};
-use super::stats::{self, Estimate, estimate};
+use super::stats::{self, Estimate, Repeats};
 use crate::result::{Axes, Point, Run};
 
 /// Below this difference two figures are the same.
@@ -37,7 +37,7 @@ pub struct Row {
 pub struct Cell {
     /// The points of the cell.
     pub points: Vec<String>,
-    /// Mean and interval.
+    /// The figure of all repeats and its interval.
     pub estimate: Estimate,
     /// Against the first run; `None` in the first run itself.
     pub against: Option<Against>,
@@ -70,16 +70,49 @@ pub enum Difference {
     Unconfirmed,
 }
 
-type Figure = (&'static str, fn(&Point) -> Option<f64>);
+/// The repeats of a place in one run; `None` where the run has no such place.
+type Column<'a> = Option<Vec<&'a Point>>;
 
-/// Points and the values of one figure.
-type Sample = (Vec<String>, Vec<f64>);
+/// A figure of a point: how repeats are put together.
+enum Figure<'a> {
+    /// A rate or a mean.
+    Mean(&'a dyn Fn(&Point) -> Option<f64>),
+    /// A percentile of the latencies of all repeats.
+    Percentile(f64),
+    /// A percentile that a program printed: nothing puts several together.
+    Printed(&'a dyn Fn(&Point) -> Option<f64>),
+}
 
-const FIGURES: [Figure; 4] = [
-    ("iops", Point::iops),
-    ("bytes_per_second", Point::bytes_per_second),
-    ("latency_mean_ns", Point::latency_mean_ns),
-    ("latency_p99_ns", |point| super::latency::percentile_ns(point, 99.0).map(|ns| ns as f64)),
+impl Figure<'_> {
+    fn of(&self, point: &Point) -> Option<f64> {
+        match self {
+            Figure::Mean(of) | Figure::Printed(of) => of(point),
+            Figure::Percentile(percent) => {
+                latency::percentile_ns(point, *percent).map(|ns| ns as f64)
+            }
+        }
+    }
+
+    /// The figure of each point that has it, and of all together.
+    fn repeats(&self, points: &[&Point]) -> Option<Repeats> {
+        let values: Vec<f64> = points.iter().filter_map(|point| self.of(point)).collect();
+        match self {
+            Figure::Mean(_) => Repeats::of_mean(values),
+            Figure::Percentile(percent) => {
+                let whole = latency::percentile_of(points, *percent)? as f64;
+                Some(Repeats { values, whole })
+            }
+            Figure::Printed(_) => Repeats::of_mean(values).filter(|all| all.values.len() == 1),
+        }
+    }
+}
+
+/// The figures of every plan, by name.
+const FIGURES: [(&str, Figure<'static>); 4] = [
+    ("iops", Figure::Mean(&Point::iops)),
+    ("bytes_per_second", Figure::Mean(&Point::bytes_per_second)),
+    ("latency_mean_ns", Figure::Mean(&Point::latency_mean_ns)),
+    ("latency_p99_ns", Figure::Percentile(99.0)),
 ];
 
 /// Compares runs, place by place in the plan. Rounds and passes of one place are its repeats.
@@ -94,8 +127,13 @@ pub fn compare(runs: &[Run]) -> Comparison {
         let mut columns = vec![Some(series)];
         columns
             .extend(others.iter().zip(&runs[1..]).map(|(g, run)| matching(series, run, g, runs)));
+        let columns: Vec<Column<'_>> = columns
+            .into_iter()
+            .zip(runs)
+            .map(|(column, run)| column.map(|found| series::in_window(run, &found.points)))
+            .collect();
         if columns[1..].iter().any(Option::is_some) {
-            rows.extend(rows_of(&columns));
+            rows.extend(rows_of(&label(&series.axes), &columns));
         }
     }
     Comparison { runs: names, rows, notes: notes(runs) }
@@ -140,56 +178,56 @@ fn matching<'a, 'b>(
     }
 }
 
-fn rows_of(columns: &[Option<&Series<'_>>]) -> Vec<Row> {
-    let Some(base) = columns[0] else { return Vec::new() };
+fn rows_of(label: &str, columns: &[Column<'_>]) -> Vec<Row> {
     let mut rows = Vec::new();
-    for (name, of) in FIGURES {
-        rows.extend(row(columns, name, &|point| of(point)));
+    for (name, figure) in &FIGURES {
+        rows.extend(row(label, columns, name, figure));
     }
-    let named = base.points.iter().flat_map(|point| point.metrics.keys());
+    let named = columns[0].iter().flatten().flat_map(|point| point.metrics.keys());
     for name in named.collect::<std::collections::BTreeSet<_>>() {
-        rows.extend(row(columns, name, &|point| point.metrics.get(name.as_str()).copied()));
+        let of = |point: &Point| point.metrics.get(name.as_str()).copied();
+        let figure = match latency::is_percentile(name) {
+            true => Figure::Printed(&of),
+            false => Figure::Mean(&of),
+        };
+        rows.extend(row(label, columns, name, &figure));
     }
     rows
 }
 
-fn row(
-    columns: &[Option<&Series<'_>>],
-    figure: &str,
-    of: &dyn Fn(&Point) -> Option<f64>,
-) -> Option<Row> {
-    let samples: Vec<Option<Sample>> = columns
+fn row(label: &str, columns: &[Column<'_>], name: &str, figure: &Figure<'_>) -> Option<Row> {
+    let samples: Vec<Option<(Vec<String>, Repeats)>> = columns
         .iter()
         .map(|column| {
-            let points = repeat::in_window((*column)?, of);
-            let found: Vec<(String, f64)> =
-                points.iter().filter_map(|p| Some((p.id.clone(), of(p)?))).collect();
-            (!found.is_empty()).then(|| found.into_iter().unzip())
+            let has_figure = |point: &&&Point| figure.of(point).is_some();
+            let points: Vec<&Point> = column.as_ref()?.iter().filter(has_figure).copied().collect();
+            let ids = points.iter().map(|point| point.id.clone()).collect();
+            Some((ids, figure.repeats(&points)?))
         })
         .collect();
-    let base = samples[0].as_ref()?;
+    let (_, base) = samples[0].as_ref()?;
     if samples[1..].iter().all(Option::is_none) {
         return None;
     }
     let costs = ["latency", "_us_", "miss_ratio", "late_p"];
-    let is_cost = figure.ends_with("_ns") || costs.iter().any(|name| figure.contains(name));
-    let cell = |(index, sample): (usize, &Option<Sample>)| {
-        let (points, values) = sample.as_ref()?;
-        let against = (index > 0).then(|| against(&base.1, values, is_cost)).flatten();
-        Some(Cell { points: points.clone(), estimate: estimate(values)?, against })
+    let is_cost = name.ends_with("_ns") || costs.iter().any(|cost| name.contains(cost));
+    let cell = |(index, sample): (usize, &Option<(Vec<String>, Repeats)>)| {
+        let (points, repeats) = sample.as_ref()?;
+        let against = (index > 0).then(|| against(base, repeats, is_cost)).flatten();
+        Some(Cell { points: points.clone(), estimate: repeats.estimate(), against })
     };
     let cells = samples.iter().enumerate().map(cell).collect();
-    Some(Row { label: label(&columns[0]?.axes), figure: figure.to_owned(), cells })
+    Some(Row { label: label.to_owned(), figure: name.to_owned(), cells })
 }
 
-/// One sample against another. `less_is_better` for latencies. `None` when a mean is not positive.
-pub fn against(base: &[f64], values: &[f64], less_is_better: bool) -> Option<Against> {
-    let (one, other) = (stats::mean(base)?, stats::mean(values)?);
-    if !(one > 0.0 && other > 0.0) {
+/// Repeats against those of the first run. `less_is_better` for latencies. `None` when a figure is
+/// not positive.
+pub fn against(base: &Repeats, repeats: &Repeats, less_is_better: bool) -> Option<Against> {
+    if !(base.whole > 0.0 && repeats.whole > 0.0) {
         return None;
     }
-    let ratio = other / one;
-    let interval = ratio_interval(base, values, ratio);
+    let ratio = repeats.whole / base.whole;
+    let interval = ratio_interval(base, repeats, ratio);
     let inside = interval.is_some_and(|(low, high)| low <= 1.0 && 1.0 <= high);
     let difference = match () {
         () if (ratio - 1.0).abs() < SAME || inside => Difference::Same,
@@ -197,17 +235,17 @@ pub fn against(base: &[f64], values: &[f64], less_is_better: bool) -> Option<Aga
         () if (ratio > 1.0) != less_is_better => Difference::Better,
         () => Difference::Worse,
     };
-    let mann_whitney_p = mann_whitney(base, values);
+    let mann_whitney_p = mann_whitney(&base.values, &repeats.values);
     Some(Against { ratio, interval, mann_whitney_p, difference })
 }
 
 /// Welch's interval of the difference of the logarithms, by the delta method.
-fn ratio_interval(base: &[f64], values: &[f64], ratio: f64) -> Option<(f64, f64)> {
-    let part = |sample: &[f64]| {
-        let (mean, deviation) = (stats::mean(sample)?, stats::deviation(sample)?);
-        Some(((deviation / mean).powi(2) / sample.len() as f64, sample.len() as f64 - 1.0))
+fn ratio_interval(base: &Repeats, repeats: &Repeats, ratio: f64) -> Option<(f64, f64)> {
+    let part = |sample: &Repeats| {
+        let count = sample.values.len() as f64;
+        Some(((sample.deviation()? / sample.whole).powi(2) / count, count - 1.0))
     };
-    let ((one, n), (other, m)) = (part(base)?, part(values)?);
+    let ((one, n), (other, m)) = (part(base)?, part(repeats)?);
     let variance = one + other;
     if variance == 0.0 {
         return Some((ratio, ratio));
@@ -318,13 +356,48 @@ mod tests {
 
     #[test]
     fn one_measurement_confirms_nothing_and_a_missing_figure_is_none() {
-        assert_eq!(against(&[100.0], &[150.0], false).unwrap().difference, Difference::Unconfirmed);
-        assert_eq!(against(&[100.0], &[0.0], false), None);
+        let once = |value: f64| Repeats::of_mean(vec![value]).unwrap();
+        let judged = against(&once(100.0), &once(150.0), false).unwrap();
+        assert_eq!(judged.difference, Difference::Unconfirmed);
+        assert_eq!(against(&once(100.0), &once(0.0), false), None);
         let mut other = run("b", 1.0);
         other.points.truncate(1);
         other.points[0].axes.block_bytes = Some(512);
         assert!(compare(&[run("a", 1.0), other]).rows.is_empty());
         assert!(compare(&[]).rows.is_empty());
+    }
+
+    #[test]
+    fn the_percentile_of_repeats_is_that_of_all_their_requests() {
+        // Four passes of 1,000 requests at 100 us and one of 4,000 at 900 us: of all 8,000 requests
+        // half are slow. The mean of five medians would be 260 us.
+        let with = |name: &str, factor: u64| {
+            let mut run = run(name, 1.0);
+            for (index, point) in run.points.iter_mut().enumerate() {
+                let (count, ns) = if index == 4 { (4001, 900_000) } else { (1000, 100_000) };
+                let mut bins = crate::result::Histogram::default();
+                bins.add(crate::result::Histogram::bin_of(ns * factor), count);
+                let flow = point.read.as_mut().unwrap();
+                (flow.requests, flow.histogram) = (count, Some(bins));
+                point.metrics.insert("late_p99_ms".to_owned(), 5.0);
+            }
+            run
+        };
+        let runs = [with("a", 1), with("b", 2)];
+        let points: Vec<&Point> = runs[0].points.iter().collect();
+        let median = Figure::Percentile(50.0).repeats(&points).unwrap();
+        assert!((median.whole - 900_000.0).abs() < 9e3, "{median:?}");
+        assert_eq!(median.values.len(), 5);
+        let compared = compare(&runs);
+        let row = compared.rows.iter().find(|row| row.figure == "latency_p99_ns").unwrap();
+        let cell = row.cells[1].as_ref().unwrap();
+        assert!((cell.estimate.value - 1_800_000.0).abs() < 18e3, "{cell:?}");
+        // The repeats lie far from the figure of all, and the interval knows.
+        assert_eq!(cell.against.unwrap().difference, Difference::Same, "{cell:?}");
+        assert!(
+            compared.rows.iter().all(|row| row.figure != "late_p99_ms"),
+            "printed, and several"
+        );
     }
 
     #[test]

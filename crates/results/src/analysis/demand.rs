@@ -23,6 +23,17 @@ pub struct Demand {
     pub latency_ns: f64,
 }
 
+/// The three choices of a grid.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Choices {
+    /// The most requests with a mean response time below 5 ms; `None` when none has.
+    pub max: Option<Demand>,
+    /// The point nearest to the middle of the two others.
+    pub middle: Option<Demand>,
+    /// The least load: one thread, one request, where the grid has it.
+    pub min: Option<Demand>,
+}
+
 /// The three choices of one target and phase.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DemandVerdict {
@@ -30,12 +41,9 @@ pub struct DemandVerdict {
     pub target: String,
     /// Step of the plan.
     pub phase: String,
-    /// The most requests with a mean response time below 5 ms; `None` when none has.
-    pub max: Option<Demand>,
-    /// The point nearest to the middle of the two others.
-    pub middle: Option<Demand>,
-    /// One thread, one request.
-    pub min: Option<Demand>,
+    /// The choices.
+    #[serde(flatten)]
+    pub choices: Choices,
 }
 
 /// The choices of every grid of a run: at least two depths and two numbers of threads.
@@ -44,9 +52,7 @@ pub fn of_run(run: &Run) -> Vec<DemandVerdict> {
         (axes.depth, axes.jobs, axes.round, axes.pass) = (None, None, None, None);
     });
     let grids = groups.iter().filter_map(|group| {
-        let last = group.axes_of().filter_map(|axes| axes.round).max();
-        let late = group.points.iter().filter(|point| point.axes.round == last);
-        let grid: Vec<Demand> = late.filter_map(|point| demand(point)).collect();
+        let grid = last_round(&group.points);
         let distinct = |of: fn(&Demand) -> u32| {
             grid.iter().map(of).collect::<std::collections::BTreeSet<_>>().len()
         };
@@ -54,9 +60,20 @@ pub fn of_run(run: &Run) -> Vec<DemandVerdict> {
             return None;
         }
         let (target, phase) = (group.axes.target.clone(), group.axes.phase.clone());
-        Some(choose(target, phase, &grid))
+        Some(DemandVerdict { target, phase, choices: choose(&grid) })
     });
     grids.collect()
+}
+
+/// The choices of the points of a grid, of rounds of the last one.
+pub fn choices(points: &[&Point]) -> Choices {
+    choose(&last_round(points))
+}
+
+fn last_round(points: &[&Point]) -> Vec<Demand> {
+    let last = points.iter().filter_map(|point| point.axes.round).max();
+    let late = points.iter().filter(|point| point.axes.round == last);
+    late.filter_map(|point| demand(point)).collect()
 }
 
 fn demand(point: &Point) -> Option<Demand> {
@@ -69,16 +86,16 @@ fn demand(point: &Point) -> Option<Demand> {
     })
 }
 
-fn choose(target: String, phase: String, grid: &[Demand]) -> DemandVerdict {
+fn choose(grid: &[Demand]) -> Choices {
     let quick = grid.iter().filter(|d| d.latency_ns < RESPONSE_MAX_NS);
     let max = quick.max_by(|one, other| one.iops.total_cmp(&other.iops)).cloned();
-    let min = grid.iter().find(|d| (d.jobs, d.depth) == (1, 1)).cloned();
+    let min = grid.iter().min_by_key(|d| u64::from(d.jobs) * u64::from(d.depth)).cloned();
     let middle = max.as_ref().zip(min.as_ref()).and_then(|(max, min)| {
         let wanted = f64::midpoint(max.iops, min.iops);
         let off = |d: &&Demand| (d.iops - wanted).abs();
         grid.iter().min_by(|one, other| off(one).total_cmp(&off(other))).cloned()
     });
-    DemandVerdict { target, phase, max, middle, min }
+    Choices { max, middle, min }
 }
 
 #[cfg(test)]
@@ -101,8 +118,8 @@ mod tests {
         }
         let [verdict] = &of_run(&run)[..] else { panic!("one grid") };
         let name = |d: &Option<Demand>| d.as_ref().unwrap().point.clone();
-        assert_eq!(name(&verdict.max), "4x8");
-        assert_eq!(name(&verdict.middle), "1x8");
-        assert_eq!(name(&verdict.min), "1x1");
+        assert_eq!(name(&verdict.choices.max), "4x8");
+        assert_eq!(name(&verdict.choices.middle), "1x8");
+        assert_eq!(name(&verdict.choices.min), "1x1");
     }
 }

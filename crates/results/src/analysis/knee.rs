@@ -4,6 +4,9 @@
 //! - N* = Xmax R0: where the line of no queueing meets the ceiling
 //! - Kleinrock's power: the load at which X / R is greatest
 //! - diminishing returns: the first load after which doubling it gains less than 10 %
+//!
+//! Gains are told for a doubling of the load, however narrow the steps of the ladder are: on Orion's
+//! ladder from 1 to 20 the last step of a device that scales linearly gains 5 %.
 
 use serde::Serialize;
 
@@ -16,8 +19,11 @@ use crate::table::whole_or_figure;
 /// A doubling of the load that gains less has passed the knee.
 const GAIN: f64 = 0.10;
 
-/// The last step still gains more than this: the ladder ends too early.
-const UNSATURATED: f64 = 1.10;
+/// Loads that lie less than this apart, in doublings, tell noise and not a gain.
+const SPAN_LEAST: f64 = 0.25;
+
+/// Loads that lie this far apart, in doublings, are compared where the ladder has them.
+const SPAN: f64 = 0.5;
 
 /// Throughput this far below its maximum at the last load is lost to the load.
 const RETROGRADE: f64 = 0.05;
@@ -35,7 +41,7 @@ pub struct LoadPoint {
     pub iops: f64,
     /// Mean latency; `None` where the source has none.
     pub latency_ns: Option<f64>,
-    /// 99th percentile; `None` where the source has none.
+    /// 99th percentile of the requests of all repeats together; `None` where the source has none.
     pub p99_ns: Option<f64>,
     /// Throughput over latency, 1 / s^2: greatest at Kleinrock's knee.
     pub power: Option<f64>,
@@ -115,8 +121,7 @@ pub fn judge(ladder: &[LoadPoint]) -> Knee {
     };
     let estimates = [knee.kneedle, knee.asymptotic, knee.power, knee.doubling];
     let estimates: Vec<f64> = estimates.into_iter().flatten().collect();
-    let unsaturated = matches!(ladder, [.., before, last] if last.iops / before.iops > UNSATURATED);
-    if ladder.len() >= 3 && unsaturated {
+    if ladder.len() >= 3 && last_gain(ladder).is_some_and(|gain| gain > GAIN) {
         knee.confidence = Confidence::NotSaturated;
     } else if ladder.len() >= 3 && estimates.len() >= 2 {
         locate(&mut knee, ladder, &estimates);
@@ -173,12 +178,33 @@ fn by_power(ladder: &[LoadPoint]) -> Option<f64> {
     powers.max_by(|one, other| one.1.total_cmp(&other.1)).map(|(n, _)| n)
 }
 
+/// The doublings of the load from one rung to another.
+fn doublings(from: &LoadPoint, to: &LoadPoint) -> f64 {
+    (to.outstanding / from.outstanding).log2()
+}
+
+/// How much throughput gains from one rung to another for each doubling of the load, as a share.
+fn gain(from: &LoadPoint, to: &LoadPoint) -> f64 {
+    (to.iops / from.iops).powf(1.0 / doublings(from, to)) - 1.0
+}
+
+/// The gain at the end of the ladder: up to the last rung from the next one that lies far enough
+/// below.
+fn last_gain(ladder: &[LoadPoint]) -> Option<f64> {
+    let (last, below) = ladder.split_last()?;
+    let far = below.iter().rev().find(|from| doublings(from, last) >= SPAN_LEAST - 1e-9);
+    far.or(below.first()).map(|from| gain(from, last))
+}
+
 fn by_doubling(ladder: &[LoadPoint]) -> Option<f64> {
-    let flat = ladder.windows(2).find(|pair| {
-        let doublings = (pair[1].outstanding / pair[0].outstanding).log2();
-        (pair[1].iops / pair[0].iops).powf(1.0 / doublings) < 1.0 + GAIN
-    });
-    flat.map(|pair| pair[0].outstanding)
+    let last = ladder.last()?;
+    let is_flat = |(index, from): &(usize, &LoadPoint)| {
+        let above = &ladder[index + 1..];
+        let far = above.iter().find(|to| doublings(from, to) >= SPAN - 1e-9);
+        let far = far.or((doublings(from, last) >= SPAN_LEAST - 1e-9).then_some(last));
+        far.is_some_and(|to| gain(from, to) < GAIN)
+    };
+    ladder.iter().enumerate().find(is_flat).map(|(_, from)| from.outstanding)
 }
 
 fn retrograde(ladder: &[LoadPoint]) -> Option<f64> {
@@ -203,7 +229,10 @@ fn describe(knee: &Knee, ladder: &[LoadPoint]) -> String {
     let mut text = match (knee.confidence, &knee.at, knee.between) {
         (Confidence::NotSaturated, ..) => {
             let last = ladder.last().map_or(0.0, |p| p.outstanding);
-            format!("no saturation reached at N={last}: raise the load")
+            let gain = 100.0 * last_gain(ladder).unwrap_or_default();
+            format!(
+                "no knee: at N={last} a doubling of the load still gains {gain:.0} %; raise the load"
+            )
         }
         (Confidence::Unclear, _, Some((low, high))) => {
             let (low, high) = (whole_or_figure(low), whole_or_figure(high));
@@ -212,12 +241,15 @@ fn describe(knee: &Knee, ladder: &[LoadPoint]) -> String {
         (confidence, Some(at), Some((low, high))) => {
             let latency = at.latency_ns.map(|r| format!(", R={:.0} us", r / 1e3));
             let (low, high) = (whole_or_figure(low), whole_or_figure(high));
+            let is_least = ladder.first().is_some_and(|least| least.outstanding == at.outstanding);
             format!(
-                "knee at N={}, X={:.0}/s{}, {} (estimates N={low} to N={high}): keep the load below it",
+                "{} N={}, X={:.0}/s{}, {} (estimates N={low} to N={high}): {}",
+                if is_least { "saturated from the least load on," } else { "knee at" },
                 at.outstanding,
                 at.iops,
                 latency.unwrap_or_default(),
                 if confidence == Confidence::Confident { "confident" } else { "likely" },
+                if is_least { "more requests only wait" } else { "beyond it requests mostly wait" },
             )
         }
         _ => "not judged: three loads with latencies are needed".to_owned(),
@@ -265,7 +297,7 @@ pub fn of_run(run: &Run) -> Vec<CurveVerdict> {
             (axes.round, axes.pass) = (None, None);
         });
         for group in groups.iter().filter(|group| group.axes_of().all(|a| value(a).is_some())) {
-            let ladder = ladder(group);
+            let ladder = ladder(run, group);
             if ladder.len() >= 3 {
                 verdicts.push(CurveVerdict {
                     target: group.axes.target.clone(),
@@ -281,15 +313,11 @@ pub fn of_run(run: &Run) -> Vec<CurveVerdict> {
     verdicts
 }
 
-/// The loads of a series in order; of a load measured in several rounds the mean of the last five.
-fn ladder(series: &Series<'_>) -> Vec<LoadPoint> {
-    let last_round = series.axes_of().filter_map(|axes| axes.round).max().unwrap_or(0);
+/// The loads of a series in order; of a load measured in several rounds those of the window.
+fn ladder(run: &Run, series: &Series<'_>) -> Vec<LoadPoint> {
     let mut loads: Vec<(f64, Vec<&Point>)> = Vec::new();
-    for point in &series.points {
-        let is_late = point.axes.round.is_none_or(|round| round + 5 > last_round);
-        let Some(n) = series::outstanding(&point.axes).filter(|n| *n >= 1.0 && is_late) else {
-            continue;
-        };
+    for point in series::in_window(run, &series.points) {
+        let Some(n) = series::outstanding(&point.axes).filter(|n| *n >= 1.0) else { continue };
         match loads.iter_mut().find(|(load, _)| *load == n) {
             Some((_, points)) => points.push(point),
             None => loads.push((n, vec![point])),
@@ -305,7 +333,7 @@ fn load_point(outstanding: f64, points: &[&Point]) -> Option<LoadPoint> {
     };
     let iops = mean(&series::rate).filter(|x| x.is_finite() && *x > 0.0)?;
     let latency_ns = mean(&Point::latency_mean_ns);
-    let p99_ns = mean(&|p: &Point| super::latency::percentile_ns(p, 99.0).map(|ns| ns as f64));
+    let p99_ns = super::latency::percentile_of(points, 99.0).map(|ns| ns as f64);
     let power = latency_ns.map(|ns| iops / (ns / 1e9)).filter(|power| power.is_finite());
     Some(LoadPoint { outstanding, iops, latency_ns, p99_ns, power })
 }
@@ -376,6 +404,57 @@ mod tests {
         let knee = judge(&falling);
         assert!((knee.retrograde.unwrap() - 0.2857).abs() < 1e-3);
         assert!(knee.text.contains("retrograde"), "{}", knee.text);
+    }
+
+    #[test]
+    fn a_narrow_ladder_that_scales_linearly_has_no_knee() {
+        // Orion's ladder: the last step, from 19 to 20, gains 5 %.
+        let linear = |servers: f64| {
+            let loads: Vec<(f64, f64, f64)> = (1..=20)
+                .map(|n| {
+                    let x = f64::from(n).min(servers) * 1e4;
+                    (f64::from(n), x, f64::from(n) / x * 1e6)
+                })
+                .collect();
+            judge(&ladder_of(&loads))
+        };
+        let knee = linear(1000.0);
+        assert_eq!((knee.confidence, knee.at), (Confidence::NotSaturated, None), "{}", knee.text);
+        assert!(knee.text.starts_with("no knee"), "{}", knee.text);
+        for servers in [6.0, 10.0, 15.0] {
+            let knee = linear(servers);
+            assert_eq!(knee.doubling, Some(servers));
+            assert_eq!(knee.at.unwrap().outstanding, servers, "{}", knee.text);
+        }
+    }
+
+    #[test]
+    fn a_device_that_one_request_saturates_is_not_told_to_have_less() {
+        let knee = judge(&device(1.0, 100.0));
+        assert!(knee.text.starts_with("saturated from the least load on"), "{}", knee.text);
+        assert!(!knee.text.contains("below"), "{}", knee.text);
+    }
+
+    #[test]
+    fn the_percentile_of_a_load_is_that_of_all_its_rounds() {
+        use crate::result::Histogram;
+        let mut run = crate::analysis::sample::run();
+        for (round, count, ns) in [(1, 9000, 100_000), (2, 1000, 900_000)] {
+            for depth in [1, 2, 4] {
+                let mut point =
+                    crate::analysis::sample::point(&format!("{round}/{depth}"), 1e3, 1e5, depth);
+                point.axes.round = Some(round);
+                let mut bins = Histogram::default();
+                bins.add(Histogram::bin_of(ns), count);
+                let flow = point.read.as_mut().unwrap();
+                (flow.requests, flow.histogram) = (count, Some(bins));
+                run.points.push(point);
+            }
+        }
+        // One request in ten is slow; the mean of the two percentiles would be 500 us.
+        for load in &of_run(&run)[0].ladder {
+            assert!((load.p99_ns.unwrap() - 900_000.0).abs() < 9e3, "{load:?}");
+        }
     }
 
     #[test]

@@ -7,27 +7,47 @@ use crate::result::{Flow, Histogram, Point};
 /// The percentiles a report shows, in percent.
 pub const PERCENTILES: [f64; 6] = [50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
 
-/// All latencies of some flows together. `None` when one that has requests has no histogram, for then a
-/// part would be passed off as the whole.
+/// Whether a flow has any figure.
+fn is_used(flow: &&Flow) -> bool {
+    flow.requests > 0 || flow.iops > 0.0
+}
+
+/// All latencies of some flows together; `None` when one that has figures has no histogram, for
+/// then a part would be passed off as the whole.
 pub fn merged<'a>(flows: impl IntoIterator<Item = &'a Flow>) -> Option<Histogram> {
     let mut merged = None::<Histogram>;
-    for flow in flows.into_iter().filter(|flow| flow.requests > 0) {
+    for flow in flows.into_iter().filter(is_used) {
         merged.get_or_insert_default().merge(flow.histogram.as_ref()?);
     }
     merged
 }
 
-/// The latency below which `percent` of a point's requests stayed. From merged histograms; from the
-/// stored percentile only where there is a single direction. Percentiles are never averaged.
+/// The latency below which `percent` of a point's requests stayed: [`percentile_of`] one point.
 pub fn percentile_ns(point: &Point, percent: f64) -> Option<u64> {
-    if let Some(bins) = merged(point.flows()) {
+    percentile_of(&[point], percent)
+}
+
+/// The latency below which `percent` of the requests of all points stayed, from the merged
+/// histograms. A stored percentile counts only where a single flow has figures: percentiles are
+/// never averaged.
+pub fn percentile_of(points: &[&Point], percent: f64) -> Option<u64> {
+    let flows = || points.iter().flat_map(|point| point.flows());
+    if let Some(bins) = merged(flows()) {
         return bins.percentile_ns(percent);
     }
-    let used = |flow: &&Flow| flow.requests > 0 || flow.iops > 0.0;
-    match point.flows().filter(used).collect::<Vec<_>>()[..] {
+    match flows().filter(is_used).collect::<Vec<_>>()[..] {
         [only] => only.percentile_ns(percent),
         _ => None,
     }
+}
+
+/// Whether a metric is a percentile that a program printed: `latency_p99_ms`, `late_p50_ms`.
+pub(crate) fn is_percentile(metric: &str) -> bool {
+    let names_one = |word: &str| {
+        let digits = word.strip_prefix('p').unwrap_or_default();
+        !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit() || c == '.')
+    };
+    metric.split('_').any(names_one)
 }
 
 /// One percentile.

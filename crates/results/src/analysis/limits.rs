@@ -80,13 +80,46 @@ fn of_point(facts: &Facts<'_>, point: &Point) -> Vec<LimitVerdict> {
             say(Limit::Link, bytes / link, NEAR, text);
         }
     }
-    if let Some(busy) = point.metrics.get("cpu_percent_of_thread") {
-        let text = format!("bound by the load generator: its threads are {busy:.0} % busy");
+    let busiest = point.cpu.and_then(|cpu| cpu.busiest_thread_percent);
+    // Results of other programs have the mean of the threads only.
+    let mean = || point.metrics.get("cpu_percent_of_thread").copied();
+    let which = if busiest.is_some() { "its busiest thread is" } else { "its threads are" };
+    if let Some(busy) = busiest.or_else(mean) {
+        let text = format!("bound by the load generator: {which} {busy:.0} % busy");
         say(Limit::Processor, busy / 100.0, BUSY, text);
     }
     found
 }
 
+/// What the link of a target carries, bytes of payload a second; `None` where its facts do not tell.
+pub fn link_rate(run: &Run, target: &str) -> Option<f64> {
+    Facts::new(run).link_rate(target)
+}
+
 fn storage_line(facts: &Facts<'_>) -> Option<f64> {
     Some(facts.machine("storage_nodes")? * facts.machine("storage_nic_bits_per_second")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::sample;
+    use crate::result::CpuCost;
+
+    #[test]
+    fn the_busiest_thread_and_the_link_of_a_run_of_ours_are_asked() {
+        let mut run = sample::run();
+        let mut point = sample::point("a", 140_000.0, 57e3, 8);
+        point.cpu = Some(CpuCost { busiest_thread_percent: Some(97.0), ..CpuCost::default() });
+        // The mean of all threads hides the one that is at its end.
+        point.metrics.insert("cpu_percent_of_thread".to_owned(), 40.0);
+        run.points.push(point);
+        let facts = [("interface", "SATA 6.0Gb/s")];
+        let pairs = facts.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        run.manifest.targets[0].facts = pairs.collect();
+        let limits: Vec<Limit> = of_run(&run).iter().map(|verdict| verdict.limit).collect();
+        assert_eq!(limits, [Limit::Link, Limit::Processor]);
+        run.points[0].cpu = Some(CpuCost::default());
+        assert_eq!(of_run(&run).len(), 1);
+    }
 }

@@ -4,8 +4,7 @@ use serde::Serialize;
 
 use super::series::{self, Series};
 use super::stats::{self, Estimate};
-use super::steady::{self, Variable};
-use crate::result::{Access, Point, Run};
+use crate::result::{Access, Point, Run, Variable};
 
 /// Repeats vary by at most this much, else a report shows error bars.
 pub const VARIATION_MAX: f64 = 0.05;
@@ -30,10 +29,10 @@ pub struct RepeatVerdict {
 /// Repeats of a run: rounds of the steady window, or passes that are not a warm-up.
 pub fn of_run(run: &Run) -> Vec<RepeatVerdict> {
     let groups = series::group(run, |axes| (axes.round, axes.pass) = (None, None));
-    groups.iter().filter_map(judge).collect()
+    groups.iter().filter_map(|group| judge(run, group)).collect()
 }
 
-fn judge(series: &Series<'_>) -> Option<RepeatVerdict> {
+fn judge(run: &Run, series: &Series<'_>) -> Option<RepeatVerdict> {
     if series.points.len() < 2 || super::warm_up::is_warm_up(series) {
         return None;
     }
@@ -45,7 +44,7 @@ fn judge(series: &Series<'_>) -> Option<RepeatVerdict> {
         Variable::BytesPerSecond => point.bytes_per_second(),
         _ => series::rate(point),
     };
-    let points = in_window(series, &value);
+    let points = series::in_window(run, &series.points);
     let values: Vec<f64> = points.iter().filter_map(|point| value(point)).collect();
     let estimate = stats::estimate(&values).filter(|estimate| estimate.count >= 2)?;
     let close = estimate.variation.is_some_and(|variation| variation <= VARIATION_MAX);
@@ -57,18 +56,4 @@ fn judge(series: &Series<'_>) -> Option<RepeatVerdict> {
         estimate,
         is_repeatable: close && estimate.count >= 3,
     })
-}
-
-/// The rounds of the steady window where points have rounds; all of them else.
-pub(crate) fn in_window<'a>(
-    series: &Series<'a>,
-    value: &dyn Fn(&Point) -> Option<f64>,
-) -> Vec<&'a Point> {
-    let with_rounds = series.points.iter().filter_map(|p| Some((p.axes.round?, value(p)?)));
-    let mut rounds: Vec<(u32, f64)> = with_rounds.collect();
-    rounds.sort_by_key(|(round, _)| *round);
-    let Some(window) = steady::first_steady(&rounds) else { return series.points.clone() };
-    let inside = window.first_round..=window.last_round;
-    let is_inside = |p: &&&Point| p.axes.round.is_some_and(|round| inside.contains(&round));
-    series.points.iter().filter(is_inside).copied().collect()
 }

@@ -16,10 +16,6 @@ impl<'a> Series<'a> {
         self.points.iter().map(|point| &point.axes)
     }
 
-    pub(crate) fn is_same_phase(&self, other: &Series<'_>) -> bool {
-        self.axes.target == other.axes.target && self.axes.phase == other.axes.phase
-    }
-
     pub(crate) fn label(&self) -> String {
         label(&self.axes)
     }
@@ -27,6 +23,16 @@ impl<'a> Series<'a> {
     pub(crate) fn ids(&self) -> Vec<String> {
         self.points.iter().map(|point| point.id.clone()).collect()
     }
+}
+
+/// Of points in rounds those of the measurement window; all others, and all of rounds whose window
+/// the run does not store.
+pub(crate) fn in_window<'a>(run: &Run, points: &[&'a Point]) -> Vec<&'a Point> {
+    let counts = |point: &&&Point| match (run.rounds_of(point), point.axes.round) {
+        (Some(rounds), Some(round)) => rounds.window.is_none() || rounds.counts(round),
+        _ => true,
+    };
+    points.iter().filter(counts).copied().collect()
 }
 
 /// Whether a point has figures that may be judged.
@@ -61,10 +67,12 @@ pub(crate) fn bandwidth(point: &Point) -> Option<f64> {
     if counted { point.bytes_per_second() } else { by_requests.or(point.bytes_per_second()) }
 }
 
-/// Requests in flight that the plan asks for: depth x jobs x clients, or Orion's small + large.
+/// Requests in flight that the plan asks for: depth x jobs x clients, or Orion's small ones and large
+/// ones, of which a stream has several.
 pub fn outstanding(axes: &Axes) -> Option<f64> {
     if axes.small.is_some() || axes.large.is_some() {
-        return Some(f64::from(axes.small.unwrap_or(0)) + f64::from(axes.large.unwrap_or(0)));
+        let large = f64::from(axes.large.unwrap_or(0)) * f64::from(axes.stream_depth.unwrap_or(1));
+        return Some(f64::from(axes.small.unwrap_or(0)) + large);
     }
     if axes.depth.is_none() && axes.jobs.is_none() && axes.clients.is_none() {
         return None;
@@ -90,6 +98,8 @@ pub fn label(axes: &Axes) -> String {
     say(axes.clients.map(|clients| format!("{clients} clients")));
     say(axes.small.map(|small| format!("{small} small")));
     say(axes.large.map(|large| format!("{large} large")));
+    let streams = axes.stream_depth.filter(|_| axes.large != Some(0));
+    say(streams.map(|depth| format!("streams of {depth}")));
     say(axes.idle_s.map(|idle| format!("{idle} s idle")));
     say(axes.cache_bytes.map(|bytes| format!("cache of {}", bytes_in_words(bytes))));
     words.join(", ")

@@ -7,14 +7,47 @@ pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Standard deviation of a sample (n - 1); `None` below two values.
-pub fn deviation(values: &[f64]) -> Option<f64> {
-    let mean = mean(values)?;
-    if values.len() < 2 {
-        return None;
+/// The figure of each repeat, and the figure of all repeats together.
+///
+/// Of a rate, or a mean, the figure of all is the mean. Of a percentile it is the percentile of the
+/// requests of all repeats, and its error is known from how far the repeats lie from it (the method
+/// of sectioning).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Repeats {
+    /// The figure of each repeat.
+    pub values: Vec<f64>,
+    /// The figure of all repeats together.
+    pub whole: f64,
+}
+
+impl Repeats {
+    /// Repeats whose figure together is their mean; `None` of nothing.
+    pub fn of_mean(values: Vec<f64>) -> Option<Repeats> {
+        let whole = mean(&values)?;
+        Some(Repeats { values, whole })
     }
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    Some((squares / (values.len() - 1) as f64).sqrt())
+
+    /// Standard deviation of a repeat from the figure of all (n - 1); `None` below two repeats.
+    pub fn deviation(&self) -> Option<f64> {
+        if self.values.len() < 2 {
+            return None;
+        }
+        let squares: f64 = self.values.iter().map(|value| (value - self.whole).powi(2)).sum();
+        Some((squares / (self.values.len() - 1) as f64).sqrt())
+    }
+
+    /// The figure of all with its 95 % interval.
+    pub fn estimate(&self) -> Estimate {
+        let count = self.values.len();
+        let deviation = self.deviation();
+        let half = deviation.map(|s| t_95(count as f64 - 1.0) * s / (count as f64).sqrt());
+        Estimate {
+            count,
+            value: self.whole,
+            variation: deviation.filter(|_| self.whole != 0.0).map(|s| s / self.whole.abs()),
+            interval: half.map(|half| (self.whole - half, self.whole + half)),
+        }
+    }
 }
 
 /// The middle value; `None` of nothing.
@@ -71,31 +104,22 @@ pub fn t_95(degrees: f64) -> f64 {
     T_975.get(whole - 1).copied().unwrap_or(1.960 + 2.372 / whole as f64)
 }
 
-/// A mean with what is known of its error.
+/// A figure of repeats with what is known of its error.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
-    /// Number of measurements.
+    /// Number of repeats.
     pub count: usize,
-    /// The mean of the measurements.
-    pub mean: f64,
-    /// Coefficient of variation: standard deviation over mean. `None` for one measurement.
+    /// The mean of the repeats; of a percentile that of the requests of all repeats together.
+    pub value: f64,
+    /// Coefficient of variation: standard deviation over the value. `None` for one repeat.
     pub variation: Option<f64>,
-    /// 95 % interval of the mean, by Student's t. `None` for one measurement.
+    /// 95 % interval of the value, by Student's t. `None` for one repeat.
     pub interval: Option<(f64, f64)>,
 }
 
 /// The mean of repeated measurements with its 95 % interval; `None` of nothing.
 pub fn estimate(values: &[f64]) -> Option<Estimate> {
-    let mean = mean(values)?;
-    let deviation = deviation(values);
-    let count = values.len();
-    let half = deviation.map(|s| t_95(count as f64 - 1.0) * s / (count as f64).sqrt());
-    Some(Estimate {
-        count,
-        mean,
-        variation: deviation.filter(|_| mean != 0.0).map(|s| s / mean.abs()),
-        interval: half.map(|half| (mean - half, mean + half)),
-    })
+    Repeats::of_mean(values.to_vec()).map(|repeats| repeats.estimate())
 }
 
 #[cfg(test)]
@@ -107,7 +131,7 @@ mod tests {
         let five = estimate(&[10.0, 12.0, 11.0, 13.0, 9.0]).unwrap();
         let (low, high) = five.interval.unwrap();
         // s = 1.5811, t(4) = 2.776: 11 +- 1.963
-        assert!((five.mean - 11.0).abs() < 1e-12);
+        assert!((five.value - 11.0).abs() < 1e-12);
         assert!((low - 9.037).abs() < 1e-3 && (high - 12.963).abs() < 1e-3);
         assert_eq!(estimate(&[3.0]).unwrap().interval, None);
         assert_eq!(estimate(&[]), None);

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use super::series::{self, Series};
 use super::stats;
-use crate::result::{Access, Run};
+pub use crate::result::Variable;
+use crate::result::{Rounds, RoundsEnd, Run, Test};
 
 /// Rounds of a window.
 pub const WINDOW: usize = 5;
@@ -85,119 +86,81 @@ pub fn window(rounds: &[(u32, f64)]) -> Option<Window> {
     })
 }
 
-/// The first steady window, or the last window there is: the standard stops at the first.
-pub fn first_steady(rounds: &[(u32, f64)]) -> Option<Window> {
-    let mut last = None;
-    for five in rounds.windows(WINDOW) {
-        let Some(judged) = window(five) else { continue };
-        last = Some(judged);
-        if judged.is_steady {
-            break;
-        }
-    }
-    last
-}
-
-/// The variable that is watched from round to round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Variable {
-    /// Requests per second.
-    Iops,
-    /// Bytes per second.
-    BytesPerSecond,
-    /// Mean latency.
-    LatencyNs,
-}
-
 /// One series of rounds of a run, judged.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SteadyVerdict {
+    /// The rounds that the series is of, by their name in the run; `None` where the file of the run
+    /// does not tell.
+    pub of: Option<String>,
+    /// The test of the standard.
+    pub test: Option<Test>,
     /// The target, by its name in the manifest.
     pub target: String,
     /// Step of the plan.
     pub phase: String,
     /// The series in words: "random, 4 KiB, 0 % reads".
     pub label: String,
-    /// The variable that is watched.
+    /// The variable that is watched; of a series that decides nothing that of the one that does.
     pub variable: Variable,
-    /// Whether this is the variable the standard tracks (4 KiB writes at the highest load). The window of
-    /// the other series of the phase is the same rounds.
+    /// Whether the rounds went on until this series was steady.
     pub is_tracking: bool,
     /// Every round with a value.
     pub rounds: Vec<(u32, f64)>,
-    /// The window; `None` when there were fewer than five rounds in a row.
+    /// The measurement window, which is the same for all series of the rounds; `None` when there were
+    /// fewer than five rounds in a row.
     pub window: Option<Window>,
     /// The verdict in words.
     pub text: String,
 }
 
-/// Judges every series of rounds of a run.
+/// Judges every series of rounds of a run, by the trackers and the windows that the run stores.
 pub fn of_run(run: &Run) -> Vec<SteadyVerdict> {
     let all = series::group(run, |axes| axes.round = None);
-    let all: Vec<_> = all.into_iter().filter(|s| s.axes_of().any(|a| a.round.is_some())).collect();
-    let mut verdicts = Vec::new();
-    for series in &all {
-        let phase: Vec<&Series<'_>> =
-            all.iter().filter(|other| other.is_same_phase(series)).collect();
-        let best = phase.iter().max_by_key(|other| rank(other)).copied();
-        let tracking = best.is_some_and(|best| std::ptr::eq(best, series));
-        let watched = best.unwrap_or(series);
-        verdicts.push(judge(series, tracking, first_steady(&rounds(watched)).as_ref()));
-    }
-    verdicts
+    let in_rounds = all.iter().filter(|s| s.axes_of().any(|axes| axes.round.is_some()));
+    in_rounds.map(|series| judge(series, run.rounds_of(series.points[0]))).collect()
 }
 
-/// The standard tracks writes, of 4 KiB (or the smallest size there is), at the highest load.
-fn rank(series: &Series<'_>) -> (bool, bool, u64, u64) {
-    let axes = &series.axes;
-    let block = axes.block_bytes.unwrap_or(u64::MAX);
-    let load = u64::from(axes.jobs.unwrap_or(1)) * u64::from(axes.depth.unwrap_or(1));
-    (axes.read_percent == Some(0), block == 4096, u64::MAX - block, load)
-}
-
-fn variable(series: &Series<'_>) -> Variable {
-    match series.axes.access {
-        _ if series.axes.phase.starts_with("lat") => Variable::LatencyNs,
-        Some(Access::Sequential) => Variable::BytesPerSecond,
-        _ => Variable::Iops,
-    }
-}
-
-fn rounds(series: &Series<'_>) -> Vec<(u32, f64)> {
-    let variable = variable(series);
-    let value = |point: &crate::result::Point| match variable {
-        Variable::Iops => series::rate(point),
-        Variable::BytesPerSecond => point.bytes_per_second(),
-        Variable::LatencyNs => point.latency_mean_ns(),
-    };
-    let found = series.points.iter().filter_map(|p| Some((p.axes.round?, value(p)?)));
+fn judge(series: &Series<'_>, of: Option<&Rounds>) -> SteadyVerdict {
+    let tracker = of.and_then(|rounds| rounds.tracker(&series.axes));
+    let deciding = tracker.or_else(|| of?.trackers.first());
+    let variable = deciding.map_or(Variable::Iops, |tracker| tracker.variable);
+    let found = series.points.iter().filter_map(|p| Some((p.axes.round?, variable.of(p)?)));
     let mut rounds: Vec<(u32, f64)> = found.collect();
     rounds.sort_by_key(|(round, _)| *round);
-    rounds
-}
-
-fn judge(series: &Series<'_>, is_tracking: bool, tracked: Option<&Window>) -> SteadyVerdict {
-    let rounds = rounds(series);
-    let same_rounds = |tracked: &Window| {
-        let inside = tracked.first_round..=tracked.last_round;
-        let five: Vec<_> = rounds.iter().copied().filter(|(r, _)| inside.contains(r)).collect();
+    let inside = |rounds_of: &Rounds| {
+        let five: Vec<_> =
+            rounds.iter().copied().filter(|(round, _)| rounds_of.counts(*round)).collect();
         window(&five)
     };
-    let window = tracked.and_then(same_rounds);
-    let text = match &window {
-        None => format!("NOT ACHIEVED: {} rounds, {WINDOW} in a row are needed", rounds.len()),
-        Some(w) => describe(w),
-    };
+    let window = of.and_then(inside);
     SteadyVerdict {
+        of: of.map(|rounds| rounds.name.clone()),
+        test: series.points[0].test,
         target: series.axes.target.clone(),
         phase: series.axes.phase.clone(),
         label: series.label(),
-        variable: variable(series),
-        is_tracking,
+        variable,
+        is_tracking: tracker.is_some(),
+        text: in_words(of, window.as_ref(), rounds.len()),
         rounds,
         window,
-        text,
+    }
+}
+
+fn in_words(of: Option<&Rounds>, window: Option<&Window>, count: usize) -> String {
+    let Some(of) = of else {
+        return "not judged: the file of the run does not say what was tracked, nor which rounds \
+                count"
+            .to_owned();
+    };
+    let why = match of.end {
+        None => "; the rounds were interrupted",
+        Some(RoundsEnd::BytesMax) => "; the bytes that the test writes at most were written",
+        Some(RoundsEnd::Steady | RoundsEnd::RoundsMax) => "",
+    };
+    match window {
+        None => format!("NOT ACHIEVED: {count} rounds, {WINDOW} in a row are needed{why}"),
+        Some(window) => format!("{}{why}", describe(window)),
     }
 }
 
@@ -220,6 +183,7 @@ fn describe(w: &Window) -> String {
 mod tests {
     use super::*;
     use crate::analysis::sample;
+    use crate::result::{Axes, Tracker};
 
     fn five(values: [f64; 5]) -> Window {
         let rounds: Vec<_> = (11..16).zip(values).collect();
@@ -246,31 +210,88 @@ mod tests {
     }
 
     #[test]
-    fn the_first_steady_window_is_taken_and_gaps_are_not_bridged() {
-        let mut rounds: Vec<_> = (1..=9).map(|r| (r, 1000.0 / f64::from(r.min(4)))).collect();
-        assert_eq!(first_steady(&rounds).unwrap().first_round, 4);
-        rounds.remove(5);
-        assert!(!first_steady(&rounds).unwrap().is_steady);
-        assert_eq!(first_steady(&rounds[..4]), None);
+    fn gaps_are_not_bridged_and_nothing_is_no_round() {
+        assert_eq!(window(&[(1, 9.0), (2, 9.0), (3, 9.0), (4, 9.0), (6, 9.0)]), None);
+        assert_eq!(window(&[(1, 9.0), (2, 9.0), (3, 9.0), (4, 9.0)]), None);
         assert_eq!(window(&[(1, 0.0), (2, 0.0), (3, 0.0), (4, 0.0), (5, 0.0)]), None);
     }
 
+    /// A point of some rounds.
+    fn add(run: &mut Run, of: &str, round: u32, iops: f64, axes: Axes) {
+        let id = format!("{of}/{round}/{:?}/{:?}", axes.block_bytes, axes.pass);
+        let mut point = sample::point(&id, iops, 1e5, 8);
+        point.axes = Axes { target: "ssd".to_owned(), round: Some(round), ..axes };
+        point.rounds = Some(of.to_owned());
+        run.points.push(point);
+    }
+
+    fn rounds(name: &str, axes: Axes, variable: Variable, window: (u32, u32)) -> Rounds {
+        let axes = Axes { target: "ssd".to_owned(), ..axes };
+        let trackers = vec![Tracker { axes, variable }];
+        let (window, end) = (Some(window), Some(RoundsEnd::Steady));
+        Rounds { name: name.to_owned(), trackers, window, end }
+    }
+
     #[test]
-    fn every_cell_has_the_window_of_the_tracked_one() {
+    fn two_sizes_of_one_step_keep_the_windows_in_which_each_was_steady() {
         let mut run = sample::run();
-        for round in 1..=8 {
-            for (read, iops) in [(0, 4000.0 / f64::from(round.min(3))), (100, 9000.0)] {
-                let mut point = sample::point(&format!("{round}/{read}"), iops, 1e5, 8);
-                point.axes.round = Some(round);
-                point.axes.read_percent = Some(read);
-                run.points.push(point);
+        let axes = |block| Axes {
+            phase: "tp".to_owned(),
+            block_bytes: Some(block),
+            read_percent: Some(0),
+            ..Axes::default()
+        };
+        for round in 1..=5 {
+            add(&mut run, "small", round, 4000.0, axes(128 << 10));
+        }
+        for round in 1..=9 {
+            let iops = 4000.0 / f64::from(round.min(5));
+            add(&mut run, "large", round, iops, axes(1 << 20));
+        }
+        let bandwidth = Variable::BytesPerSecond;
+        run.keep_rounds(rounds("small", axes(128 << 10), bandwidth, (1, 5)));
+        run.keep_rounds(rounds("large", axes(1 << 20), bandwidth, (5, 9)));
+        let verdicts = of_run(&run);
+        let windows: Vec<_> = verdicts
+            .iter()
+            .map(|v| (v.is_tracking, v.window.map(|w| (w.first_round, w.last_round, w.is_steady))))
+            .collect();
+        assert_eq!(windows, [(true, Some((1, 5, true))), (true, Some((5, 9, true)))]);
+    }
+
+    #[test]
+    fn of_samples_that_are_alike_the_tracked_one_is_judged() {
+        let mut run = sample::run();
+        let axes = |pass| Axes {
+            phase: "wsat".to_owned(),
+            pass: Some(pass),
+            read_percent: Some(0),
+            block_bytes: Some(4096),
+            ..Axes::default()
+        };
+        for round in 1..=5 {
+            for pass in 1..=30 {
+                // The last sample of a round climbs, the first is steady.
+                let iops = if pass == 30 { 1000.0 * f64::from(round) } else { 5000.0 };
+                add(&mut run, "wsat", round, iops, axes(pass));
             }
         }
+        run.keep_rounds(rounds("wsat", axes(1), Variable::Iops, (1, 5)));
         let verdicts = of_run(&run);
-        assert_eq!(verdicts.len(), 2);
-        assert!(verdicts[0].is_tracking && !verdicts[1].is_tracking);
-        for verdict in &verdicts {
-            assert_eq!(verdict.window.unwrap().first_round, 3, "{}", verdict.text);
+        let tracked: Vec<_> = verdicts.iter().filter(|verdict| verdict.is_tracking).collect();
+        assert_eq!((verdicts.len(), tracked.len()), (30, 1));
+        assert!(tracked[0].window.unwrap().is_steady, "{}", tracked[0].text);
+        assert!(tracked[0].rounds.iter().all(|(_, iops)| *iops == 5000.0));
+    }
+
+    #[test]
+    fn a_file_that_does_not_tell_is_not_guessed_at() {
+        let mut run = sample::run();
+        for round in 1..=8 {
+            add(&mut run, "lost", round, 4000.0, Axes::default());
         }
+        let [verdict] = &of_run(&run)[..] else { panic!("one series") };
+        assert!(!verdict.is_tracking && verdict.window.is_none());
+        assert!(verdict.text.contains("does not say"), "{}", verdict.text);
     }
 }

@@ -42,9 +42,7 @@ pub struct WarmUpVerdict {
 
 /// Whether a series is passes over a hot set, not repeats.
 pub(crate) fn is_warm_up(series: &Series<'_>) -> bool {
-    let learns = |point: &&Point| {
-        point.metrics.contains_key("files_per_second") || point.axes.phase.contains("learn")
-    };
+    let learns = |point: &&Point| point.metrics.contains_key("files_per_second");
     series.axes_of().any(|axes| axes.pass.is_some()) && series.points.iter().any(learns)
 }
 

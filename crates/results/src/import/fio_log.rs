@@ -14,17 +14,28 @@ const MS_MAX: u64 = 315_360_000_000;
 /// Counts beyond this were never made.
 const COUNT_MAX: u64 = 1 << 48;
 
-/// `PREFIX_KIND.N.log`, with a host behind it in client mode.
-fn parts(name: &str) -> Option<(&str, &'static str)> {
+/// A log by its name: `PREFIX_KIND.JOB.log`, with a host behind it in client mode.
+#[derive(Clone, Copy)]
+struct Log<'a> {
+    prefix: &'a str,
+    kind: &'static str,
+    /// The job with its host; empty where all jobs wrote one log.
+    job: &'a str,
+}
+
+fn log(name: &str) -> Option<Log<'_>> {
     let at = name.rfind(".log")?;
     let stem = name[..at].trim_end_matches(|c: char| c.is_ascii_digit());
+    let job = &name[stem.len()..];
     let stem = stem.strip_suffix('.').unwrap_or(stem);
-    KINDS.iter().find_map(|kind| Some((stem.strip_suffix(kind)?, *kind)))
+    let of = |kind: &&'static str| Some((stem.strip_suffix(*kind)?, *kind));
+    let (prefix, kind) = KINDS.iter().find_map(of)?;
+    Some(Log { prefix, kind, job })
 }
 
 /// The prefix of a log's name; `None` when it is not named like a log of fio.
 pub(super) fn prefix(name: &str) -> Option<&str> {
-    parts(name).map(|(prefix, _)| prefix)
+    log(name).map(|log| log.prefix)
 }
 
 /// One line: end of the window, direction (0 read, 1 write), size, and what follows.
@@ -67,14 +78,17 @@ fn line(text: &str, histogram: bool) -> Option<Line<'_>> {
     is_usable.then(|| Line { at_ms, value, direction, size, rest: cells[from + 2..].to_vec() })
 }
 
+/// A window of one job.
+type Place = (String, u64);
+
 /// The figures of one direction in the logs of a prefix.
 #[derive(Default)]
 struct Direction {
-    /// Window number: sum over jobs.
-    iops: BTreeMap<u64, f64>,
+    iops: BTreeMap<Place, f64>,
+    /// By the window's number, all jobs together.
     bytes: BTreeMap<u64, f64>,
-    /// Window number: sum and number of the jobs' means.
-    latency: BTreeMap<u64, (f64, f64)>,
+    /// Sum and number of the means.
+    latency: BTreeMap<Place, (f64, f64)>,
     histogram: Option<Histogram>,
     /// Every single latency was logged.
     single: Option<Histogram>,
@@ -86,31 +100,28 @@ pub(super) fn parse(name: &str, files: &Files) -> Result<Run, String> {
     let prefix = prefix(name).unwrap_or_default();
     let mut directions = [Direction::default(), Direction::default()];
     let (mut is_cut, mut end_ms, mut window_ms) = (false, 0, 0);
-    let belonging = || files.iter().filter_map(|(n, text)| Some((n, text, parts(n)?)));
-    let named = || belonging().filter(|(_, _, (of, _))| *of == prefix);
+    let belonging = || files.iter().filter_map(|(n, text)| Some((n, text, log(n)?)));
     let mut logs = Vec::new();
-    for (name, text, (_, kind)) in named() {
-        let (lines, cut) = lines(name, text, kind == "_clat_hist")?;
+    for (name, text, log) in belonging().filter(|(_, _, log)| log.prefix == prefix) {
+        let (lines, cut) = lines(name, text, log.kind == "_clat_hist")?;
         is_cut |= cut;
         end_ms = lines.iter().map(|line| line.at_ms).max().unwrap_or(0).max(end_ms);
-        if kind != "_clat_hist" && lines.iter().all(|line| line.size == 0) {
+        if log.kind != "_clat_hist" && lines.iter().all(|line| line.size == 0) {
             window_ms = window_ms.max(step(&lines));
         }
-        logs.push((kind, lines));
+        logs.push((log, lines));
     }
     if logs.iter().all(|(_, lines)| lines.is_empty()) {
         return Err("its logs have no whole line".to_owned());
     }
     // Logs of every request are summed over seconds.
     let window_ms = if window_ms == 0 { 1000 } else { window_ms };
-    for (kind, lines) in &logs {
+    for (log, lines) in &logs {
         for line in lines.iter().filter(|line| line.direction < 2) {
-            let direction = &mut directions[line.direction];
-            let at = (line.at_ms + window_ms / 2) / window_ms;
-            keep(direction, kind, line, at, window_ms)?;
+            keep(&mut directions[line.direction], log, line, window_ms)?;
         }
     }
-    let has_clat = logs.iter().any(|(kind, lines)| *kind == "_clat" && !lines.is_empty());
+    let has_clat = logs.iter().any(|(log, lines)| log.kind == "_clat" && !lines.is_empty());
     let mut point = build(&directions, end_ms, window_ms, has_clat);
     if is_cut && point.status == Status::Ok {
         point.status = Status::Partial("a log is cut off: its last line is left out".to_owned());
@@ -138,16 +149,17 @@ fn step(lines: &[Line<'_>]) -> u64 {
 
 fn keep(
     direction: &mut Direction,
-    kind: &str,
+    log: &Log<'_>,
     line: &Line<'_>,
-    at: u64,
     window_ms: u64,
 ) -> Result<(), String> {
     let is_single = line.size > 0;
     let per_second = 1000.0 / window_ms as f64;
-    match kind {
-        "_iops" if is_single => *direction.iops.entry(at).or_default() += per_second,
-        "_iops" => *direction.iops.entry(at).or_default() += line.value,
+    let at = (line.at_ms + window_ms / 2) / window_ms;
+    let place = || (log.job.to_owned(), at);
+    match log.kind {
+        "_iops" if is_single => *direction.iops.entry(place()).or_default() += per_second,
+        "_iops" => *direction.iops.entry(place()).or_default() += line.value,
         "_bw" if is_single => {
             *direction.bytes.entry(at).or_default() += line.size as f64 * per_second;
         }
@@ -157,14 +169,14 @@ fn keep(
             add_bins(bins, &line.rest)?;
         }
         "_clat" | "_lat" => {
-            if is_single && kind == "_lat" {
+            if is_single && log.kind == "_lat" {
                 direction.single.get_or_insert_default().record(line.value as u64);
                 direction.size_bytes = direction.size_bytes.saturating_add(line.size);
             }
             // The whole latency where it is logged, else that of the completion.
-            if kind == "_lat" {
+            if log.kind == "_lat" {
                 direction.longest_ns = direction.longest_ns.max(line.value as u64);
-                let (sum, count) = direction.latency.entry(at).or_default();
+                let (sum, count) = direction.latency.entry(place()).or_default();
                 (*sum, *count) = (*sum + line.value, *count + 1.0);
             }
         }
@@ -197,19 +209,19 @@ fn build(directions: &[Direction; 2], end_ms: u64, window_ms: u64, has_clat: boo
     let mut series: BTreeMap<u64, Sample> = BTreeMap::new();
     let mut times: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
     for direction in directions {
-        for (at, iops) in &direction.iops {
+        for ((_, at), iops) in &direction.iops {
             series.entry(*at).or_default().iops += iops;
         }
         for (at, bytes) in &direction.bytes {
             series.entry(*at).or_default().bytes_per_second += bytes;
         }
-        for (at, (sum, count)) in &direction.latency {
-            let total = times.entry(*at).or_default();
-            *total = (total.0 + sum, total.1 + count);
+        for (at, sum, weight) in waits(direction) {
+            let total = times.entry(at).or_default();
+            *total = (total.0 + sum, total.1 + weight);
         }
     }
-    for (at, (sum, count)) in times {
-        series.entry(at).or_default().latency_mean_ns = sum / count;
+    for (at, (sum, weight)) in times.into_iter().filter(|(_, (_, weight))| *weight > 0.0) {
+        series.entry(at).or_default().latency_mean_ns = sum / weight;
     }
     for (at, sample) in &mut series {
         sample.at_ms = at.saturating_mul(window_ms);
@@ -223,15 +235,28 @@ fn build(directions: &[Direction; 2], end_ms: u64, window_ms: u64, has_clat: boo
     Point { status, read: read_flow, write: write_flow, series, ..Point::default() }
 }
 
+/// Of each window of each job: its number, the sum of the latencies of its requests, and the
+/// requests. Where no log has the requests each mean counts as one.
+fn waits(direction: &Direction) -> impl Iterator<Item = (u64, f64, f64)> {
+    direction.latency.iter().map(|(place, (sum, count))| {
+        let weight = match direction.iops.is_empty() {
+            true => *count,
+            false => direction.iops.get(place).copied().unwrap_or(0.0),
+        };
+        (place.1, sum / count * weight, weight)
+    })
+}
+
 fn flow(direction: &Direction, end_ms: u64, window_ms: u64) -> Option<Flow> {
     let windows = (end_ms as f64 / window_ms as f64).max(1.0);
-    let mean = |values: &BTreeMap<u64, f64>| -> f64 { values.values().sum::<f64>() / windows };
+    let (all_iops, all_bytes): (f64, f64) =
+        (direction.iops.values().sum(), direction.bytes.values().sum());
     let histogram = direction.histogram.clone().or_else(|| direction.single.clone());
     let histogram = histogram.filter(|bins| bins.total() > 0);
     let counted = direction.single.as_ref().or(direction.histogram.as_ref());
     let requests = counted.map_or(0, Histogram::total);
-    let (sum, count) =
-        direction.latency.values().fold((0.0, 0.0), |(sum, count), (s, c)| (sum + s, count + c));
+    let (sum, weight) =
+        waits(direction).fold((0.0, 0.0), |(sum, weight), (_, s, w)| (sum + s, weight + w));
     let from_bins = || -> f64 {
         let Some(bins) = &histogram else { return 0.0 };
         let sum: f64 = bins.bins().map(|(b, n)| Histogram::midpoint_ns(b) as f64 * n as f64).sum();
@@ -243,11 +268,11 @@ fn flow(direction: &Direction, end_ms: u64, window_ms: u64) -> Option<Flow> {
         requests,
         bytes: direction.size_bytes,
         runtime_ns: end_ms.saturating_mul(1_000_000),
-        iops: if direction.iops.is_empty() { counted_rate } else { mean(&direction.iops) },
-        bytes_per_second: mean(&direction.bytes),
+        iops: if direction.iops.is_empty() { counted_rate } else { all_iops / windows },
+        bytes_per_second: all_bytes / windows,
         latency: Latency {
             max_ns: if direction.single.is_some() { direction.longest_ns } else { 0 },
-            mean_ns: if count > 0.0 { sum / count } else { from_bins() },
+            mean_ns: if weight > 0.0 { sum / weight } else { from_bins() },
             ..Latency::default()
         },
         histogram,

@@ -82,6 +82,18 @@ pub(super) fn parse(name: &str, files: &Files) -> Result<Run, String> {
     Ok(Run { manifest, points, ..Run::default() })
 }
 
+/// Requests in flight of a stream where the command line does not say.
+const STREAM_DEPTH: u32 = 4;
+
+impl Summary {
+    /// Requests in flight of each stream: `-num_streamIO N`.
+    fn stream_depth(&self) -> u32 {
+        let mut words = self.command.iter().skip_while(|word| *word != "-num_streamIO");
+        let given = words.nth(1).and_then(|word| word.parse().ok());
+        given.filter(|depth| *depth > 0).unwrap_or(STREAM_DEPTH)
+    }
+}
+
 fn read_summary(text: &str) -> Summary {
     let mut summary = Summary::default();
     let mut lines = text.lines().map(str::trim).peekable();
@@ -194,6 +206,7 @@ fn point((small, large): Place, cell: &Cell, summary: &Summary) -> Option<Point>
         read_percent,
         small: Some(small),
         large: Some(large),
+        stream_depth: summary.is_large_sequential.then(|| summary.stream_depth()),
         ..Axes::default()
     };
     let mut flow = None;

@@ -8,12 +8,12 @@ use serde_json::{Map, Value, json};
 use super::page::Line;
 use super::summary::{is_partial, state, why};
 use super::tables::command;
-use crate::analysis::latency::{PERCENTILES, percentile_ns};
+use crate::analysis::latency::{self, PERCENTILES, percentile_ns};
 use crate::analysis::{Comparison, Verdicts, series};
 use crate::result::{Access, Flow, Point, Run, Status};
 
 /// Version of `report.json`.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// `report.json`.
 pub(super) fn json(
@@ -30,6 +30,7 @@ pub(super) fn json(
         "summary": summary,
         "verdicts": verdicts,
         "comparisons": comparisons,
+        "rounds": run.rounds,
         "points": points,
     });
     format!("{report:#}\n")
@@ -43,6 +44,9 @@ fn json_point(point: &Point) -> Value {
     json!({
         "id": point.id,
         "axes": point.axes,
+        "role": point.role,
+        "test": point.test,
+        "rounds": point.rounds,
         "status": state(&point.status),
         "status_reason": why(&point.status),
         "started_unix_ms": point.started_unix_ms,
@@ -50,6 +54,10 @@ fn json_point(point: &Point) -> Value {
         "total": figures(of_point(point)),
         "read": flow(&point.read),
         "write": flow(&point.write),
+        "scheduled": point.scheduled.as_ref().map(|scheduled| json!({
+            "read": flow(&scheduled.read),
+            "write": flow(&scheduled.write),
+        })),
         "cpu": point.cpu,
         "cache": point.cache,
         "metrics": point.metrics,
@@ -155,8 +163,12 @@ fn columns(point: &Point, metrics: &BTreeSet<&str>) -> Vec<(String, Value)> {
         ("clients", json!(axes.clients)),
         ("small", json!(axes.small)),
         ("large", json!(axes.large)),
+        ("stream_depth", json!(axes.stream_depth)),
         ("idle_s", json!(axes.idle_s)),
         ("cache_bytes", json!(axes.cache_bytes)),
+        ("role", json!(point.role)),
+        ("test", json!(point.test)),
+        ("rounds", json!(point.rounds)),
         ("status", json!(state(&point.status))),
         ("status_reason", json!(why(&point.status))),
         ("started_unix_ms", json!(point.started_unix_ms)),
@@ -174,6 +186,7 @@ fn columns(point: &Point, metrics: &BTreeSet<&str>) -> Vec<(String, Value)> {
         };
         columns.extend(named(prefix, figures));
     }
+    columns.extend(scheduled(point));
     columns.extend(costs(point));
     columns.extend(
         metrics.iter().map(|name| (format!("metric_{name}"), json!(point.metrics.get(*name)))),
@@ -187,11 +200,26 @@ fn none(figures: Vec<(String, Value)>) -> Vec<(String, Value)> {
 }
 
 /// Processor time and the cache's counters.
+/// Latencies of a replay from the time at which each request was due, both directions together.
+fn scheduled(point: &Point) -> Vec<(String, Value)> {
+    let flows = || point.scheduled.iter().flat_map(|scheduled| scheduled.flows());
+    let bins = latency::merged(flows());
+    let mean_ns = bins.is_some().then(|| Flow::moments_ns(flows().collect::<Vec<_>>()).0);
+    let mut columns = vec![("scheduled_latency_mean_ns".to_owned(), json!(mean_ns))];
+    columns.extend(PERCENTILES.iter().map(|percent| {
+        let ns = bins.as_ref().and_then(|bins| bins.percentile_ns(*percent));
+        (format!("scheduled_latency_p{percent}_ns"), json!(ns))
+    }));
+    columns
+}
+
 fn costs(point: &Point) -> Vec<(String, Value)> {
     let cost = point.cpu;
     let mut columns = vec![
         ("cpu_process_us_per_request", json!(cost.map(|cpu| cpu.process_us_per_request))),
         ("cpu_system_us_per_request", json!(cost.map(|cpu| cpu.system_us_per_request))),
+        ("cpu_busiest_thread_percent", json!(cost.and_then(|cpu| cpu.busiest_thread_percent))),
+        ("cpu_steal_percent", json!(cost.and_then(|cpu| cpu.steal_percent))),
     ];
     let window = point.cache;
     columns.extend([

@@ -11,7 +11,7 @@ use super::draw::{self, LINES_MAX, axis, layout, log_axis};
 use super::page::{Chart, Section, Table, or_dash};
 use super::places::Place;
 use crate::import::orion_export;
-use crate::result::Axes;
+use crate::result::{Axes, Test};
 use crate::size::format_bytes;
 use crate::table::figure;
 
@@ -141,6 +141,12 @@ struct Grid<'a> {
 }
 
 impl<'a> Grid<'a> {
+    /// Whether the grid is of the standard's latency test, which has other measures.
+    fn is_latency_test(&self) -> bool {
+        let points = self.cells.iter().flat_map(|place| &place.points);
+        points.into_iter().all(|point| point.test == Some(Test::Lat))
+    }
+
     fn cell(&self, row: u64, column: u64) -> Option<&'a Place<'a>> {
         let is_here = |place: &&&Place<'_>| {
             (self.pair.rows.value)(&place.axes) == Some(row)
@@ -241,10 +247,9 @@ pub(super) fn section(places: &[Place<'_>], is_pts: bool) -> Option<Section> {
 }
 
 fn measures(grid: &Grid<'_>) -> Vec<&'static Measure> {
-    let phase = grid.axes.phase.as_str();
     match grid.pair.title {
         "Small x large requests" => vec![&SMALL_RATE, &SMALL_LATENCY, &LARGE_RATE],
-        "Block size x mix" if phase.starts_with("lat") => vec![&LATENCY, &LONGEST],
+        "Block size x mix" if grid.is_latency_test() => vec![&LATENCY, &LONGEST],
         "Block size x mix" => vec![&RATE, &BANDWIDTH],
         _ => vec![&RATE, &LATENCY],
     }
@@ -253,7 +258,7 @@ fn measures(grid: &Grid<'_>) -> Vec<&'static Measure> {
 /// The measures that the standard asks for as a surface.
 fn asked_for(grid: &Grid<'_>) -> Vec<&'static Measure> {
     match grid.pair.title {
-        "Block size x mix" if grid.axes.phase.starts_with("lat") => vec![&LATENCY, &LONGEST],
+        "Block size x mix" if grid.is_latency_test() => vec![&LATENCY, &LONGEST],
         "Block size x mix" => vec![&RATE],
         _ => Vec::new(),
     }
@@ -294,7 +299,7 @@ fn map(grid: &Grid<'_>, measure: &Measure) -> Chart {
 /// threads and depths.
 fn lines(grid: &Grid<'_>) -> Vec<Chart> {
     match grid.pair.title {
-        "Block size x mix" if !grid.axes.phase.starts_with("lat") => vec![by_size(grid)],
+        "Block size x mix" if !grid.is_latency_test() => vec![by_size(grid)],
         "Threads x depth" => vec![demand_variation(grid), demand_intensity(grid)],
         _ => Vec::new(),
     }

@@ -87,7 +87,7 @@ fn compose(
     verdicts: &Verdicts,
     comparisons: &[Comparison],
 ) -> Report {
-    let places = places::places(run, verdicts);
+    let places = places::places(run);
     let is_pts = plan.is_some_and(|plan| plan.pts_tests.is_some());
     let mut sections = Vec::new();
     sections.extend(passes::side_by_side(run, &places));
@@ -99,12 +99,13 @@ fn compose(
     sections.extend(load::section(verdicts));
     sections.extend(grid::section(&places, is_pts));
     sections.extend(tables::demand(verdicts));
+    sections.extend(tables::replays(run));
     sections.extend(tables::limits(verdicts));
     sections.extend(nines::section(&places));
     sections.extend(passes::warm_up(run, verdicts));
     sections.extend(scaling::section(verdicts));
     sections.extend(passes::repeats(run, verdicts));
-    sections.extend(timeline::section(run, verdicts));
+    sections.extend(timeline::section(run));
     sections.extend(tables::cpu(verdicts));
     sections.push(subject::section(run));
     sections.push(tables::points(run));

@@ -198,7 +198,7 @@ fn row(verdict: &RepeatVerdict) -> Vec<String> {
     vec![
         verdict.label.clone(),
         estimate.count.to_string(),
-        said(estimate.mean),
+        said(estimate.value),
         or_dash(estimate.interval.map(|(low, high)| format!("{} to {}", said(low), said(high)))),
         or_dash(estimate.variation.map(|share| format!("{:.1} %", 100.0 * share))),
         match (verdict.is_repeatable, estimate.count) {

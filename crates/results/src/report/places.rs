@@ -1,11 +1,8 @@
 //! Places of a plan with their repeats: the figures that tables and charts show.
 
 use crate::analysis::series::{self, Series};
-use crate::analysis::{Verdicts, latency, stats};
+use crate::analysis::{latency, stats};
 use crate::result::{Axes, Histogram, Point, Run};
-
-/// Rounds of a measurement window.
-const WINDOW: u32 = 5;
 
 /// One place of a plan; of rounds those of the measurement window.
 pub(super) struct Place<'a> {
@@ -18,7 +15,6 @@ pub(super) struct Place<'a> {
 /// application's figures.
 pub(super) fn is_measurement(point: &Point) -> bool {
     let axes = &point.axes;
-    let prepares = ["dirth-pre", "ecw-pre", "purge", "wipc", "fill", "cache-"];
     let is_varied = axes.block_bytes.is_some()
         || axes.read_percent.is_some()
         || axes.small.is_some()
@@ -27,36 +23,20 @@ pub(super) fn is_measurement(point: &Point) -> bool {
         || axes.clients.is_some()
         || !point.metrics.is_empty()
         || axes.access.is_some();
-    is_varied && !prepares.iter().any(|word| axes.phase.starts_with(word))
-}
-
-/// The rounds that count for a step of the plan: those of the tracked variable's window, else the
-/// last five.
-pub(super) fn window(verdicts: &Verdicts, target: &str, phase: &str) -> Option<(u32, u32)> {
-    let of_phase = || verdicts.steady.iter().filter(|s| s.target == target && s.phase == phase);
-    let tracked = of_phase().find(|steady| steady.is_tracking)?;
-    let last = of_phase().filter_map(|steady| steady.rounds.last()).map(|(round, _)| *round).max();
-    match tracked.window {
-        Some(window) => Some((window.first_round, window.last_round)),
-        None => last.map(|last| (last.saturating_sub(WINDOW - 1).max(1), last)),
-    }
+    is_varied && point.role.is_measured()
 }
 
 /// Every place that was measured, in the order of the run.
-pub(super) fn places<'a>(run: &'a Run, verdicts: &Verdicts) -> Vec<Place<'a>> {
+pub(super) fn places(run: &Run) -> Vec<Place<'_>> {
     let groups = series::group(run, |axes| (axes.round, axes.pass) = (None, None));
-    let place = |group: Series<'a>| {
-        let counted = window(verdicts, &group.axes.target, &group.axes.phase);
-        let counts = |point: &&Point| match (counted, point.axes.round) {
-            (Some((first, last)), Some(round)) => (first..=last).contains(&round),
-            _ => true,
-        };
-        let points: Vec<&Point> =
-            group.points.into_iter().filter(|point| is_measurement(point)).collect();
-        let points: Vec<&Point> = points.into_iter().filter(counts).collect();
-        Place { axes: group.axes, points }
-    };
-    groups.into_iter().map(place).filter(|place| !place.points.is_empty()).collect()
+    let places = groups.into_iter().map(|group| place(run, group));
+    places.filter(|place| !place.points.is_empty()).collect()
+}
+
+fn place<'a>(run: &'a Run, group: Series<'a>) -> Place<'a> {
+    let measured: Vec<&Point> =
+        group.points.into_iter().filter(|point| is_measurement(point)).collect();
+    Place { axes: group.axes, points: series::in_window(run, &measured) }
 }
 
 impl Place<'_> {
@@ -93,19 +73,14 @@ impl Place<'_> {
 
     /// From merged histograms; of a single point without one, what its source printed.
     pub(super) fn percentile_ns(&self, percent: f64) -> Option<f64> {
-        let bins = self.histogram().and_then(|bins| bins.percentile_ns(percent));
-        let single = || match self.points[..] {
-            [only] => latency::percentile_ns(only, percent),
-            _ => None,
-        };
-        bins.or_else(single).map(|ns| ns as f64)
+        latency::percentile_of(&self.points, percent).map(|ns| ns as f64)
     }
 }
 
 /// One thing that a plan varies: how it is taken out, and its value as a text.
 type Field = (fn(&mut Axes), fn(&Axes) -> String);
 
-const FIELDS: [Field; 12] = [
+const FIELDS: [Field; 13] = [
     (|axes| axes.target.clear(), |axes| axes.target.clone()),
     (|axes| axes.phase.clear(), |axes| axes.phase.clone()),
     (|axes| axes.access = None, |axes| format!("{:?}", axes.access)),
@@ -116,6 +91,7 @@ const FIELDS: [Field; 12] = [
     (|axes| axes.clients = None, |axes| format!("{:?}", axes.clients)),
     (|axes| axes.small = None, |axes| format!("{:?}", axes.small)),
     (|axes| axes.large = None, |axes| format!("{:?}", axes.large)),
+    (|axes| axes.stream_depth = None, |axes| format!("{:?}", axes.stream_depth)),
     (|axes| axes.idle_s = None, |axes| format!("{:?}", axes.idle_s)),
     (|axes| axes.cache_bytes = None, |axes| format!("{:?}", axes.cache_bytes)),
 ];

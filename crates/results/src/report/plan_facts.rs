@@ -1,5 +1,7 @@
 //! The facts of a plan that a report shows, told by whoever knows plans.
 
+use crate::result::Test;
+
 /// The plan of a run, as a report shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanFacts {
@@ -9,13 +11,15 @@ pub struct PlanFacts {
     pub is_quick: bool,
     /// The tests of the SNIA standard that the plan holds, in their order; `None` for other methods.
     pub pts_tests: Option<Vec<PtsTest>>,
+    /// The differences of the run from the standard, a clause each; empty for other methods.
+    pub deviations: Vec<String>,
 }
 
 /// The settings of a test that the standard wants in the head of the test.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PtsTest {
-    /// The key of the test, which is also the first word of the phases of its points.
-    pub name: String,
+    /// The test.
+    pub test: Test,
     /// The part of the target that is used.
     pub active_range: String,
     /// Workload-independent and workload-dependent preconditioning.

@@ -35,12 +35,12 @@ pub(super) fn section(comparison: &Comparison) -> Section {
         Table::new(["place", "figure", "other", "this run", "ratio", "95 % interval", "verdict"]);
     for (row, against) in judged(comparison) {
         let (name, say) = unit(&row.figure);
-        let mean = |index: usize| row.cells[index].as_ref().map(|cell| say(cell.estimate.mean));
+        let value = |index: usize| row.cells[index].as_ref().map(|cell| say(cell.estimate.value));
         table.row(vec![
             row.label.clone(),
             name.to_owned(),
-            or_dash(mean(0)),
-            or_dash(mean(1)),
+            or_dash(value(0)),
+            or_dash(value(1)),
             format!("{:.2}", against.ratio),
             or_dash(against.interval.map(|(low, high)| format!("{low:.2} to {high:.2}"))),
             word(against.difference).to_owned(),

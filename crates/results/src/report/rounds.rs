@@ -119,11 +119,8 @@ fn round_table(all: &[SteadyVerdict]) -> Table {
 
 /// All rounds: one line for each series of writes (of all, where there are few).
 fn convergence(verdicts: &Verdicts, tracked: &SteadyVerdict) -> Chart {
-    let mut of_step: Vec<&SteadyVerdict> = verdicts
-        .steady
-        .iter()
-        .filter(|s| (&s.target, &s.phase) == (&tracked.target, &tracked.phase))
-        .collect();
+    let mut of_step: Vec<&SteadyVerdict> =
+        verdicts.steady.iter().filter(|series| series.of == tracked.of).collect();
     if of_step.len() > LINES_MAX {
         // The standard shows the sizes of writes alone.
         of_step.retain(|steady| steady.is_tracking || steady.label.contains(", 0 % reads"));
@@ -158,7 +155,7 @@ fn convergence(verdicts: &Verdicts, tracked: &SteadyVerdict) -> Chart {
         .y_axis(from_zero(unit(variable)))
         .shapes(shapes.into_iter().collect());
     Chart {
-        title: format!("Convergence: {}, {}", tracked.target, tracked.phase),
+        title: format!("Convergence: {}", tracked.of.as_deref().unwrap_or(&tracked.phase)),
         caption: "Each series over the rounds. The measurement window is shaded.".to_owned(),
         traces,
         layout,

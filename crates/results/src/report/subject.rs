@@ -5,7 +5,7 @@ use super::page::{Block, Section, Table, or_dash};
 use super::plan_facts::{PlanFacts, PtsTest};
 use crate::analysis::Verdicts;
 use crate::date::Moment;
-use crate::result::{Run, TargetInfo};
+use crate::result::{Point, Role, Run, Status, TargetInfo, Test};
 use crate::size::format_bytes;
 
 /// The text for a fact that the system or the source does not tell.
@@ -132,9 +132,8 @@ pub(super) fn heads(run: &Run, plan: Option<&PlanFacts>, verdicts: &Verdicts) ->
     );
     for target in &run.manifest.targets {
         for test in tests {
-            let is_there = |phase: &str| is_of_test(phase, &test.name);
-            if run.points.iter().any(|p| p.axes.target == target.name && is_there(&p.axes.phase)) {
-                let title = format!("{}, {}", name(&test.name), target.name);
+            if of_test(run, target, test.test).next().is_some() {
+                let title = format!("{}, {}", name(test.test), target.name);
                 section.blocks.push(Block::Heading(title));
                 section.table(head(run, verdicts, plan.is_quick, target, test));
             }
@@ -143,22 +142,27 @@ pub(super) fn heads(run: &Run, plan: Option<&PlanFacts>, verdicts: &Verdicts) ->
     Some(section)
 }
 
-/// Whether a phase belongs to a test of the standard.
-fn is_of_test(phase: &str, test: &str) -> bool {
-    phase == test || phase.starts_with(&format!("{test}-"))
+/// The points of a test of the standard on one target.
+fn of_test<'a>(
+    run: &'a Run,
+    target: &'a TargetInfo,
+    test: Test,
+) -> impl Iterator<Item = &'a Point> {
+    let points = run.points.iter().filter(move |point| point.test == Some(test));
+    points.filter(move |point| point.axes.target == target.name)
 }
 
-fn name(test: &str) -> &'static str {
+fn name(test: Test) -> &'static str {
     match test {
-        "iops" => "IOPS test",
-        "tp" => "Throughput test",
-        "lat" => "Latency test",
-        "wsat" => "Write saturation test",
-        "hir" => "Host idle recovery test",
-        "xsr" => "Cross stimulus recovery test",
-        "ecw" => "Enterprise composite workload test",
-        "dirth" => "Demand intensity and response time histogram test",
-        _ => "Workload-independent preconditioning",
+        Test::Iops => "IOPS test",
+        Test::Tp => "Throughput test",
+        Test::Lat => "Latency test",
+        Test::Wsat => "Write saturation test",
+        Test::Hir => "Host idle recovery test",
+        Test::Xsr => "Cross stimulus recovery test",
+        Test::Ecw => "Enterprise composite workload test",
+        Test::Dirth => "Demand intensity and response time histogram test",
+        Test::Wipc => "Workload-independent preconditioning",
     }
 }
 
@@ -182,18 +186,19 @@ fn head(
     };
     let specification = match is_quick {
         true => "none: the order of SNIA SSS PTS 2.0.2, shortened".to_owned(),
-        false => "SNIA SSS PTS 2.0.2 [unchecked]".to_owned(),
+        false => "SNIA SSS PTS 2.0.2 [unchecked], with the differences that the first lines tell"
+            .to_owned(),
     };
     say("date", Moment::of(manifest.started_unix_ms).in_words());
     say("operator", String::new());
     say("specification", specification);
-    say("test", name(&test.name).to_owned());
+    say("test", name(test.test).to_owned());
     say("vendor", fact(&["vendor"]));
     say("model", fact(&["model"]));
     say("serial number", fact(&["serial"]));
     say("firmware", fact(&["firmware"]));
     say("capacity used", format_bytes(target.size_bytes));
-    say("interface", fact(&["interface", "current_link_speed", "link_speed"]));
+    say("interface", fact(&["interface", "link_speed", "current_link_speed"]));
     say("form factor, media", fact(&["form_factor", "rotational"]));
     let machine = [&environment.host, &environment.cpu, &memory(environment.memory_bytes)];
     say("server, processor, memory", machine.map(String::as_str).join(", "));
@@ -201,18 +206,14 @@ fn head(
     say("system", format!("{}, kernel {}", environment.system, environment.kernel));
     say("test tool", format!("{}, {}", manifest.tool, environment.fio));
     say("volatile write cache", fact(&["write_cache"]));
-    say("purge", purge(run, target, &test.name));
+    say("purge", purge(run, target, test.test));
     say("active range", test.active_range.clone());
     say("data pattern", "random".to_owned());
     say("preconditioning 1 (workload-independent)", test.preconditioning[0].clone());
     say("preconditioning 2 (workload-dependent)", test.preconditioning[1].clone());
     say("stimulus", test.stimulus.clone());
-    say("steady state", steady(verdicts, target, &test.name));
-    let unclean = run.points.iter().filter(|p| {
-        p.axes.target == target.name
-            && is_of_test(&p.axes.phase, &test.name)
-            && p.status != crate::result::Status::Ok
-    });
+    say("steady state", steady(verdicts, target, test.test));
+    let unclean = of_test(run, target, test.test).filter(|point| point.status != Status::Ok);
     say(
         "notes",
         match unclean.count() {
@@ -226,12 +227,8 @@ fn head(
     table
 }
 
-fn purge(run: &Run, target: &TargetInfo, test: &str) -> String {
-    let phase = format!("purge-{test}");
-    let of_test =
-        |axes: &crate::result::Axes| axes.target == target.name && axes.phase.starts_with(&phase);
-    let found = run.points.iter().find(|point| of_test(&point.axes));
-    match found {
+fn purge(run: &Run, target: &TargetInfo, test: Test) -> String {
+    match of_test(run, target, test).find(|point| point.role == Role::Purge) {
         None => "none is recorded".to_owned(),
         Some(point) => {
             let state = super::summary::state(&point.status);
@@ -244,16 +241,16 @@ fn purge(run: &Run, target: &TargetInfo, test: &str) -> String {
     }
 }
 
-fn steady(verdicts: &Verdicts, target: &TargetInfo, test: &str) -> String {
+fn steady(verdicts: &Verdicts, target: &TargetInfo, test: Test) -> String {
     let found = verdicts.steady.iter().filter(|steady| {
-        steady.is_tracking && steady.target == target.name && is_of_test(&steady.phase, test)
+        steady.is_tracking && steady.target == target.name && steady.test == Some(test)
     });
     let said: Vec<String> = found
         .map(|steady| match steady.window {
             Some(window) if window.is_steady => {
-                format!("rounds {} - {} ({})", window.first_round, window.last_round, steady.phase)
+                format!("rounds {} - {} ({})", window.first_round, window.last_round, steady.label)
             }
-            _ => format!("NOT ACHIEVED ({})", steady.phase),
+            _ => format!("NOT ACHIEVED ({})", steady.label),
         })
         .collect();
     if said.is_empty() { "the test has none".to_owned() } else { said.join("; ") }

@@ -127,6 +127,19 @@ fn reservations(run: &Run, plan: Option<&PlanFacts>, verdicts: &Verdicts, lines:
             format!("Quick profile: times and sizes are too small to judge a drive by.{what}");
         say(lines, Tone::Warning, text);
     }
+    if let Some(plan) = plan.filter(|plan| !plan.deviations.is_empty()) {
+        let text = format!(
+            "PTS-like, not PTS. The run differs from SNIA SSS PTS 2.0.2: {}.",
+            plan.deviations.join("; ")
+        );
+        say(lines, Tone::Warning, text);
+    }
+    if run.lacks_rounds() {
+        let text = "The file of the run does not say what was tracked from round to round, nor which \
+                    rounds are the measurement window (format 1): figures are means of all rounds, \
+                    and nothing is said of the steady state.";
+        say(lines, Tone::Warning, text.to_owned());
+    }
     if manifest.is_simulation {
         let text = "Simulation: the drives are modelled and time was virtual.".to_owned();
         say(lines, Tone::Warning, text);

@@ -2,9 +2,9 @@
 
 use super::page::{Block, Section, Table, latency, megabytes, or_dash};
 use super::summary::{state, why};
-use crate::analysis::latency::percentile_ns;
-use crate::analysis::{Severity, Verdicts, checks, series};
-use crate::result::{Point, Run};
+use crate::analysis::latency::{merged, percentile_ns};
+use crate::analysis::{Severity, Verdicts, checks, label, series};
+use crate::result::{Flow, Point, Run, Status};
 use crate::size::format_bytes;
 use crate::table::{figure, percent};
 
@@ -77,9 +77,9 @@ pub(super) fn demand(verdicts: &Verdicts) -> Option<Section> {
         Table::new(["target", "step", "which", "threads", "depth", "requests/s", "mean latency"]);
     for verdict in &verdicts.demand {
         let chosen = [
-            ("most below 5 ms", &verdict.max),
-            ("middle", &verdict.middle),
-            ("least", &verdict.min),
+            ("most below 5 ms", &verdict.choices.max),
+            ("middle", &verdict.choices.middle),
+            ("least", &verdict.choices.min),
         ];
         for (which, demand) in chosen {
             let Some(demand) = demand else { continue };
@@ -96,6 +96,49 @@ pub(super) fn demand(verdicts: &Verdicts) -> Option<Section> {
     }
     section.table(table);
     (!section.blocks.is_empty()).then_some(section)
+}
+
+/// Replays: how late their requests were made, and latencies from the making and from the time at
+/// which each was due.
+pub(super) fn replays(run: &Run) -> Option<Section> {
+    let kept = |point: &&Point| point.scheduled.is_some();
+    let mut table = Table::new([
+        "replay",
+        "late, p50",
+        "late, p99",
+        "mean latency, from the making",
+        "from the time due",
+        "p99 latency, from the making",
+        "from the time due",
+        "verdict",
+    ]);
+    for point in run.points.iter().filter(kept) {
+        let Some(scheduled) = &point.scheduled else { continue };
+        let due: Vec<&Flow> = scheduled.flows().collect();
+        let late = |name: &str| or_dash(point.metrics.get(name).map(|ms| latency(ms * 1e6)));
+        let due_p99 = merged(due.iter().copied()).and_then(|bins| bins.percentile_ns(99.0));
+        table.row(vec![
+            label(&point.axes),
+            late("late_p50_ms"),
+            late("late_p99_ms"),
+            or_dash(point.latency_mean_ns().map(latency)),
+            latency(Flow::moments_ns(due).0),
+            or_dash(percentile_ns(point, 99.0).map(|ns| latency(ns as f64))),
+            or_dash(due_p99.map(|ns| latency(ns as f64))),
+            match &point.status {
+                Status::Ok => "kept its times".to_owned(),
+                status => format!("LATE: {}", why(status)),
+            },
+        ]);
+    }
+    let mut section = Section::new("Replays");
+    section.text(
+        "A request that is made late has waited already: from the time at which the trace has it, its \
+         latency is longer. A replay is late when one request in a hundred is more than 10 ms late.",
+    );
+    let is_empty = table.rows.is_empty();
+    section.table(table);
+    (!is_empty).then_some(section)
 }
 
 /// Processor time of every point.

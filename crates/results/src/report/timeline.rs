@@ -6,10 +6,8 @@ use plotly::common::{Line, Mode};
 use super::draw::{self, LINES_MAX, PALETTE, axis, from_zero, layout, log_axis};
 use super::page::{Chart, Section, Table, latency, megabytes, or_dash};
 use super::places;
-use crate::analysis::Verdicts;
 use crate::analysis::series::is_usable;
-use crate::analysis::steady::SteadyVerdict;
-use crate::result::{Access, Point, Run, Sample};
+use crate::result::{Access, Point, RoundsEnd, Run, Sample};
 use crate::table::figure;
 
 /// Steps of a plan that get time lines.
@@ -22,7 +20,7 @@ const SAMPLES_MAX: usize = 600;
 const ROWS_MAX: usize = 60;
 
 /// The section of time lines; `None` when no point kept one.
-pub(super) fn section(run: &Run, verdicts: &Verdicts) -> Option<Section> {
+pub(super) fn section(run: &Run) -> Option<Section> {
     let mut steps = Vec::<Vec<&Point>>::new();
     for point in run.points.iter().filter(|point| is_usable(point) && point.series.len() > 1) {
         let is_same = |step: &&mut Vec<&Point>| {
@@ -42,7 +40,7 @@ pub(super) fn section(run: &Run, verdicts: &Verdicts) -> Option<Section> {
         "What a point did while it ran, sample by sample. A gap in a line is a gap between points.",
     );
     for step in steps.iter().take(STEPS_MAX) {
-        section.charts(of_step(step, verdicts));
+        section.charts(of_step(run, step));
     }
     if steps.len() > STEPS_MAX {
         section.text(format!("{STEPS_MAX} of {} steps are drawn.", steps.len()));
@@ -51,22 +49,35 @@ pub(super) fn section(run: &Run, verdicts: &Verdicts) -> Option<Section> {
 }
 
 /// Points of one step, one after the other.
-fn of_step(points: &[&Point], verdicts: &Verdicts) -> Vec<Chart> {
+fn of_step(run: &Run, points: &[&Point]) -> Vec<Chart> {
     // Streams are told in bytes; so is what is partly a stream.
     let is_sequential = points.iter().any(|p| p.axes.access == Some(Access::Sequential));
-    let (unit, value): (&str, fn(&Sample) -> f64) = match is_sequential {
-        true => ("MB/s", |sample| sample.bytes_per_second / 1e6),
-        false => ("requests/s", |sample| sample.iops),
+    let (unit, value): (&str, fn(&[(f64, Sample)]) -> f64) = match is_sequential {
+        true => ("MB/s", |some| mean(some, |sample| sample.bytes_per_second) / 1e6),
+        false => ("requests/s", |some| mean(some, |sample| sample.iops)),
     };
     let lines = in_turn(points);
     let has_latency = points.iter().any(|p| p.series.iter().any(|s| s.latency_mean_ns > 0.0));
-    let window = window(points, &lines, verdicts);
+    let window = window(run, points, &lines);
     let mut charts = vec![chart(points, &lines, window, (unit, false), value)];
     if has_latency {
-        let latency = |sample: &Sample| sample.latency_mean_ns / 1e3;
+        let latency = |some: &[(f64, Sample)]| latency_ns(some) / 1e3;
         charts.push(chart(points, &lines, window, ("mean latency, us", true), latency));
     }
     charts
+}
+
+/// The mean of a rate over neighbours, which are equally long.
+fn mean(some: &[(f64, Sample)], of: impl Fn(&Sample) -> f64) -> f64 {
+    some.iter().map(|(_, sample)| of(sample)).sum::<f64>() / some.len() as f64
+}
+
+/// The mean latency of the requests of neighbours: a sample counts by its requests.
+fn latency_ns(some: &[(f64, Sample)]) -> f64 {
+    let requests = mean(some, |sample| sample.iops);
+    let waited = mean(some, |sample| sample.iops * sample.latency_mean_ns);
+    // A source may have latencies and no requests.
+    if requests > 0.0 { waited / requests } else { mean(some, |sample| sample.latency_mean_ns) }
 }
 
 /// Samples with their seconds since the step began: points by their clocks, or end to end where the
@@ -86,19 +97,15 @@ fn in_turn(points: &[&Point]) -> Vec<Vec<(f64, Sample)>> {
     lines
 }
 
-/// The seconds of the rounds of the measurement window, where it is steady.
-fn window(
-    points: &[&Point],
-    lines: &[Vec<(f64, Sample)>],
-    verdicts: &Verdicts,
-) -> Option<(f64, f64)> {
-    let axes = &points[0].axes;
-    let is_here =
-        |s: &&SteadyVerdict| s.is_tracking && s.target == axes.target && s.phase == axes.phase;
-    let window = verdicts.steady.iter().find(is_here)?.window.filter(|w| w.is_steady)?;
-    let rounds = window.first_round..=window.last_round;
+/// The seconds of the rounds of the measurement window, where the rounds became steady. `None` of a
+/// step that was measured in several sets of rounds, each with its own window.
+fn window(run: &Run, points: &[&Point], lines: &[Vec<(f64, Sample)>]) -> Option<(f64, f64)> {
+    let rounds = run.rounds_of(points[0]).filter(|all| all.end == Some(RoundsEnd::Steady))?;
+    if points.iter().any(|point| point.rounds != points[0].rounds) {
+        return None;
+    }
     let inside = points.iter().zip(lines).filter(|(point, line)| {
-        point.axes.round.is_some_and(|round| rounds.contains(&round)) && !line.is_empty()
+        point.axes.round.is_some_and(|round| rounds.counts(round)) && !line.is_empty()
     });
     let ends = inside.map(|(_, line)| (line[0].0, line[line.len() - 1].0));
     ends.reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)))
@@ -109,7 +116,7 @@ fn chart(
     lines: &[Vec<(f64, Sample)>],
     window: Option<(f64, f64)>,
     (unit, is_log): (&str, bool),
-    value: impl Fn(&Sample) -> f64,
+    value: impl Fn(&[(f64, Sample)]) -> f64,
 ) -> Chart {
     let total: usize = lines.iter().map(Vec::len).sum();
     let every = total.div_ceil(SAMPLES_MAX).max(1);
@@ -127,8 +134,8 @@ fn chart(
         let (x, y): (Vec<f64>, Vec<f64>) = line
             .chunks(every)
             .map(|some| {
-                let mean = some.iter().map(|(_, s)| value(s)).sum::<f64>() / some.len() as f64;
-                (some[some.len() - 1].0, if is_log && mean <= 0.0 { f64::NAN } else { mean })
+                let value = value(some);
+                (some[some.len() - 1].0, if is_log && value <= 0.0 { f64::NAN } else { value })
             })
             .unzip();
         let color = PALETTE[number % PALETTE.len()];
@@ -143,7 +150,7 @@ fn chart(
     let y = if is_log { log_axis(unit) } else { from_zero(unit) };
     let merged = match every {
         1 => String::new(),
-        n => format!(" Lines are means of {n} samples."),
+        n => format!(" Lines are means of {n} samples, latencies weighed by requests."),
     };
     let shaded = if window.is_some() { " The steady window is shaded." } else { "" };
     let shapes = window.map(|(from, to)| draw::band(from, to)).into_iter().collect();
@@ -178,4 +185,19 @@ fn table(lines: &[Vec<(f64, Sample)>], names: &[String], total: usize) -> Table 
         }
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_that_are_drawn_as_one_count_by_their_requests() {
+        let sample = |iops, latency_mean_ns| Sample { iops, latency_mean_ns, ..Sample::default() };
+        let some = [(1.0, sample(900.0, 1e6)), (2.0, sample(100.0, 11e6))];
+        assert!((latency_ns(&some) - 2e6).abs() < 1e-6);
+        assert!((mean(&some, |sample| sample.iops) - 500.0).abs() < 1e-9);
+        let unknown = [(1.0, sample(0.0, 1e6)), (2.0, sample(0.0, 3e6))];
+        assert!((latency_ns(&unknown) - 2e6).abs() < 1e-6);
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Flow;
+use super::{Flow, Role, Test};
 
 /// The worth of a point. A report may show points that are not `Ok`, and says so on its first page. A
 /// figure that does not exist is never shown as zero.
@@ -44,7 +44,7 @@ pub enum Access {
 pub struct Axes {
     /// The target, by its name in the manifest.
     pub target: String,
-    /// Step of the plan: `wipc`, `iops`, `learn`, a job's name.
+    /// Step of the plan by name, for people: `wipc`, `iops`, a job's name.
     pub phase: String,
     /// Round, from 1 (steady state).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,6 +76,9 @@ pub struct Axes {
     /// Large requests, or streams, in flight (Orion).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub large: Option<u32>,
+    /// Requests in flight of each large stream (Orion); without it each large one is a request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream_depth: Option<u32>,
     /// Idle seconds between bursts (host idle recovery).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_s: Option<u32>,
@@ -90,8 +93,14 @@ pub struct Axes {
 pub struct CpuCost {
     /// Of the load generator, microseconds a request (fio's `usr_cpu` and `sys_cpu`).
     pub process_us_per_request: f64,
-    /// Of the whole machine, microseconds a request (`/proc/stat`).
+    /// Of the whole machine, microseconds a request (`/proc/stat`, without stolen time).
     pub system_us_per_request: f64,
+    /// The share of its time that the busiest thread of the load generator was on a processor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busiest_thread_percent: Option<f64>,
+    /// The share of all processors' time that the host of a virtual machine took away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steal_percent: Option<f64>,
 }
 
 /// The cache's own counters over the window of the point: differences, never totals.
@@ -150,6 +159,25 @@ pub struct Part {
     pub write: Option<Flow>,
 }
 
+/// The requests of a replay, their latencies counted from the time at which each was due.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scheduled {
+    /// Reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read: Option<Flow>,
+    /// Writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write: Option<Flow>,
+}
+
+impl Scheduled {
+    /// The directions that were measured.
+    pub fn flows(&self) -> impl Iterator<Item = &Flow> {
+        self.read.iter().chain(self.write.iter())
+    }
+}
+
 /// One sample of a time line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -184,6 +212,15 @@ pub struct Point {
     pub id: String,
     /// Place in the plan.
     pub axes: Axes,
+    /// What the point is for.
+    #[serde(default, skip_serializing_if = "Role::is_measured")]
+    pub role: Role,
+    /// The test of the standard that the point belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test: Option<Test>,
+    /// Name of the [`super::Rounds`] that the point is of, where it is measured in rounds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<String>,
     /// The worth of the point.
     pub status: Status,
     /// The exact command, as it was run. Empty in virtual time.
@@ -197,6 +234,9 @@ pub struct Point {
     /// Writes, when there were any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write: Option<Flow>,
+    /// The same requests from the time at which each was due, of a replay that keeps times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduled: Option<Box<Scheduled>>,
     /// Processor time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuCost>,

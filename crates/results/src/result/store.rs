@@ -8,17 +8,19 @@ use serde::Serialize;
 use serde::de::Error;
 use serde_json::Value;
 
-use super::{Manifest, Point};
+use super::{Manifest, Point, Rounds};
 use crate::LabError;
 
-/// The version this program writes, and the newest it reads.
-const FORMAT: u32 = 1;
+/// The version this program writes, and the newest it reads. Files of version 1 have no roles, no
+/// tests and no [`Rounds`]: they do not say which rounds count.
+pub const FORMAT: u32 = 2;
 
 #[derive(Serialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
 enum Line {
     Manifest(Box<Manifest>),
     Point(Box<Point>),
+    Rounds(Rounds),
     End,
 }
 
@@ -32,6 +34,7 @@ impl Line {
         match record.as_ref().and_then(Value::as_str) {
             Some("manifest") => serde_json::from_value(rest).map(Line::Manifest),
             Some("point") => serde_json::from_value(rest).map(Line::Point),
+            Some("rounds") => serde_json::from_value(rest).map(Line::Rounds),
             Some("end") => Ok(Line::End),
             _ => Err(serde_json::Error::custom("no record of a run")),
         }
@@ -45,6 +48,8 @@ pub struct Run {
     pub manifest: Manifest,
     /// The points in the order in which they were finished; of a repeated id the last.
     pub points: Vec<Point>,
+    /// The rounds in which points were measured, of a repeated name the last.
+    pub rounds: Vec<Rounds>,
     /// Whether the last line was cut off (the program was killed while it wrote).
     pub is_cut: bool,
     /// Whether the last line says that the plan was gone through. Runs that were imported, or are
@@ -94,11 +99,12 @@ impl Run {
                     run.keep(*point);
                     run.is_ended = false;
                 }
+                (Line::Rounds(rounds), Some(run)) => run.keep_rounds(rounds),
                 (Line::End, Some(run)) => run.is_ended = true,
                 (Line::Manifest(_), Some(_)) => {
                     return Err(unreadable(number, "a second manifest".to_owned()));
                 }
-                (Line::Point(_) | Line::End, None) => {
+                (Line::Point(_) | Line::Rounds(_) | Line::End, None) => {
                     return Err(unreadable(number, "a point before the manifest".to_owned()));
                 }
             }
@@ -111,10 +117,32 @@ impl Run {
         self.points.iter().find(|point| point.id == id)
     }
 
-    fn keep(&mut self, point: Point) {
+    /// The rounds that a point is of; `None` of a point without rounds, and where the file does not
+    /// tell.
+    pub fn rounds_of(&self, point: &Point) -> Option<&Rounds> {
+        let name = point.rounds.as_ref()?;
+        self.rounds.iter().find(|rounds| rounds.name == *name)
+    }
+
+    /// Whether points were measured in rounds of which the file does not say what was tracked and
+    /// which count: those of format 1, and of other programs.
+    pub fn lacks_rounds(&self) -> bool {
+        self.points.iter().any(|point| point.axes.round.is_some() && point.rounds.is_none())
+    }
+
+    /// Adds a point, in the place of the one that has its id.
+    pub fn keep(&mut self, point: Point) {
         match self.points.iter_mut().find(|kept| kept.id == point.id) {
             Some(kept) => *kept = point,
             None => self.points.push(point),
+        }
+    }
+
+    /// Adds rounds, in the place of those that have their name.
+    pub fn keep_rounds(&mut self, rounds: Rounds) {
+        match self.rounds.iter_mut().find(|kept| kept.name == rounds.name) {
+            Some(kept) => *kept = rounds,
+            None => self.rounds.push(rounds),
         }
     }
 }
@@ -143,9 +171,18 @@ impl RunWriter {
     /// Goes on with a file, after what it has; a cut last line is taken away first.
     ///
     /// # Errors
-    /// As [`Run::read`], or when the file cannot be written.
+    /// As [`Run::read`], or when the file cannot be written, or is of an older format: what its
+    /// points lack cannot be added.
     pub fn resume(path: &Path) -> Result<(RunWriter, Run), LabError> {
         let run = Run::read(path)?;
+        if run.manifest.format < FORMAT {
+            let why = format!(
+                "format {}, this program goes on with {FORMAT}: begin a new run, or go on with the \
+                 program that began it",
+                run.manifest.format
+            );
+            return Err(LabError::Answer { what: path.display().to_string(), detail: why });
+        }
         let file = OpenOptions::new().read(true).append(true).open(path);
         let file = file.map_err(LabError::file(path))?;
         if run.is_cut {
@@ -163,6 +200,14 @@ impl RunWriter {
     /// When it cannot be written: the disk of the results is full, for one.
     pub fn point(&mut self, point: &Point) -> Result<(), LabError> {
         self.append(&Line::Point(Box::new(point.clone())))
+    }
+
+    /// Stores what is watched in rounds, and which of them count.
+    ///
+    /// # Errors
+    /// As [`RunWriter::point`].
+    pub fn rounds(&mut self, rounds: &Rounds) -> Result<(), LabError> {
+        self.append(&Line::Rounds(rounds.clone()))
     }
 
     /// Says that the plan was gone through: what is not there will not come.
@@ -227,6 +272,32 @@ mod tests {
         let (mut writer, _) = RunWriter::resume(&path).unwrap();
         writer.point(&point("c", 1.0)).unwrap();
         assert!(!Run::read(&path).unwrap().is_ended, "a point after the end: it goes on");
+    }
+
+    #[test]
+    fn rounds_are_read_back_and_a_file_of_format_1_is_read_and_not_gone_on_with() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.jsonl");
+        let mut writer = RunWriter::create(&path, &Manifest::default()).unwrap();
+        let mut rounds =
+            Rounds { name: "ssd/tp".to_owned(), trackers: Vec::new(), window: None, end: None };
+        writer.rounds(&rounds).unwrap();
+        rounds.window = Some((3, 7));
+        writer.rounds(&rounds).unwrap();
+        let of_rounds = Point { rounds: Some("ssd/tp".to_owned()), ..point("a", 1.0) };
+        writer.point(&of_rounds).unwrap();
+        let run = Run::read(&path).unwrap();
+        assert_eq!(run.rounds_of(&of_rounds).unwrap().window, Some((3, 7)));
+        assert_eq!((run.rounds.len(), run.lacks_rounds()), (1, false));
+
+        let text = std::fs::read_to_string(&path).unwrap();
+        let manifest = text.lines().next().unwrap().replace("\"format\":2", "\"format\":1");
+        let old = r#"{"record":"point","id":"a","axes":{"target":"ssd","phase":"iops","round":1},"status":{"state":"ok"},"started_unix_ms":1}"#;
+        std::fs::write(&path, format!("{manifest}\n{old}\n")).unwrap();
+        let run = Run::read(&path).unwrap();
+        assert_eq!((run.points.len(), run.lacks_rounds()), (1, true));
+        let message = RunWriter::resume(&path).unwrap_err().to_string();
+        assert!(message.contains("begin a new run"), "{message}");
     }
 
     #[test]

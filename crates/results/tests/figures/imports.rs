@@ -202,6 +202,21 @@ fn logs_with_a_broken_line_name_it_and_a_cut_one_is_marked() {
     assert_eq!(run.points[0].series.len(), 2);
 }
 
+#[test]
+fn latencies_of_jobs_and_directions_count_by_their_requests() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    // 900 fast reads and 100 slow writes of one job, 1000 fast reads of another, in a second.
+    write("a_iops.1.log", "1000, 900, 0, 0, 0\n1000, 100, 1, 0, 0\n");
+    write("a_lat.1.log", "1000, 1000, 0, 0, 0\n1000, 21000, 1, 0, 0\n");
+    write("a_iops.2.log", "1000, 1000, 0, 0, 0\n");
+    write("a_lat.2.log", "1000, 1000, 0, 0, 0\n");
+    let run = import::read(&folder.path().join("a_iops.1.log")).unwrap();
+    let [sample] = run.points[0].series[..] else { panic!("{:?}", run.points[0].series) };
+    assert!((sample.latency_mean_ns - 2000.0).abs() < 1e-9, "{sample:?}");
+    assert_eq!(run.points[0].read.as_ref().unwrap().latency.mean_ns, 1000.0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 

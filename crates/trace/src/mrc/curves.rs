@@ -242,7 +242,7 @@ impl Curves {
         let points = self.curves.iter().flat_map(|curve| {
             curve.points.iter().map(move |point| self.point(curve, point, started_unix_ms))
         });
-        Run { manifest, points: points.collect(), is_cut: false, is_ended: true }
+        Run { manifest, points: points.collect(), is_ended: true, ..Run::default() }
     }
 
     fn point(&self, curve: &Curve, point: &CurvePoint, started_unix_ms: u64) -> Point {

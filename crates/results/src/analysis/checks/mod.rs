@@ -156,6 +156,17 @@ mod tests {
     }
 
     #[test]
+    fn streams_of_several_requests_do_not_contradict_littles_law() {
+        // Four streams of four requests each: sixteen are in flight.
+        let mut point = sample::point("a", 1000.0, 16.0e6, 1);
+        point.axes.depth = None;
+        (point.axes.small, point.axes.large) = (Some(0), Some(4));
+        point.axes.stream_depth = Some(4);
+        let run = Run { points: vec![point], ..sample::run() };
+        assert_eq!(of_run(&run), []);
+    }
+
+    #[test]
     fn a_figure_that_cannot_be_is_found_by_name() {
         let found = |point: Point| -> Vec<String> {
             let run = Run { points: vec![point], ..sample::run() };

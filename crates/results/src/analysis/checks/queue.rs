@@ -13,7 +13,9 @@ const GENERATOR_NS: f64 = 20_000.0;
 pub(super) fn little(context: &Context<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for point in context.points() {
-        let open_loop = point.command.iter().any(|word| word.starts_with("--rate"));
+        // A replay that keeps its times is an open loop, and says how late it was.
+        let open_loop = point.command.iter().any(|word| word.starts_with("--rate"))
+            || point.scheduled.is_some();
         let known = series::outstanding(&point.axes).filter(|n| *n >= 1.0);
         let Some((n, (x, r))) = known.zip(point.iops().zip(point.latency_mean_ns())) else {
             continue;
