@@ -194,7 +194,7 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(engine.export_trouble(&name, &renamed), None);
-        engine.unexport(&name, &renamed).unwrap();
+        engine.unexport(&name, &renamed, false).unwrap();
         assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "somebody listens there still");
         drop(client);
         engine.close(&name).unwrap();
@@ -211,7 +211,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         let told = engine.export_trouble(&name, &export).unwrap();
         assert!(told.contains("removed or replaced"), "{told}");
-        engine.unexport(&name, &export).unwrap();
+        engine.unexport(&name, &export, false).unwrap();
         engine.close(&name).unwrap();
     }
 }

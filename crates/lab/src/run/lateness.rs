@@ -4,7 +4,7 @@
 //! Requests are counted as they end; none is kept. [`Pairing`] finds when a request of fio's log was
 //! due, and holds no more than the requests in flight.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use voltier_results::result::{Histogram, Point, Sample, Scheduled, Status};
@@ -133,7 +133,7 @@ impl Samples {
 }
 
 /// A request as a log and a trace have it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     /// Whether it writes.
     pub is_write: bool,
@@ -147,7 +147,7 @@ pub(super) struct Place {
 /// any, so that no more are looked ahead than are in flight.
 pub(super) struct Pairing<F> {
     next: F,
-    ahead: HashMap<Place, VecDeque<u64>>,
+    ahead: BTreeMap<Place, VecDeque<u64>>,
     count: usize,
     count_max: usize,
 }
@@ -156,7 +156,7 @@ impl<F: FnMut() -> Result<Option<(Place, u64)>, LabError>> Pairing<F> {
     /// `next` gives the requests of the trace in order, each with the time at which it is due.
     pub(super) fn new(next: F, in_flight_max: u32) -> Pairing<F> {
         let count_max = in_flight_max as usize + 1;
-        Pairing { next, ahead: HashMap::new(), count: 0, count_max }
+        Pairing { next, ahead: BTreeMap::new(), count: 0, count_max }
     }
 
     /// When a request was due; `None` when the trace does not have it among those in flight.

@@ -104,23 +104,7 @@ fn reservations(run: &Run, plan: Option<&PlanFacts>, verdicts: &Verdicts, lines:
             say(lines, tone, format!("{count} of {all} points {what}."));
         }
     }
-    let errors = verdicts.findings.iter().filter(|f| f.severity == Severity::Error).count();
-    let warnings = verdicts.findings.iter().filter(|f| f.severity == Severity::Warning).count();
-    if errors > 0 {
-        let text = format!(
-            "The checks found {errors} errors and {warnings} warnings: some figures contradict physics \
-             or each other. Read the findings before using them."
-        );
-        say(lines, Tone::Error, text);
-    } else if warnings > 0 {
-        say(
-            lines,
-            Tone::Warning,
-            format!("The checks found {warnings} warnings: see the findings."),
-        );
-    } else {
-        say(lines, Tone::Note, "The checks found nothing that contradicts itself.".to_owned());
-    }
+    say_what_the_checks_found(verdicts, lines);
     if let Some(plan) = plan.filter(|plan| plan.is_quick) {
         let what = if plan.pts_tests.is_some() { " This is not a PTS result." } else { "" };
         let text =
@@ -151,6 +135,25 @@ fn reservations(run: &Run, plan: Option<&PlanFacts>, verdicts: &Verdicts, lines:
     if let Some(source) = &manifest.imported_from {
         say(lines, Tone::Note, format!("The figures were not measured here: {source}."));
     }
+}
+
+fn say_what_the_checks_found(verdicts: &Verdicts, lines: &mut Vec<Line>) {
+    let count = |of: Severity| verdicts.findings.iter().filter(|f| f.severity == of).count();
+    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+    let (tone, text) = match (errors, warnings) {
+        (0, 0) => (Tone::Note, "The checks found nothing that contradicts itself.".to_owned()),
+        (0, _) => {
+            (Tone::Warning, format!("The checks found {warnings} warnings: see the findings."))
+        }
+        _ => (
+            Tone::Error,
+            format!(
+                "The checks found {errors} errors and {warnings} warnings: some figures contradict \
+                 physics or each other. Read the findings before using them."
+            ),
+        ),
+    };
+    say(lines, tone, text);
 }
 
 /// Says the first texts of a kind, and how many there are more.

@@ -52,9 +52,10 @@ pub(super) fn section(run: &Run) -> Option<Section> {
 fn of_step(run: &Run, points: &[&Point]) -> Vec<Chart> {
     // Streams are told in bytes; so is what is partly a stream.
     let is_sequential = points.iter().any(|p| p.axes.access == Some(Access::Sequential));
-    let (unit, value): (&str, fn(&[(f64, Sample)]) -> f64) = match is_sequential {
-        true => ("MB/s", |some| mean(some, |sample| sample.bytes_per_second) / 1e6),
-        false => ("requests/s", |some| mean(some, |sample| sample.iops)),
+    let unit = if is_sequential { "MB/s" } else { "requests/s" };
+    let value = |some: &[(f64, Sample)]| match is_sequential {
+        true => mean(some, |sample| sample.bytes_per_second) / 1e6,
+        false => mean(some, |sample| sample.iops),
     };
     let lines = in_turn(points);
     let has_latency = points.iter().any(|p| p.series.iter().any(|s| s.latency_mean_ns > 0.0));

@@ -42,6 +42,11 @@ enum WrongSsd {
 }
 
 impl WrongSsd {
+    /// Whether the drives have marks that the record knows.
+    fn has_marks(self) -> bool {
+        !matches!(self, WrongSsd::SwappedUnknown | WrongSsd::OtherHddUnknown)
+    }
+
     /// The reason that the user is told.
     fn reason(self) -> &'static str {
         match self {
@@ -112,6 +117,29 @@ fn can_tell_origins(
     })
 }
 
+/// What a crash left, with drives that are not the ones of the record.
+fn drives_of(
+    wrong_ssd: WrongSsd,
+    plan: &Plan,
+    stale: Option<&Medium>,
+    ledger: &Rc<Ledger>,
+    crash_left: &Left,
+) -> Left {
+    let mut left = crash_left.clone();
+    match (wrong_ssd, stale) {
+        (WrongSsd::Stale, Some(stale)) => left.ssd = stale.clone(),
+        (WrongSsd::Foreign, _) => left.ssd = foreign(plan, ledger),
+        (WrongSsd::Blank, _) => left.ssd = Medium::zeroed(plan.drives.ssd.bytes),
+        (WrongSsd::OtherHdd, _) => left.hdd = Medium::zeroed(plan.drives.hdd.bytes),
+        (WrongSsd::OtherHddUnknown, _) => overwrite_all(&mut left.hdd, plan),
+        _ => {}
+    }
+    if !wrong_ssd.has_marks() {
+        left.daemon.forget_identities();
+    }
+    left
+}
+
 /// Tries wrong SSDs on what a crash left, when a cache is on record; how many it tried.
 pub(super) fn replace_the_ssd(
     plan: &Plan,
@@ -126,36 +154,21 @@ pub(super) fn replace_the_ssd(
     let is_serving = volume.is_some_and(|volume| volume.desired == Desired::Serving);
     let record = volume.and_then(|record| record.cache.clone());
     let Some(record) = record.filter(|cache| cache.generation > 0) else { return 0 };
-    let draw = prng.below(4 * ONE_IN);
-    let (wrong_ssd, ssd) = match draw {
-        0 => match stale {
-            Some(stale) => (WrongSsd::Stale, stale.clone()),
-            None => return 0,
-        },
-        1 => (WrongSsd::Foreign, foreign(plan, ledger)),
-        2 => (WrongSsd::Blank, Medium::zeroed(plan.drives.ssd.bytes)),
-        3 if is_serving => (WrongSsd::Swapped, crash.left.ssd.clone()),
-        4 => (WrongSsd::SwappedUnknown, crash.left.ssd.clone()),
-        5 => (WrongSsd::OtherHdd, crash.left.ssd.clone()),
-        6 if can_tell_origins(plan, ledger, crash, &record) => {
-            (WrongSsd::OtherHddUnknown, crash.left.ssd.clone())
-        }
+    let wrong_ssd = match (prng.below(4 * ONE_IN), stale) {
+        (0, Some(_)) => WrongSsd::Stale,
+        (1, _) => WrongSsd::Foreign,
+        (2, _) => WrongSsd::Blank,
+        (3, _) if is_serving => WrongSsd::Swapped,
+        (4, _) => WrongSsd::SwappedUnknown,
+        (5, _) => WrongSsd::OtherHdd,
+        (6, _) if can_tell_origins(plan, ledger, crash, &record) => WrongSsd::OtherHddUnknown,
         _ => return 0,
     };
     let place = format!("{}, {wrong_ssd:?}", crash.place);
     let _place = SweepPosition::at(ledger, &place, Some(crash.event));
     wrong_ssd.count(ledger);
-    let mut left = Left { ssd, ..crash.left.clone() };
-    if wrong_ssd == WrongSsd::OtherHdd {
-        left.hdd = Medium::zeroed(plan.drives.hdd.bytes);
-    }
-    if wrong_ssd == WrongSsd::OtherHddUnknown {
-        overwrite_all(&mut left.hdd, plan);
-    }
-    let has_marks = !matches!(wrong_ssd, WrongSsd::SwappedUnknown | WrongSsd::OtherHddUnknown);
-    if !has_marks {
-        left.daemon.forget_identities();
-    }
+    let left = drives_of(wrong_ssd, plan, stale, ledger, &crash.left);
+    let has_marks = wrong_ssd.has_marks();
     let fixture = VolumeFixture::new(&plan.drives, left.clone(), prng.next_u64(), ledger);
     fixture.swapped.set(matches!(wrong_ssd, WrongSsd::Swapped | WrongSsd::SwappedUnknown));
     fixture.identities.set(match wrong_ssd {
