@@ -41,11 +41,11 @@ use crate::{assemble, create, hung};
 ///
 /// # Consistency
 ///
-/// Data and parity of a stripe are written together, and a power cut between them leaves parity that
-/// does not match. If a member is lost before the parity is made anew, that may damage data of the stripe
-/// that nobody was writing (the *write hole*). [`Consistency`](crate::Consistency) says what is done about
-/// it: with a journal, what a stripe's members will be written is in it first, so a crash leaves all of it
-/// or nothing. For a bare array ([`Array::new`]) nothing is done.
+/// Data and parity of a stripe are written together, and a power cut between them leaves parity that does
+/// not match. If a member is lost before the parity is made anew, that may damage data of the stripe that
+/// nobody was writing (the *write hole*). [`Consistency`](crate::Consistency) says what is done about it.
+/// With a journal, the array first records there what it will write to a stripe's members. So a crash
+/// leaves all of it or nothing. For a bare array ([`Array::new`]) nothing is done.
 pub struct Array<D>(Rc<Generations<Guarded<D>>>);
 
 impl<D> Clone for Array<D> {
@@ -127,9 +127,9 @@ impl<D: BlockDevice> Array<D> {
 
 /// From the members to an array, and back.
 impl<D: BlockDevice> Array<D> {
-    /// A bare array, without durable state: chunks from the first sector on, over members in the order
-    /// of their numbers, `None` for each that is lost. The content of the members must be consistent:
-    /// that of members of zeroes is.
+    /// A bare array, without durable state. The chunks lie from the first sector on, over members in the
+    /// order of their numbers, `None` for each that is lost. The content of the members must be
+    /// consistent: that of members of zeroes is.
     ///
     /// # Errors
     /// When the members do not suit the geometry, or too many are lost.
@@ -332,11 +332,11 @@ impl<D: BlockDevice> Array<D> {
 impl<D: BlockDevice> Array<D> {
     /// Puts a device in the place of a member and begins to fill it. `uuid` is a new one, for the device.
     ///
-    /// A member that is lost is computed from the others. If the device is that member itself, not used
-    /// elsewhere since, it keeps its uuid and what it has, and only regions changed since are computed. A
-    /// member in service stays that until all is copied; then the device takes its place, and the old one
-    /// is left behind as a stale member. A restart goes on with a rebuild; a copy begins anew when it is
-    /// asked for again.
+    /// A member that is lost is computed from the others. The device may be that member itself, not used
+    /// elsewhere since. Then it keeps its uuid and what it has, and only regions changed since are
+    /// computed. A member in service stays that until all is copied. Then the device takes its place, and
+    /// the old one is left behind as a stale member. A restart goes on with a rebuild; a copy begins anew
+    /// when it is asked for again.
     ///
     /// # Errors
     /// When the device does not suit or fails; the array is as before then.
@@ -387,9 +387,9 @@ impl<D: BlockDevice> Array<D> {
         self.0.tasks.replacements.spare_count()
     }
 
-    /// Adds a parity row, or a copy to a mirror, on devices that hold nothing that is needed: one for
-    /// each group, with a new uuid each. The level is another one then ([`Geometry::with_parity`]); what is
-    /// there stays where it is, and so does the size.
+    /// Adds a parity row, or a copy to a mirror, on devices that hold nothing that is needed. Each group
+    /// has one, with a new uuid. The level is another one then ([`Geometry::with_parity`]). The data
+    /// stay where they are, and so does the size.
     ///
     /// Requests wait for a moment. When it returns, the array has its new shape, durably, and a rebuild
     /// fills the new members; until it is through they count as missing. To be waited for to its end.
@@ -421,8 +421,8 @@ impl<D: BlockDevice> Array<D> {
     /// the array serves. `uuid` is a new one, for the device. The device before is a plain one then.
     ///
     /// # Errors
-    /// When the device does not suit or fails: the array serves on, with the journal where it was or,
-    /// if the device failed in the last moment, on the members.
+    /// When the device does not suit or fails. The array serves on, with the journal where it was. If the
+    /// device failed in the last moment, the journal is on the members.
     pub async fn set_journal(&self, device: Option<(D, [u8; 16])>) -> Result<(), ArrayError> {
         // The shape stays as it is meanwhile: its rings would be those of another array.
         let array = self.0.enter().await;

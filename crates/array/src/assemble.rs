@@ -388,7 +388,7 @@ fn lacking(array: &ArrayRecord, joined: &Joined) -> Bits<Region> {
     lacking
 }
 
-/// Puts what members lack on record: what is dirty says so only after a crash, and they may not have it
+/// Puts what members lack on record. Dirty regions tell that only after a crash, and members may lack them
 /// when the array is stopped in order.
 fn put_on_record(lacking: &Bits<Region>, joined: &mut Joined) {
     for region in lacking.iter() {
@@ -488,8 +488,8 @@ async fn examine_all<D: BlockDevice>(
 }
 
 /// Flushes all members; those that could not. After a mere kill what they say, their maps and their records
-/// may be in volatile caches. The array goes on from that as it was read, and tells others of it: the power
-/// must not take it away again, on one member or on all.
+/// may be in volatile caches. The array goes on from that as it was read, and tells others of it. A power
+/// cut must not take it away again, on one member or on all.
 async fn flush_what_was_found<D: BlockDevice>(
     members: &BTreeMap<MemberIndex, Candidate<D>>,
 ) -> Vec<MemberIndex> {

@@ -1,5 +1,5 @@
-//! A member more for capacity: an array comes to have two shapes. The worker (`tasks::reshape`) does what lies
-//! between, and `Generations` goes on with one shape when all has moved.
+//! A member more for capacity: an array comes to have two shapes. The worker (`tasks::reshape`) does what
+//! lies between, and `Generations` goes on with one shape when all has moved.
 
 use std::rc::Rc;
 

@@ -2,7 +2,7 @@
 //!
 //! A [`Generation`] serves: everything in it follows from one geometry. When the shape changes, a new
 //! generation takes over what the old one had. Between the two nothing is under way: requests
-//! wait at the gate, and what is left of those before keeps the old one until it is through.
+//! wait at the gate. Requests from before keep the old generation until they are through.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Deref;

@@ -148,8 +148,8 @@ impl<'a, D: BlockDevice> Hearing<'a, D> {
         }
     }
 
-    /// Gives up what no data depend on: devices that are being filled, and that of the journal. While a member
-    /// in service does not answer, the cause may be a common one: then only after several deadlines.
+    /// Gives up what no data depend on: devices that are being filled, and that of the journal. While a
+    /// member in service does not answer, the cause may be a common one: then only after several deadlines.
     fn give_helpers_up(&self) {
         let (members, watch) = (&self.ground.members, self.ground.members.watch());
         let is_alone = self.in_service().all(|peer| peer.answers == Answers::Promptly);

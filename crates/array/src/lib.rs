@@ -6,7 +6,7 @@
 //! # One engine for all levels
 //!
 //! A stripe is some chunks of data and some of parity. Copies are the parities of a single chunk (every
-//! coefficient of the code is 1 then), RAID 0 has none, and RAID 10, 50, 60 and 70 are groups that take
+//! coefficient of the code is 1 then). RAID 0 has none, and RAID 10, 50, 60 and 70 are groups that take
 //! stripes in turns. So there is one way to read and one to write.
 //!
 //! # A read
@@ -18,9 +18,10 @@
 //!
 //! # A write
 //!
-//! Stripe by stripe, each to its end whoever waits: lock the sectors of the stripe, read what parity needs
-//! (whatever takes the fewest I/Os), compute, write data and parity together. A member that does not
-//! take a write is lost, if the others hold what it did; else the write fails.
+//! Stripe by stripe, each to its end whoever waits. The writer locks the sectors of the stripe and reads
+//! what parity needs (whatever takes the fewest I/Os). The writer computes, then writes data and parity
+//! together. A member that does not take a write is lost, if the others hold what it did; else the write
+//! fails.
 //!
 //! Writes of less than a stripe that follow one another may wait for each other and go as one
 //! (`stripe::merge`).

@@ -154,7 +154,7 @@ fn table(level: Level, layout: Layout, members: usize, rows: u64) -> Vec<String>
     (0..rows).map(line).collect()
 }
 
-/// Written out by hand from the rule in md(4) and the layouts of mdadm(8): parity starts on the last
+/// Written out by hand from the rule in md(4) and the layouts of mdadm(8). Parity starts on the last
 /// member and goes left, data start behind it and wrap.
 #[test]
 fn raid_5_is_laid_out_as_by_linux_md() {

@@ -1,5 +1,5 @@
-//! A host that takes nothing any more: the daemon's log goes to a pipe that is closed or full, or to a full file
-//! system, and the state folder is full. Clients' I/O goes on, commands answer, and no record is lost.
+//! A host that takes nothing any more. The daemon's log goes to a pipe that is closed or full, or to a full
+//! file system. The state folder is full. Clients' I/O goes on, commands answer, and no record is lost.
 
 mod support;
 
@@ -139,7 +139,8 @@ fn a_log_on_a_full_file_system_loses_lines_and_says_how_many() {
     assert!(lines.all(is_whole), "{text}");
 }
 
-/// The SSD is a file of another daemon, which is killed. The loss waits for its record, and with it the writes.
+/// The SSD is a file of another daemon, which is killed. The loss waits for its record, and with it the
+/// writes.
 #[test]
 fn the_loss_of_an_ssd_is_recorded_when_the_state_folder_has_room_again() {
     let (other, instance) = (Instance::new(), Instance::new());

@@ -1,7 +1,7 @@
 //! The requests of a daemon to its kernel: to go on serving when memory or descriptors are short.
 //!
-//! A daemon whose volumes are written while memory is reclaimed must not wait for that reclaim itself. The kernel
-//! grants less to a user than to root, and may grant nothing: the daemon serves all the same.
+//! A daemon whose volumes are written while memory is reclaimed must not wait for that reclaim itself. The
+//! kernel grants less to a user than to root, and may grant nothing: the daemon serves all the same.
 
 use rustix::io::{Errno, Result};
 use rustix::mm::{MlockAllFlags, mlockall};
@@ -30,7 +30,8 @@ pub(crate) fn ask_for_precedence() -> Vec<String> {
 
 /// Keeps the program and its data in memory: what there is now, and later pages from their first use on.
 fn lock_memory() -> Result<()> {
-    // Under a limit later allocations would fail, which ends the process. What a container calls root is none.
+    // Under a limit later allocations would fail, which ends the process. The root of a container is
+    // no root of the host.
     if getrlimit(Resource::Memlock).current.is_some() {
         setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None })?;
     }

@@ -25,7 +25,7 @@ const CLIENTS_MAX: usize = 64;
 const JOB_STEP: Duration = Duration::from_millis(50);
 /// How long a record that failed rests before it is tried again.
 const RECORD_STEP: Duration = Duration::from_secs(1);
-/// How long the door rests after a client that could not be let in: no descriptor is left, say.
+/// How long the control socket rests after a client that could not be let in: no descriptor is left, say.
 const ACCEPT_STEP: Duration = Duration::from_millis(100);
 
 /// How often what is in use is tried again, and how long after the last time.
@@ -171,8 +171,8 @@ impl<E: Engine + Send> Shared<E> {
         }
     }
 
-    /// Answers a request. A stop that is refused because of its clients is tried for a moment: a program that
-    /// has closed a file or a connection is gone a little later.
+    /// Answers a request. A stop that is refused because of its clients is tried for a moment. A program
+    /// that has closed a file or a connection is gone a little later.
     fn handle(&self, request: &Request) -> Response {
         let mut response = self.lock().handle(request.clone());
         for _ in 0..IN_USE_TRIES {

@@ -149,8 +149,8 @@ impl StateDir {
         }
         let before = fs::read_to_string(&path).unwrap_or_default();
         let own = format!("{}\n", std::process::id());
-        // Over the number before: a full file system has room for that. The number is for people, and a folder
-        // that cannot have it is served all the same.
+        // Over the number before: a full file system has room for that. The number is for people, and a
+        // folder that cannot have it is served all the same.
         let written = file.write_all(own.as_bytes()).and_then(|()| file.set_len(own.len() as u64));
         if let Err(error) = written {
             tracing::warn!("{}", ControlError::io(format!("writing {}", path.display()), &error));

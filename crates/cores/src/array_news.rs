@@ -7,7 +7,7 @@ use voltier_control::engine::ArrayNews;
 
 use crate::table::OpenArray;
 
-/// What the lines so far have told of an array.
+/// The news of an array that the lines so far have told.
 #[derive(Default)]
 pub(super) struct Told {
     /// The members; empty before the first question, which is answered with no line of them.

@@ -21,7 +21,7 @@ pub(super) struct OpenArray {
     pub(super) pending: RefCell<Vec<PendingMember>>,
     /// The device of the journal, if it has one.
     pub(super) journal: RefCell<Option<KnownDevice>>,
-    /// What the log has told of the array.
+    /// The news of the array that the log has told.
     pub(super) told: Told,
 }
 

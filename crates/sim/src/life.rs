@@ -78,8 +78,8 @@ pub(crate) async fn expect_refused(
     world.ledger().count(|counts| counts.refused += 1);
 }
 
-/// Starts before another origin, on copies of the drives: refused while lines are dirty if the start before
-/// the right origin had clean lines to compare. Nothing is changed.
+/// Starts before another origin, on copies of the drives. The cache refuses while lines are dirty, if the
+/// start before the right origin had clean lines to compare. Nothing is changed.
 pub(crate) async fn try_foreign_origin(
     world: &World,
     fixture: &CacheFixture,

@@ -1,8 +1,8 @@
 //! The write-intent bitmap in service: a region is dirty on all members, durably, before it is written.
 //!
-//! A write enters its region ([`enter`](Bitmap::enter)). A region that was never written is
-//! first made zero on all members, durably; the region becomes dirty if it must; then the write may begin.
-//! One task stores the states of regions, everything that came up meanwhile at once.
+//! A write enters its region ([`enter`](Bitmap::enter)). A region that was never written is first made zero
+//! on all members, durably. The region becomes dirty if it must; then the write may begin. One task stores
+//! the states of regions, everything that came up meanwhile at once.
 //!
 //! A round every few seconds clears a dirty region when nobody wrote there since the round before and all
 //! members were flushed in between. While a member is out no region is cleared.
@@ -326,15 +326,15 @@ impl<D: BlockDevice> Bitmap<D> {
 
     /// Puts into the map what members lack, or takes out what they have now; the blocks to write.
     fn call_missing(&self, states: &RegionStates, is_whole: bool) -> BTreeSet<u64> {
-        // A member that was lost while it was filled may be on record as one that is: what it lacks
-        // stays in the map until it is not.
+        // A member that was lost while it was filled may be on record as one that is. The map keeps what
+        // the member lacks until the record tells the loss.
         let is_kept = self.membership.has_unrecorded_loss(&self.members);
         let is_missing = |region| self.members.iter().any(|member| member.lacks(region));
         if !is_whole {
             return states.call_rebuilt(|region| !is_kept && !is_missing(region));
         }
-        // One that takes the place of the member it was a copy of was not on record, and what it was
-        // given since the last flush goes with the power.
+        // A copy that takes the place of its member was not on record. A power cut takes what the copy
+        // was given since the last flush.
         let unflushed = self.unflushed();
         states.call_missing(|region, was_missing| {
             (is_kept && was_missing) || unflushed.contains(&region) || is_missing(region)
@@ -436,8 +436,8 @@ impl<D: BlockDevice> Bitmap<D> {
         }));
     }
 
-    /// Clears all dirty regions, of an array in which nothing is under way or needs a resync and all members
-    /// are flushed; none while a member is out.
+    /// Clears all dirty regions; none while a member is out. In the array nothing is under way or needs a
+    /// resync, and all members are flushed.
     pub(crate) async fn clear_dirty(self: &Rc<Self>) -> IoResult<()> {
         let Some(states) = self.states.as_deref() else { return Ok(()) };
         if self.members.is_degraded() {

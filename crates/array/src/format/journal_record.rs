@@ -325,7 +325,7 @@ pub(crate) fn length_of_batch(head: &[u8], owner: Owner, place: BatchPlace) -> O
 }
 
 /// Whether this block is the head of a batch of the same life as `place`, written behind the one that
-/// was to be there: then that one was whole once.
+/// was to be there. Then that batch was whole once.
 pub(crate) fn is_later_batch(head: &[u8], owner: Owner, block: u64, place: BatchPlace) -> bool {
     let Ok((own, _)) = BatchHead::read_from_prefix(head) else { return false };
     let sequence = own.sequence.get();

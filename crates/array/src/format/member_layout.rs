@@ -69,8 +69,8 @@ impl MemberLayout {
         part.clamp(least, JOURNAL_BYTES_MAX).next_multiple_of(AREA_ALIGN_BYTES)
     }
 
-    /// Where the two copies of the superblock are on a device of so many sectors; on one that is too
-    /// small for two they are at the same place.
+    /// Where the two copies of the superblock are on a device of so many sectors. On a device that is too
+    /// small for two, both are at the same place.
     pub const fn superblock_lbas(device_sectors: u64) -> [Lba; 2] {
         let copy_sectors = SUPERBLOCK_BYTES / SECTOR_BYTES;
         [Lba(0), Lba((device_sectors / copy_sectors).saturating_sub(1) * copy_sectors)]

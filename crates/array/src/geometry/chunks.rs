@@ -103,8 +103,8 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The geometry of `members` members, the smallest of which has `member_sectors` sectors; what
-    /// is beyond the last whole chunk of it is not used, on any member.
+    /// The geometry of `members` members, the smallest of which has `member_sectors` sectors. Sectors
+    /// beyond its last whole chunk are not used, on any member.
     ///
     /// # Errors
     /// When no such array is possible: one line that says what is.

@@ -90,8 +90,9 @@ pub struct Row(pub u64);
 #[repr(transparent)]
 pub(crate) struct Region(pub(crate) u64);
 
-/// The number of a section: the stripe rows that hold what one row more of an older shape did. Where the shape
-/// changes, between two sections, is the frontier of a capacity expansion: the first section of the older shape.
+/// The number of a section: the stripe rows that hold what one row more of an older shape did. Where the
+/// shape changes, between two sections, is the frontier of a capacity expansion: the first section of the
+/// older shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Section(pub u64);

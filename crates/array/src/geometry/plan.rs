@@ -82,7 +82,7 @@ fn cost(reads: impl Iterator<Item = (usize, Span)>) -> (usize, u64) {
     reads.fold((0, 0), |(count, sectors), (_, span)| (count + 1, sectors + span.count()))
 }
 
-/// The data that stay, and of a chunk with some before and some behind what is written all of it: one read
+/// The data that stay. Of a chunk with some before and some behind what is written, all of it: one read
 /// is less than two. Not possible if some of them cannot be read.
 fn reconstruct(
     data: usize,
@@ -165,8 +165,8 @@ mod tests {
 
     #[test]
     fn parts_of_chunks_count_for_both_ways() {
-        // The second half of one chunk and the first of the next, 4+2: 4 reads either way, and the
-        // old data and parities are 2 x 8 + 2 x 16 sectors, the rest as much.
+        // The second half of one chunk and the first of the next, 4+2: 4 reads either way. The old data
+        // and parities are 2 x 8 + 2 x 16 sectors, the rest as much.
         let first_half = Span { start: 0, end: 8 };
         let written = [(0, BLOCK), (1, first_half)];
         assert_eq!(chosen(&written, &[Online; 6], 4), (Method::Reconstruct, 4));

@@ -181,7 +181,8 @@ mod tests {
         assert!(smallest.expect("possible").without_member().is_some());
     }
 
-    /// Where every chunk of the volume is, member and row: moved section by section, one chunk after the other.
+    /// Where every chunk of the volume is, member and row: moved section by section, one chunk after the
+    /// other.
     fn naive(shapes: &Shapes, frontier: Section) -> Vec<(MemberIndex, Row)> {
         let place = |geometry: &Geometry, chunk: u64| {
             let place = geometry.place_of(Lba(chunk * CHUNK));

@@ -1,5 +1,5 @@
 //! The journal's state in memory: all transactions, and the rings that they are recorded in. Bookkeeping: the
-//! ledger knows no device. It changes by what a transaction, a pause or a flush tells it.
+//! ledger knows no device. Transactions, pauses and flushes tell the ledger what changes.
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::BTreeSet;
@@ -87,8 +87,8 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// The ledger of a journal that begins: with a ring for each member, that of the journal's own device, and
-    /// the number of its first transaction.
+    /// The ledger of a journal that begins. The journal has a ring for each member and that of its own
+    /// device, and its first transaction has this number.
     pub(super) fn new(
         array: [u8; 16],
         rings: Vec<Ring>,

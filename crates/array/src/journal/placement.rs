@@ -2,8 +2,8 @@
 //! journal's own.
 //!
 //! The members' rings are there in either case, empty while a device takes the records. When the device is
-//! lost, what is in place is flushed, the members' rings are labelled as the newest, and the members say
-//! durably that the device is out. Only then does the array acknowledge or write in place again.
+//! lost, the journal flushes what is in place and labels the members' rings as the newest. The members then
+//! say durably that the device is out. Only then does the array acknowledge or write in place again.
 
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
@@ -270,7 +270,8 @@ impl<D: BlockDevice> Placement<D> {
         }
     }
 
-    /// The journal device as the members are to name it; none if there never was one, or it was left in order.
+    /// The journal device as the members are to name it; none if there never was one, or it was left in
+    /// order.
     pub(crate) fn identity(&self) -> Option<([u8; 16], JournalState)> {
         self.home.borrow().identity()
     }

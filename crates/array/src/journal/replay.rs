@@ -1,5 +1,5 @@
-//! The replay, which an array with a journal does before it serves: redo what the rings have and the
-//! members may not, then begin a new life of the rings.
+//! The replay, which an array with a journal does before it serves. The replay redoes what the rings have
+//! and the members may not, then begins a new life of the rings.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -1,5 +1,5 @@
-//! A ring of the journal in memory: its room, what waits to be written there, and what a replay may need of it.
-//! Pure bookkeeping.
+//! A ring of the journal in memory: its room, what waits to be written there, and what a replay may need of
+//! it. Pure bookkeeping.
 //!
 //! Batches follow each other; one that does not fit before the end goes to block 0. The walk of a
 //! replay does the same: the next batch is where the last one ends, or at block 0, or nowhere.
@@ -193,8 +193,8 @@ impl Ring {
         places.iter().find(|(start, end)| start + blocks <= *end).map(|(start, _)| *start)
     }
 
-    /// Whether more than half of the ring is in use, by what a label with this watermark would not free:
-    /// that much is to be flushed for.
+    /// Whether more than half of the ring is in use, by what a label with this watermark would not free.
+    /// So full a ring is to be flushed for.
     pub(crate) fn is_half_full(&self, watermark: u64) -> bool {
         let (end, head) = (self.place.blocks(), self.head);
         let dead = self.live.partition_point(|batch| batch.last_number < watermark);

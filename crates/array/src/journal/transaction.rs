@@ -32,8 +32,8 @@ impl Transaction {
     }
 }
 
-/// The journal of an array; without redundancy, or when none was asked for, it has no rings, and its
-/// end still waits until losses are on record.
+/// The journal of an array. Without redundancy, or when none was asked for, the journal has no rings. The
+/// end of a transaction still waits until losses are on record.
 pub(crate) struct Journal<D> {
     members: Rc<MemberSet<D>>,
     membership: Rc<Membership>,
@@ -171,7 +171,7 @@ impl<D: BlockDevice> Journal<D> {
         }
     }
 
-    /// The barrier before writes in place. A member whose ring did not take the record is lost, and a replay
+    /// The barrier before writes in place. A member whose ring did not take the record is lost. A replay
     /// that believed it would take the transaction for one that never began.
     async fn losses_before_in_place(&self, journal: &Ledger, group: GroupIndex) -> IoResult<()> {
         self.membership.barrier().await?;
@@ -311,8 +311,8 @@ impl<D: BlockDevice> Journal<D> {
         Ok(())
     }
 
-    /// Makes an empty ring at a place of a device, of a life and with a watermark: both copies of its label,
-    /// one after the other.
+    /// Makes an empty ring at a place of a device, of a life and with a watermark. Writes both copies of its
+    /// label, one after the other.
     async fn write_empty_ring(
         &self,
         journal: &Ledger,
@@ -411,8 +411,8 @@ impl<D: BlockDevice> Journal<D> {
         Ok(())
     }
 
-    /// Makes all rings empty, with that of a new device, if there is one: above all lives, so that what is
-    /// left anywhere of an earlier use is void. Nothing is under way.
+    /// Makes all rings empty, with that of a new device, if there is one. The life of the rings is above
+    /// all lives, so that what is left anywhere of an earlier use is void. Nothing is under way.
     async fn begin_life_on(
         &self,
         durable: &Membership,

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use voltier_ring::{Handle, join_all};
 
-/// Up to so many parts of a request are polled by the request itself; more become tasks, because
+/// Up to so many parts of a request are polled by the request itself. More become tasks, because
 /// every part that ends has all others polled.
 const PARTS_INLINE_MAX: usize = 16;
 

@@ -1,8 +1,8 @@
 //! Devices whose requests end: when the drive answers, or when the device is given up as hung.
 //!
-//! Every device of an array is wrapped in a [`Guarded`] before anything is sent to it. Its [`Requests`] count
-//! what is under way. A device that is [abandoned](BlockDevice::abandon) answers `Gone` to all requests, also to
-//! those under way. The drive may still be at them ([`BlockDevice::under_way`]).
+//! Every device of an array is wrapped in a [`Guarded`] before anything is sent to it. The [`Requests`] of
+//! the device count what is under way. A device that is [abandoned](BlockDevice::abandon) answers `Gone` to
+//! all requests, also to those under way. The drive may still be at them ([`BlockDevice::under_way`]).
 
 use std::pin::pin;
 use std::rc::Rc;

@@ -28,7 +28,7 @@ use crate::members::vitals::{ROUNDS, Timed};
 
 const SECOND_NS: Nanos = 1_000_000_000;
 /// The kernel tries a command to a disk again after 30 seconds without an answer, and resets the disk after
-/// that: a disk that it brings back so is not hung.
+/// that. A disk that the kernel brings back so is not hung.
 const DEADLINE_NS: Nanos = 75 * SECOND_NS;
 /// Samples of a member without which a round says nothing of it.
 const SAMPLES_MIN: u32 = 4;
@@ -77,7 +77,7 @@ pub struct HealthPolicy {
     /// The action on a slow member.
     pub slow_action: SlowAction,
     /// A member that ends no request for so long is given up, if its group can lose it and the others
-    /// answer; in nanoseconds, 0 for never.
+    /// answer. In nanoseconds; 0 for never.
     pub deadline_ns: Nanos,
 }
 
@@ -228,8 +228,8 @@ impl Index<MemberIndex> for Means {
 }
 
 impl Means {
-    /// The median of the others with which a member is compared: those of its group, or of all groups if
-    /// there are not two others in its own.
+    /// The median of the others with which a member is compared. The others are those of its group, or of
+    /// all groups if there are not two others in its own.
     fn of_others(
         &self,
         member: MemberIndex,

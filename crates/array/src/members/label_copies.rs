@@ -26,8 +26,8 @@ pub(crate) struct Found {
     pub(crate) is_one_copy: bool,
 }
 
-/// The content of two copies on a device, the second if `is_behind` says that the first one is; whether
-/// they are not the same is the second. None if neither begins as a copy.
+/// The content of two copies on a device, the second if `is_behind` says that the first one is. With it,
+/// whether the copies differ. None if neither begins as a copy.
 ///
 /// # Errors
 /// When there are copies, and none that can be believed.

@@ -251,7 +251,7 @@ impl<D> Member<D> {
         }
     }
 
-    /// What it is to the array, of which the record says that it is `recorded`.
+    /// The state of the member for the array, whose record says `recorded`.
     pub(crate) fn state(&self, recorded: MemberState) -> MemberState {
         match (&*self.state.borrow(), recorded) {
             (State::Lost { .. }, MemberState::Absent) => MemberState::Absent,

@@ -1,6 +1,6 @@
 //! The members of an array: what is sent to them, and when they are given up.
 //!
-//! Everything that reads, writes or flushes members goes through here: one place counts it, times it,
+//! Everything that reads, writes or flushes members goes through here. One place counts it, times it,
 //! tries a write once more, and decides what a failure means. A [`MemberEvent`] tells the floors above.
 
 use std::cell::{Cell, OnceCell};
@@ -342,7 +342,7 @@ impl<D: BlockDevice> MemberSet<D> {
         at.plus(self.data_start)
     }
 
-    /// The consequence of a member's change for the request: a member that did not take the change is
+    /// The consequence of a member's change for the request. A member that did not take the change is
     /// lost, if the others have all it held; then the change stands. The journal's end and the array's
     /// write await the membership's barrier before the change is acknowledged.
     pub(crate) fn lose_on_error(
@@ -529,7 +529,7 @@ impl<D: BlockDevice> MemberSet<D> {
     }
 
     /// Whether a member in service can be given up by choice, so that its group can lose `more` after
-    /// that: never while some of its parity may not match.
+    /// that. Never while some of the group's parity may not match.
     pub(crate) fn can_spare(&self, member: MemberIndex, more: usize) -> bool {
         let group = self.geometry.group_of_member(member);
         self[member].is_online()

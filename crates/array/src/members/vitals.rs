@@ -1,4 +1,4 @@
-//! What is known of how a member does: its errors, and how long its I/Os take.
+//! The vital signs of a member: its errors, and how long its I/Os take.
 
 use std::cell::{Cell, RefCell};
 
@@ -8,8 +8,8 @@ use crate::members::latency::Samples;
 
 /// Every such I/O of a member is timed. Odd: requests that read and write in turns have both timed.
 const STRIDE: u32 = 31;
-/// After one that took as long as this, in nanoseconds, the next is timed: there are few of them then,
-/// and a look at the clock is nothing to them.
+/// After an I/O that took as long as this, in nanoseconds, the next is timed. I/Os are few then, and a
+/// look at the clock is nothing to them.
 const LONG_NS: Nanos = 100_000;
 /// Verdicts in a row that make a member slow, or end that: the window has so many rounds.
 pub(crate) const ROUNDS: u32 = 5;
@@ -17,14 +17,14 @@ pub(crate) const ROUNDS: u32 = 5;
 /// recovered.
 const PROBE: u32 = 64;
 
-/// What is timed.
+/// The kinds of I/Os that are timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timed {
     Read,
     Write,
 }
 
-/// What is known of one member.
+/// The vital signs of one member.
 pub(crate) struct Vitals {
     /// Reads under way, by which copies share the load.
     reads_in_flight: Cell<u32>,

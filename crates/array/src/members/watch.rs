@@ -1,8 +1,8 @@
 //! The clock of the deadlines of an array: ticks of a quarter of the deadline, while anything is under way.
 //!
-//! The requests of a device are counted by the tick in which they began: no clock, no timer and no allocation
-//! for a request. Age is counted in ticks that passed and not in time. A process that was stopped, or a machine
-//! that slept, finds its requests as old as they were.
+//! The requests of a device are counted by the tick in which they began: no clock, no timer and no
+//! allocation for a request. Age is counted in ticks that passed and not in time. A process that was
+//! stopped, or a machine that slept, finds its requests as old as they were.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

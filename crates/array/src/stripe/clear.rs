@@ -1,5 +1,5 @@
-//! Discards and writes of zeroes: whole stripes by a command to each member, for the parity of zeroes
-//! is zero; parts of stripes as writes, or not at all.
+//! Discards and writes of zeroes. Whole stripes go by a command to each member, for the parity of zeroes
+//! is zero. Parts of stripes go as writes, or not at all.
 
 use std::ops::Range;
 use std::rc::Rc;

@@ -35,8 +35,8 @@ impl<D: BlockDevice> Mender<D> {
         Self { geometry, members, bitmap, stripes: stripes.clone() }
     }
 
-    /// A span of all slots of a stripe, of which some cannot be read: these are computed and written, to
-    /// `successors` also those that could be read. The stripe is locked.
+    /// A span of all slots of a stripe, of which some cannot be read. The mender computes and writes these,
+    /// to `successors` also those that could be read. The stripe is locked.
     ///
     /// # Errors
     /// When a part of it cannot be computed: what could be is written.

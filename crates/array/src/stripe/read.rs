@@ -239,7 +239,7 @@ impl<D: BlockDevice> Reader<D> {
         let mut unreadable = Vec::new();
         if self.is_slot_read(stripe, wanted.slot) {
             let at = self.geometry.member_lba(stripe, wanted.span.start);
-            // Copies change one after the other: without a lock a read of one may return what is being
+            // Copies change one after the other. Without a lock a read of one may return what is being
             // written, and a later one of another copy what was there before.
             let guard = if self.geometry.is_mirror() {
                 Some(self.stripes.lock(stripe, wanted.span, Access::Shared).await)

@@ -1,5 +1,5 @@
-//! Whole stripes of one request: what each member gets of them lies behind one another, so it goes out as
-//! one write, recorded by one transaction.
+//! Whole stripes of one request. The chunks that a member gets of them lie behind one another, so they go
+//! out as one write, recorded by one transaction.
 
 use voltier_block::{BlockDevice, Lba, Payload, SECTOR_BYTES, SectorRange};
 

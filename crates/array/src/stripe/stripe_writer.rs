@@ -1,5 +1,5 @@
-//! Writes of a stripe, or of whole stripes one row behind the other: old content is read, parity computed, the
-//! journal written, then data and parity together.
+//! Writes of a stripe, or of whole stripes one row behind the other. The writer reads old content, computes
+//! parity and writes the journal, then data and parity together.
 
 use std::rc::Rc;
 
@@ -128,7 +128,7 @@ impl<D: BlockDevice> StripeWriter<D> {
     ) -> IoResult<OldData> {
         let written = new.iter().map(|part| (part.slot, part.span));
         let mut unreadable = Vec::new();
-        // Stripes that a replay writes again must match by themselves: the replay may come after the
+        // Stripes that a replay writes again must match by themselves. The replay may come after the
         // parity was made anew, and nothing needs a resync then.
         let may_mismatch = self.journal.is_in_service() && self.bitmap.needs_resync(stripe);
         loop {

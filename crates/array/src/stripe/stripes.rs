@@ -1,6 +1,6 @@
 //! The stripes of an array: their shape and code, locks, slots that can be read, and reads of them.
 //!
-//! Parity at an offset depends on data at the same offset of the chunks alone: two requests to one
+//! Parity at an offset depends on data at the same offset of the chunks alone. So two requests to one
 //! stripe at different offsets do not wait for each other. The first to come goes first.
 
 use std::cell::{Cell, RefCell};

@@ -1,8 +1,8 @@
 //! How fast background tasks go: beside requests, and never under their floor.
 //!
 //! A task works in batches. Before each batch the task asks for its turn. The turn comes at once while
-//! nothing else is under way, beside requests as the priority says, and in any case when the task is
-//! behind its floor.
+//! nothing else is under way, and beside requests as the priority says. A task behind its floor has its
+//! turn in any case.
 
 use std::cell::Cell;
 
@@ -15,7 +15,7 @@ const SECOND_NS: Nanos = 1_000_000_000;
 const LOOK_NS: Nanos = 1_000_000;
 /// Batches of a task at once: as many as fill fast drives.
 const BATCHES_AT_ONCE: u32 = 8;
-/// The same beside requests, at high priority: on eight modelled D3700 two rebuild at 92 % of the rate of
+/// The same beside requests, at high priority. On eight modelled D3700 two rebuild at 92 % of the rate of
 /// eight, which had clients wait five times as long.
 const BATCHES_BESIDE_REQUESTS: u32 = 2;
 /// The same for a task that is behind its floor: batches take longer the more requests there are.

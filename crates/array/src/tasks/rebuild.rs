@@ -2,8 +2,8 @@
 //! be replaced.
 //!
 //! A member that is filled lacks regions. Such a region is not read from it and counts as lost for the
-//! stripes in it; while it is being filled, it is written like any other. The most exposed regions come
-//! first: those that the most members of a group lack. Never-written ones are no work.
+//! stripes in it. While a region is being filled, it is written like any other. The most exposed regions
+//! come first: those that the most members of a group lack. Never-written ones are no work.
 //!
 //! Every few seconds the rebuild flushes the members that are filled. The rebuild then takes what they
 //! have out of the region map on all members, and a restart goes on from there. When nothing is
@@ -233,8 +233,8 @@ impl<D: BlockDevice> Rebuild<D> {
             let mut from = from;
             loop {
                 let region = missing.regions.next(from)?;
-                // One that comes lacks all regions for a moment; what was never written is no work,
-                // and may be made zero without a lock at any time.
+                // A member that comes lacks all regions for a moment. A region that was never written
+                // is no work, and may be made zero without a lock at any time.
                 if !missing.under_way.contains(&region) && self.bitmap.is_written(region) {
                     return Some(region);
                 }
@@ -271,8 +271,8 @@ impl<D: BlockDevice> Rebuild<D> {
         self.members[*member].succeeding().is_some_and(|own| Rc::ptr_eq(&own, device))
     }
 
-    /// The members to read for rows of a group: those that are copied, and, if something is to be
-    /// computed, enough of all, which take turns.
+    /// The members to read for rows of a group: those that are copied. If something is to be computed,
+    /// also enough of all, which take turns.
     fn sources(
         &self,
         run: &Run<D>,
@@ -375,8 +375,8 @@ impl<D: BlockDevice> Rebuild<D> {
         let is_full =
             |device: &Rc<D>, missing: &Missing| missing.regions.is_empty().then(|| device.clone());
         let Some(device) = self.members[member].filling(is_full).flatten() else { return };
-        // Without a journal nothing else flushes what was written beside the rebuild. With one the pause below
-        // flushes all members again: transactions may have ended since.
+        // Without a journal nothing else flushes what was written beside the rebuild. With one the pause
+        // below flushes all members again: transactions may have ended since.
         if !canary::is(Canary::ServiceBeforeFlush) && device.flush().await.is_err() {
             return self.members.give_successor_up(member, &device);
         }

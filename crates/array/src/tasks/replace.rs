@@ -54,7 +54,8 @@ pub(crate) fn check_drained(device: &impl BlockDevice) -> Result<(), ReplaceErro
     Ok(())
 }
 
-/// Whether a device does not serve, wherever it is put. Else its place is taken, or the array does not get on.
+/// Whether a device does not serve, wherever it is put. Else its place is taken, or the array does not get
+/// on.
 fn is_about_device(error: &ArrayError) -> bool {
     let ArrayError::Replace(error) = error else { return false };
     !matches!(
@@ -160,8 +161,8 @@ impl<D: BlockDevice> Replacements<D> {
         Ok(())
     }
 
-    /// The uuid of a device that is this member, given up by the others and not used since: it lacks
-    /// what is dirty and nothing else.
+    /// The uuid of a device that is this member, given up by the others and not used since. The device
+    /// lacks what is dirty and nothing else.
     async fn returning(&self, member: MemberIndex, device: &D) -> Option<[u8; 16]> {
         let record = self.membership.durable()?.record();
         let found = read_superblock(device).await.ok()??.superblock;

@@ -1,16 +1,17 @@
 //! Scrub: reads everything that was written, on all members, and holds it against its parity.
 //!
-//! With two or more parities, or three or more copies, the syndromes of a block that does not match
-//! name the member that is wrong (`voltier_parity::Verdict`). The scrub rewrites that block, not the
-//! parity. With one parity, or two copies, nothing tells data from parity: a mismatch is counted, and
+//! Two or more parities, or three or more copies, have syndromes of a block that does not match. These
+//! syndromes name the member that is wrong (`voltier_parity::Verdict`). The scrub rewrites that block, not
+//! the parity. With one parity, or two copies, nothing tells data from parity: a mismatch is counted, and
 //! made to match only by choice. Blocks that give a medium error are computed and written in any case.
 //!
 //! Syndromes name the member, not the version. A block of data that goes bad and is then overwritten by
-//! read-modify-write leaves the difference in the parity. The block is right, and "repairing" it would
-//! give the client's new data up. So a block of data is rewritten only in a region that an earlier
-//! scrub of this start found to match and that nobody has written since (`Bitmap::is_unchanged`).
-//! Elsewhere the scrub reports the block and leaves it, unless the user asks for the rewriting.
-//! Parities are put right everywhere, and so are copies: writes never compute them from old ones.
+//! read-modify-write leaves the difference in the parity. The block is right, and "repairing" it would give
+//! the client's new data up. So the scrub rewrites a block of data only in an unchanged region. Such a
+//! region matched in an earlier scrub of this start, and nobody has written there since
+//! (`Bitmap::is_unchanged`). Elsewhere the scrub reports the block and leaves it, unless the user asks for
+//! the rewriting. Parities are put right everywhere, and so are copies: writes never compute them from old
+//! ones.
 //!
 //! A stripe is checked under its lock, so no write is half done. Regions whose parity is still made anew
 //! after a crash, and groups that lack a member, are left out and counted.

@@ -1,4 +1,4 @@
-//! Every level, with every combination of members lost, against plain bytes: eight tasks at once,
+//! Every level, with every combination of members lost, against plain bytes. Eight tasks run at once,
 //! their ranges cut through chunks, in virtual time with fixed seeds.
 
 use std::cell::RefCell;

@@ -1,5 +1,5 @@
-//! Every level, with every combination of members lost, replaced and rebuilt while requests go on:
-//! then data and parity are right by an arithmetic of their own, on all members.
+//! Every level, with every combination of members lost, replaced and rebuilt while requests go on.
+//! Then data and parity are right by an arithmetic of their own, on all members.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

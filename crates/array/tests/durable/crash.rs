@@ -1,4 +1,4 @@
-//! Power cuts at every step: whatever the drives keep of what was not flushed, what was acknowledged is
+//! Power cuts at every step. The drives keep any part of what was not flushed. Acknowledged data are
 //! there, on all members and on any that are enough.
 
 use std::cell::{Cell, RefCell};

@@ -103,8 +103,8 @@ impl Medium {
         Self { durable, ..Self::default() }
     }
 
-    /// The drive after the death of the process: what was completed as it was, of what was under way
-    /// any sectors, and these in the drive's cache.
+    /// The drive after the death of the process. Completed writes are as they were. Of writes under way
+    /// any sectors are there, in the drive's cache.
     pub(crate) fn after_kill(&self, dice: &mut Prng) -> Self {
         let mut left = self.clone();
         for UnderWay { at, data } in std::mem::take(&mut left.under_way).into_values() {

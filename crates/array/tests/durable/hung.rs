@@ -1,5 +1,5 @@
-//! Members that do not answer: nobody waits for ever as long as the others can do without them, and none is
-//! given up whose cause may be a common one.
+//! Members that do not answer. Nobody waits for ever as long as the others can do without them. The array
+//! gives no member up whose cause may be a common one.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,5 +1,6 @@
 //! A member for capacity, added while the array serves. The tests have power cuts at every step with
-//! requests beside it, members that are lost before, in the middle and behind it, and what is refused.
+//! requests beside it. Members are lost before, in the middle and behind it. Other tests show what is
+//! refused.
 
 use std::cell::RefCell;
 use std::rc::Rc;

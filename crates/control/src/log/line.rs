@@ -1,4 +1,5 @@
-//! One line of the log: time and level, or the journal's own mark of a level, and text without control characters.
+//! One line of the log: time and level, or the journal's own mark of a level, and text without control
+//! characters.
 
 use std::fmt::{self, Write};
 

@@ -4,9 +4,9 @@
 //! any thread -- tracing --> line, cut and escaped -- bounded queue --> the log's own thread --> stderr
 //! ```
 //!
-//! When the queue is full, or standard error takes nothing, lines are counted and left out; the next line that
-//! gets through is preceded by one that says how many. The thread of the log may wait for ever: nobody waits for it,
-//! but an ending process for [`FLUSH_MAX`].
+//! When the queue is full, or standard error takes nothing, the log counts lines and leaves them out. A line
+//! that says how many precedes the next one that gets through. The thread of the log may wait for ever:
+//! nobody waits for it, but an ending process for [`FLUSH_MAX`].
 
 mod line;
 mod queue;

@@ -10,7 +10,8 @@ use crate::error::{ControlError, ControlResult};
 /// A registry of 10,000 volumes has about 10 MB; what is longer is no registry.
 const REGISTRY_BYTES_MAX: u64 = 64 << 20;
 
-/// What one command adds to a registry at most, with the lists of lost ranges: the room that a check asks for.
+/// The bytes that one command adds to a registry at most, with the lists of lost ranges: the room that a
+/// check asks for.
 const ROOM_BYTES: usize = 64 << 10;
 
 /// Where the bytes of a registry are kept.

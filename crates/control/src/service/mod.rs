@@ -48,8 +48,8 @@ pub(crate) fn pong() -> Response {
     Response::Pong { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned() }
 }
 
-/// Whether a request is refused while the state folder takes no records. What saves data goes on: the
-/// records that follow it are tried again.
+/// Whether a request is refused while the state folder takes no records. Requests that save data go on: the
+/// records that follow them are tried again.
 fn needs_a_record(request: &Request) -> bool {
     use ArrayRequest as Ask;
     match request {

@@ -5,8 +5,8 @@ use crate::engine::Engine;
 use crate::error::ControlError;
 
 impl<E: Engine> Service<E> {
-    /// Records what the data path has done by itself, and what could not be recorded before. Whether all of it
-    /// is on record: clients may wait for that, so what failed is tried again.
+    /// Records what the data path has done by itself, and what could not be recorded before. Whether all of
+    /// it is on record: clients may wait for that, so what failed is tried again.
     pub(crate) fn record_news(&mut self) -> bool {
         let is_recorded = self.record_what_happened();
         if let Some(line) = self.registry.trouble().map(line_of)
@@ -45,7 +45,7 @@ impl<E: Engine> Service<E> {
     /// Has an error of `show` say that the state folder takes no records, while that is so.
     pub(super) fn add_trouble(&self, error: &mut String) {
         let Some(trouble) = self.registry.trouble() else { return };
-        // What waits for its record says the same.
+        // An array or a volume that waits for its record says the same.
         if error.is_empty() || *error == trouble.message {
             *error = line_of(trouble);
         } else if !error.contains(&trouble.message) {

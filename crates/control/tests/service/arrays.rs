@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use voltier_cache::Mode;
 
-use super::books::{ARRAY_BYTES, Fixture, name};
+use super::books::ARRAY_BYTES;
+use super::fixture::{Fixture, name};
 use voltier_control::protocol::{
     ArrayRequest, Growth, MemberName, NewArray, NewCache, Repair, Request, Response,
 };

@@ -1,26 +1,24 @@
-//! A service over an engine that only keeps books, for tests.
+//! An engine that only keeps books, for tests.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use voltier_array::MemberState;
-use voltier_cache::Mode;
 
 use voltier_control::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
     JournalDeviceLabel, LabelledPlace, MemberLabel, OpenedArray, OpenedVolume, Replaced,
     SpareLabel, Waker,
 };
-use voltier_control::protocol::{Growth, JobStatus, NewCache, Repair, Request, Response};
+use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{self, Examined, Machine, Role};
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, ByteRange, CacheRecord,
-    ControlError, ControlResult, DeviceSpec, ExportSpec, REGISTRY_FILE, RegisteredArray, Registry,
-    Service, Settings, VolumeName, VolumeRecord, VolumeStatus,
+    ControlError, ControlResult, DeviceSpec, ExportSpec, REGISTRY_FILE, RegisteredArray, Settings,
+    VolumeName, VolumeRecord, VolumeStatus,
 };
 
 /// The books of one test engine; shared, so that a test looks into them and steers them.
@@ -49,7 +47,7 @@ pub(super) struct Books {
     /// Whether members that were lost have been used since.
     pub(super) used_elsewhere: bool,
     /// Labels of spares, by the inodes of their devices.
-    spare_labels: BTreeMap<u64, SpareLabel>,
+    pub(super) spare_labels: BTreeMap<u64, SpareLabel>,
     /// Open arrays.
     pub(super) arrays: BTreeMap<ArrayName, BookArray>,
     /// The state folder whose registry cannot be written from the next label of a spare on.
@@ -81,7 +79,7 @@ pub(super) const ARRAY_BYTES: u64 = 3 << 20;
 pub(super) struct BookEngine(Arc<Mutex<Books>>);
 
 impl BookEngine {
-    fn books(&self) -> MutexGuard<'_, Books> {
+    pub(super) fn books(&self) -> MutexGuard<'_, Books> {
         // A daemon that died was not in the middle of the books.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -480,126 +478,4 @@ fn opened(level: ArrayLevel, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
         is_journal_lost: false,
         left_out: Vec::new(),
     }
-}
-
-pub(super) struct Fixture {
-    dir: tempfile::TempDir,
-    pub(super) engine: BookEngine,
-    pub(super) service: Service<BookEngine>,
-}
-
-impl Fixture {
-    pub(super) fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        for name in ["hdd", "ssd", "ssd2", "d1", "d2", "d3", "d4", "d5", "d6", "d7", "d8"] {
-            File::create(dir.path().join(name)).unwrap().set_len(1 << 20).unwrap();
-        }
-        let engine = BookEngine::default();
-        let service = load(dir.path(), &engine);
-        Self { dir, engine, service }
-    }
-
-    /// Ends this daemon, with or without a word, and starts the next, which waits for nothing.
-    pub(super) fn restart(&mut self, clean: bool) {
-        self.restart_and_wait(clean, Duration::ZERO);
-    }
-
-    /// The same, and the next one waits for what is missing.
-    pub(super) fn restart_and_wait(&mut self, clean: bool, device_wait: Duration) {
-        if clean {
-            self.service.stop();
-        }
-        let labels = std::mem::take(&mut self.engine.books().labels);
-        let spare_labels = std::mem::take(&mut self.engine.books().spare_labels);
-        let silent = std::mem::take(&mut self.engine.books().silent);
-        let Books { takes_no_writes, exports_fail, comes_back_dirty, .. } = *self.engine.books();
-        self.engine = BookEngine::default();
-        self.steer(|books| {
-            (books.labels, books.spare_labels, books.silent) = (labels, spare_labels, silent);
-            (books.takes_no_writes, books.exports_fail) = (takes_no_writes, exports_fail);
-            books.comes_back_dirty = comes_back_dirty;
-        });
-        self.service = load(self.dir.path(), &self.engine);
-        self.service.start(false, device_wait);
-    }
-
-    pub(super) fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// The registry on disk, as the next daemon would load it.
-    pub(super) fn registry(&self) -> Registry {
-        Registry::load(self.dir.path()).unwrap()
-    }
-
-    pub(super) fn state_dir(&self) -> &Path {
-        self.dir.path()
-    }
-
-    pub(super) fn device(&self, name: &str) -> DeviceSpec {
-        DeviceSpec::Path(self.path(name))
-    }
-
-    pub(super) fn cache(&self, ssd: &str, mode: Mode) -> NewCache {
-        let settings = Settings { mode, ..Settings::default() };
-        NewCache { device: self.device(ssd), settings, force: false }
-    }
-
-    pub(super) fn create(&mut self, mode: Mode) -> Response {
-        let cache = Some(self.cache("ssd", mode));
-        self.service.handle(Request::Create { name: name(), origin: self.device("hdd"), cache })
-    }
-
-    pub(super) fn error(&mut self, request: Request) -> String {
-        match self.service.handle(request) {
-            Response::Error { error } => error.message,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    pub(super) fn job(&mut self, request: Request) -> JobStatus {
-        match self.service.handle(request) {
-            Response::Job { job } => job,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    pub(super) fn state(&mut self) -> VolumeStatus {
-        match self.service.handle(Request::Show { name: Some(name()) }) {
-            Response::Volume { volume } => *volume,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    pub(super) fn steer(&self, change: impl FnOnce(&mut Books)) {
-        change(&mut self.engine.books());
-    }
-
-    /// Another drive is where this one was: the books know no labels but by their places.
-    pub(super) fn take_label(&self, drive: &str) -> MemberLabel {
-        self.engine.books().labels.remove(&self.path(drive)).unwrap()
-    }
-
-    pub(super) fn put_label(&self, drive: &str, label: MemberLabel) {
-        self.engine.books().labels.insert(self.path(drive), label);
-    }
-
-    /// Another program has this drive until the answer is dropped.
-    pub(super) fn keep_busy(&self, drive: &str) -> File {
-        let file = File::open(self.path(drive)).unwrap();
-        file.try_lock().unwrap();
-        file
-    }
-
-    pub(super) fn calls(&self) -> Vec<String> {
-        std::mem::take(&mut self.engine.books().calls)
-    }
-}
-
-fn load(dir: &Path, engine: &BookEngine) -> Service<BookEngine> {
-    Service::new(engine.clone(), Registry::load(dir).unwrap(), Machine::real())
-}
-
-pub(super) fn name() -> VolumeName {
-    "v".parse().unwrap()
 }

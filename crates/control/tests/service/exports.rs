@@ -7,7 +7,7 @@ use voltier_cache::Mode;
 use voltier_control::protocol::Request;
 use voltier_control::{ExportSpec, ExportState};
 
-use super::books::{Fixture, name};
+use super::fixture::{Fixture, name};
 
 fn request(fixture: &Fixture, address: &str, insecure: bool) -> Request {
     let address = match address {

@@ -11,7 +11,7 @@ use voltier_control::{
 };
 
 use super::arrays::{on, over_r5, r5};
-use super::books::{Fixture, name};
+use super::fixture::{Fixture, name};
 
 const WAIT: Duration = Duration::from_secs(30);
 

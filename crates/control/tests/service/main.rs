@@ -3,6 +3,7 @@
 mod arrays;
 mod books;
 mod exports;
+mod fixture;
 mod late;
 mod spare_pools;
 mod stops;

@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use super::books::Fixture;
+use super::fixture::Fixture;
 use voltier_control::protocol::{ArrayRequest, MemberName, NewArray, Request, Response};
 use voltier_control::{ArrayName, PoolStatus, RegisteredArray, Registry};
 

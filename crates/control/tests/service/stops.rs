@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use voltier_cache::Mode;
 
-use super::books::{Fixture, name};
+use super::fixture::{Fixture, name};
 use super::late::now;
 use voltier_control::engine::CacheLabel;
 use voltier_control::protocol::{Request, Response};

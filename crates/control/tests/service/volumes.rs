@@ -4,7 +4,7 @@ use std::fs::File;
 
 use voltier_cache::Mode;
 
-use super::books::{Fixture, name};
+use super::fixture::{Fixture, name};
 use voltier_control::protocol::{ArrayRequest, JobState, NewCache, Request, Response};
 use voltier_control::{
     ByteRange, CacheRecord, Desired, DeviceSpec, ExportSpec, Identity, Settings, VolumeName,

@@ -137,7 +137,7 @@ impl Fio {
 /// The end of a command line of fio.
 #[derive(Debug)]
 pub struct Ran {
-    /// What each group of jobs measured.
+    /// The outcome of each group of jobs.
     pub outcomes: Vec<Outcome>,
     /// Whether the user cut it short.
     pub was_cut: bool,

@@ -1,7 +1,7 @@
 //! The differences of a run of the plan `pts` from the SNIA standard.
 //!
-//! What the plan never does as the standard has it comes first, then what the settings change, then
-//! what was found on the targets.
+//! The differences that every run of the plan has come first, then those that the settings make, then
+//! those that were found on the targets.
 
 use voltier_results::result::{Role, Run, Status, Test};
 
@@ -58,7 +58,7 @@ fn settings(pts: &Pts) -> Vec<String> {
     found
 }
 
-/// What the targets are, and could not do.
+/// The differences that the targets make: by what they are, and could not do.
 fn targets(run: &Run) -> Vec<String> {
     let mut found = Vec::new();
     for target in &run.manifest.targets {

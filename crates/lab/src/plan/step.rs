@@ -80,7 +80,7 @@ pub struct Tracked {
 pub struct Planned {
     /// The place of the point in the plan; the round is filled in when it is measured.
     pub axes: Axes,
-    /// What the point is for.
+    /// The role of the point: what it is for.
     pub role: Role,
     /// The work of the point.
     pub work: Work,

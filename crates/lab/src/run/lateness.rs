@@ -32,7 +32,7 @@ pub(super) struct Ended {
     pub at_ns: u64,
     /// Whether it wrote.
     pub is_write: bool,
-    /// Its bytes.
+    /// The request's bytes.
     pub bytes: u64,
 }
 

@@ -195,8 +195,8 @@ pub(super) fn file_name(id: &str, more: &str) -> String {
     format!("{}{more}", id.replace('/', ",")).chars().map(plain).collect()
 }
 
-/// The begin of a burst after one that began at `begin_ms` and was busy so long: fio needs about the
-/// same time for every start, so that the target rests as long as it should.
+/// The begin of a burst after one that began at `begin_ms` and was busy so long. fio needs about the
+/// same time for every start. So the target rests as long as it should.
 fn next_burst_ms(begin_ms: u64, busy_ms: u64, idle: Duration) -> u64 {
     begin_ms + busy_ms + idle.as_millis() as u64
 }
@@ -269,8 +269,8 @@ mod tests {
 
     #[test]
     fn the_start_of_fio_is_a_part_of_the_pause() {
-        // fio was started at 1,000 ms, did requests for 5 s and has 5 s of rest: whether its start and
-        // its end took 10 ms or 900, the next start is due at 11,000 ms.
+        // fio was started at 1,000 ms, did requests for 5 s and has 5 s of rest. The start and the end of
+        // fio may take 10 ms or 900: the next start is due at 11,000 ms.
         assert_eq!(next_burst_ms(1000, 5000, Duration::from_secs(5)), 11_000);
     }
 

@@ -9,12 +9,12 @@ use super::target::Target;
 use crate::thread_load::TICK;
 use voltier_control::VolumeStatus;
 
-/// What is known of the load generator of a point.
+/// The known figures of the load generator of a point.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Used {
     /// Requests that it made.
     pub requests: u64,
-    /// Its processor time, microseconds.
+    /// The generator's processor time, microseconds.
     pub process_us: f64,
     /// As [`CpuCost::busiest_thread_percent`].
     pub busiest_thread_percent: Option<f64>,

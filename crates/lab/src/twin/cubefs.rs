@@ -140,8 +140,8 @@ pub(super) fn run(extent: Extent) -> Report {
         }
     }
     Report {
-        title: "CubeFS: clients x processes on ten storage nodes, three replicas, 10 Gb/s (tests the model of \
-                the network; nothing is won or lost)"
+        title: "CubeFS: clients x processes on ten storage nodes, three replicas, 10 Gb/s (tests the model \
+                of the network; nothing is won or lost)"
             .into(),
         rows,
         notes: notes(),

@@ -1,7 +1,7 @@
 //! RAIDIX ERA: RAID 6 over twelve D3700, seven block sizes by seven mixtures.
 //!
 //! Held to the share of the hardware that ERA reaches, with the consistency that an array has when its
-//! user names none. The hardware is twelve times the single drive: the published run of twelve raw
+//! user names none. The hardware is twelve times the single drive. The published run of twelve raw
 //! drives exceeds that (anomaly R2) and disagrees with the document's own conclusion (R1). The bound
 //! is what parity in place allows, where data and parity of every small write are read and written,
 //! whoever writes them. ERA is beyond it in many cells: that explains a loss and excuses none.

@@ -5,8 +5,8 @@
 //! - Kleinrock's power: the load at which X / R is greatest
 //! - diminishing returns: the first load after which doubling it gains less than 10 %
 //!
-//! Gains are told for a doubling of the load, however narrow the steps of the ladder are: on Orion's
-//! ladder from 1 to 20 the last step of a device that scales linearly gains 5 %.
+//! Gains are told for a doubling of the load, however narrow the steps of the ladder are. Orion's ladder
+//! goes from 1 to 20: its last step gains 5 % on a device that scales linearly.
 
 use serde::Serialize;
 

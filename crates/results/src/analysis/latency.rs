@@ -12,8 +12,8 @@ fn is_used(flow: &&Flow) -> bool {
     flow.requests > 0 || flow.iops > 0.0
 }
 
-/// All latencies of some flows together; `None` when one that has figures has no histogram, for
-/// then a part would be passed off as the whole.
+/// All latencies of some flows together; `None` when one that has figures has no histogram. The others
+/// would be a part that is passed off as the whole.
 pub fn merged<'a>(flows: impl IntoIterator<Item = &'a Flow>) -> Option<Histogram> {
     let mut merged = None::<Histogram>;
     for flow in flows.into_iter().filter(is_used) {

@@ -91,7 +91,7 @@ fn of_point(facts: &Facts<'_>, point: &Point) -> Vec<LimitVerdict> {
     found
 }
 
-/// What the link of a target carries, bytes of payload a second; `None` where its facts do not tell.
+/// The rate that the link of a target carries, bytes of payload a second; `None` where its facts do not tell.
 pub fn link_rate(run: &Run, target: &str) -> Option<f64> {
     Facts::new(run).link_rate(target)
 }

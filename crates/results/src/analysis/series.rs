@@ -67,8 +67,8 @@ pub(crate) fn bandwidth(point: &Point) -> Option<f64> {
     if counted { point.bytes_per_second() } else { by_requests.or(point.bytes_per_second()) }
 }
 
-/// Requests in flight that the plan asks for: depth x jobs x clients, or Orion's small ones and large
-/// ones, of which a stream has several.
+/// Requests in flight that the plan asks for: depth x jobs x clients, or Orion's small and large ones. A
+/// stream of Orion has several large ones.
 pub fn outstanding(axes: &Axes) -> Option<f64> {
     if axes.small.is_some() || axes.large.is_some() {
         let large = f64::from(axes.large.unwrap_or(0)) * f64::from(axes.stream_depth.unwrap_or(1));

@@ -10,8 +10,8 @@ pub fn mean(values: &[f64]) -> Option<f64> {
 /// The figure of each repeat, and the figure of all repeats together.
 ///
 /// Of a rate, or a mean, the figure of all is the mean. Of a percentile it is the percentile of the
-/// requests of all repeats, and its error is known from how far the repeats lie from it (the method
-/// of sectioning).
+/// requests of all repeats. The distance of the repeats from that percentile tells its error (the
+/// method of sectioning).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Repeats {
     /// The figure of each repeat.

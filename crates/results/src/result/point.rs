@@ -212,7 +212,7 @@ pub struct Point {
     pub id: String,
     /// Place in the plan.
     pub axes: Axes,
-    /// What the point is for.
+    /// The role of the point: what it is for.
     #[serde(default, skip_serializing_if = "Role::is_measured")]
     pub role: Role,
     /// The test of the standard that the point belongs to.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// It has a figure that the plan asks for.
+    /// The point has a figure that the plan asks for.
     #[default]
     Measured,
     /// The target forgets what it held.

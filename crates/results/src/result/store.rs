@@ -124,8 +124,8 @@ impl Run {
         self.rounds.iter().find(|rounds| rounds.name == *name)
     }
 
-    /// Whether points were measured in rounds of which the file does not say what was tracked and
-    /// which count: those of format 1, and of other programs.
+    /// Whether points were measured in rounds that the file does not explain: what was tracked, and
+    /// which rounds count. Files of format 1, and of other programs, lack that.
     pub fn lacks_rounds(&self) -> bool {
         self.points.iter().any(|point| point.axes.round.is_some() && point.rounds.is_none())
     }
@@ -292,7 +292,10 @@ mod tests {
 
         let text = std::fs::read_to_string(&path).unwrap();
         let manifest = text.lines().next().unwrap().replace("\"format\":2", "\"format\":1");
-        let old = r#"{"record":"point","id":"a","axes":{"target":"ssd","phase":"iops","round":1},"status":{"state":"ok"},"started_unix_ms":1}"#;
+        let old = concat!(
+            r#"{"record":"point","id":"a","axes":{"target":"ssd","phase":"iops","round":1},"#,
+            r#""status":{"state":"ok"},"started_unix_ms":1}"#
+        );
         std::fs::write(&path, format!("{manifest}\n{old}\n")).unwrap();
         let run = Run::read(&path).unwrap();
         assert_eq!((run.points.len(), run.lacks_rounds()), (1, true));

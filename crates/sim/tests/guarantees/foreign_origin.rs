@@ -1,5 +1,5 @@
-//! Goal: guarantee 6 after a crash. An origin that is another drive, or was changed, meets no dirty line, and
-//! an origin that rots or cannot be read in places is no other drive. Method: a cache with clean and dirty
+//! Goal: guarantee 6 after a crash. An origin that is another drive, or was changed, meets no dirty line. An
+//! origin that rots or cannot be read in places is no other drive. Method: a cache with clean and dirty
 //! lines, killed; then one change of the origin's medium.
 
 use voltier_block::SectorRange;

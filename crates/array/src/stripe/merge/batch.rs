@@ -11,7 +11,7 @@ use crate::geometry::numbers::StripeNumber;
 use crate::stripe::new_data::{NewData, SmallWrite};
 
 /// Parts of neighbouring chunks share one change of parity up to this distance between their
-/// offsets: reading and writing 32 KiB in vain costs less than further I/Os.
+/// offsets. To read and write 32 KiB in vain costs less than further I/Os.
 const GAP_SECTORS_MAX: u64 = 64;
 
 /// The writes that have come so far.
@@ -138,8 +138,8 @@ fn cover(covered: &mut Vec<Span>, mut span: Span) {
 /// Part of a slot, with its number in the order of arrival.
 type Numbered = (usize, NewData);
 
-/// The writes of these parts, which came in this order: lists in which every slot has one part, and
-/// whose parts are near each other on their members.
+/// The writes of these parts, which came in this order. In each list every slot has one part, and the
+/// parts are near each other on their members.
 ///
 /// No part bridges a gap, for what is there is not known; and a member has one write of a transaction of
 /// the journal.

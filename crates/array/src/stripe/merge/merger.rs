@@ -1,11 +1,12 @@
 //! The merger knows which writes follow one another, and how long they wait for those behind them.
 //!
-//! A *stream* is a place up to which somebody has written. A write there next belongs to the stream.
-//! Two things are known of each stream: how many of its writes are under way, and how many there were
-//! at once of late, its *depth*. A client that keeps so many under way answers the end of some with as
-//! many new ones. So adaptive merging holds writes while others of their stream run, which will bring
-//! more. Then merging holds them until all are there or none has come for a while. The depth learns
-//! from a wait that found fewer. A stream with one write at a time has the depth one, and never waits.
+//! A *stream* is a place up to which somebody has written. A write there next belongs to the stream. The
+//! merger knows two numbers of each stream. One is how many of its writes are under way. The other is how
+//! many there were at once of late, its *depth*. A client that keeps so many under way answers the end of
+//! some with as many new ones. So adaptive merging holds writes while others of their stream run, which
+//! will bring more. Then merging holds them until all are there or none has come for a while. The depth
+//! learns from a wait that found fewer. A stream with one write at a time has the depth one, and never
+//! waits.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;

@@ -1,4 +1,4 @@
-//! Sections that lie over what they are moved to: every member keeps what it will have of them, in an area
+//! Sections that lie over what they are moved to. Every member keeps what it will have of them, in an area
 //! of its own, until that is in place. Tables in `docs/formats/array.md`.
 
 use std::rc::Rc;

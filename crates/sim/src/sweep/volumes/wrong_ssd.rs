@@ -117,7 +117,7 @@ fn can_tell_origins(
     })
 }
 
-/// What a crash left, with drives that are not the ones of the record.
+/// The content that a crash left, with drives that are not the ones of the record.
 fn drives_of(
     wrong_ssd: WrongSsd,
     plan: &Plan,

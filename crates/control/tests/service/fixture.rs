@@ -1,0 +1,135 @@
+//! A service over the [`BookEngine`], with the files that stand for drives and the state folder.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use voltier_cache::Mode;
+
+use super::books::{BookEngine, Books};
+use voltier_control::engine::MemberLabel;
+use voltier_control::protocol::{JobStatus, NewCache, Request, Response};
+use voltier_control::safety::Machine;
+use voltier_control::{DeviceSpec, Registry, Service, Settings, VolumeName, VolumeStatus};
+
+pub(super) struct Fixture {
+    dir: tempfile::TempDir,
+    pub(super) engine: BookEngine,
+    pub(super) service: Service<BookEngine>,
+}
+
+impl Fixture {
+    pub(super) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["hdd", "ssd", "ssd2", "d1", "d2", "d3", "d4", "d5", "d6", "d7", "d8"] {
+            File::create(dir.path().join(name)).unwrap().set_len(1 << 20).unwrap();
+        }
+        let engine = BookEngine::default();
+        let service = load(dir.path(), &engine);
+        Self { dir, engine, service }
+    }
+
+    /// Ends this daemon, with or without a word, and starts the next, which waits for nothing.
+    pub(super) fn restart(&mut self, clean: bool) {
+        self.restart_and_wait(clean, Duration::ZERO);
+    }
+
+    /// The same, and the next one waits for what is missing.
+    pub(super) fn restart_and_wait(&mut self, clean: bool, device_wait: Duration) {
+        if clean {
+            self.service.stop();
+        }
+        let labels = std::mem::take(&mut self.engine.books().labels);
+        let spare_labels = std::mem::take(&mut self.engine.books().spare_labels);
+        let silent = std::mem::take(&mut self.engine.books().silent);
+        let Books { takes_no_writes, exports_fail, comes_back_dirty, .. } = *self.engine.books();
+        self.engine = BookEngine::default();
+        self.steer(|books| {
+            (books.labels, books.spare_labels, books.silent) = (labels, spare_labels, silent);
+            (books.takes_no_writes, books.exports_fail) = (takes_no_writes, exports_fail);
+            books.comes_back_dirty = comes_back_dirty;
+        });
+        self.service = load(self.dir.path(), &self.engine);
+        self.service.start(false, device_wait);
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The registry on disk, as the next daemon would load it.
+    pub(super) fn registry(&self) -> Registry {
+        Registry::load(self.dir.path()).unwrap()
+    }
+
+    pub(super) fn state_dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(super) fn device(&self, name: &str) -> DeviceSpec {
+        DeviceSpec::Path(self.path(name))
+    }
+
+    pub(super) fn cache(&self, ssd: &str, mode: Mode) -> NewCache {
+        let settings = Settings { mode, ..Settings::default() };
+        NewCache { device: self.device(ssd), settings, force: false }
+    }
+
+    pub(super) fn create(&mut self, mode: Mode) -> Response {
+        let cache = Some(self.cache("ssd", mode));
+        self.service.handle(Request::Create { name: name(), origin: self.device("hdd"), cache })
+    }
+
+    pub(super) fn error(&mut self, request: Request) -> String {
+        match self.service.handle(request) {
+            Response::Error { error } => error.message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn job(&mut self, request: Request) -> JobStatus {
+        match self.service.handle(request) {
+            Response::Job { job } => job,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn state(&mut self) -> VolumeStatus {
+        match self.service.handle(Request::Show { name: Some(name()) }) {
+            Response::Volume { volume } => *volume,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn steer(&self, change: impl FnOnce(&mut Books)) {
+        change(&mut self.engine.books());
+    }
+
+    /// Another drive is where this one was: the books know no labels but by their places.
+    pub(super) fn take_label(&self, drive: &str) -> MemberLabel {
+        self.engine.books().labels.remove(&self.path(drive)).unwrap()
+    }
+
+    pub(super) fn put_label(&self, drive: &str, label: MemberLabel) {
+        self.engine.books().labels.insert(self.path(drive), label);
+    }
+
+    /// Another program has this drive until the answer is dropped.
+    pub(super) fn keep_busy(&self, drive: &str) -> File {
+        let file = File::open(self.path(drive)).unwrap();
+        file.try_lock().unwrap();
+        file
+    }
+
+    pub(super) fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.engine.books().calls)
+    }
+}
+
+fn load(dir: &Path, engine: &BookEngine) -> Service<BookEngine> {
+    Service::new(engine.clone(), Registry::load(dir).unwrap(), Machine::real())
+}
+
+pub(super) fn name() -> VolumeName {
+    "v".parse().unwrap()
+}
