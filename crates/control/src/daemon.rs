@@ -58,9 +58,6 @@ pub fn run_daemon<E: Engine + Send>(
     if options.background {
         leave_the_terminal();
     }
-    if !missing.is_empty() {
-        tracing::info!("the kernel does not grant {}", missing.join(", "));
-    }
     let registry = Registry::load(state.path())?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| ControlError::io("taking signals", &error))?;
@@ -79,6 +76,9 @@ pub fn run_daemon<E: Engine + Send>(
         service.start(lock.after_crash(), options.device_wait);
     }
     spawn("watch", &shared, |shared| shared.watch())?;
+    if !missing.is_empty() {
+        tracing::info!("the kernel does not grant {}", missing.join(", "));
+    }
     tracing::info!("serving {} on {cores} core(s)", state.path().display());
     for signal in signals.forever() {
         if signal != SIGHUP || !options.background {
