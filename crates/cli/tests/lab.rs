@@ -194,7 +194,7 @@ fn pts_goes_through_all_its_tests() {
 #[test]
 fn write_saturation_ends_within_a_sample_of_four_capacities() {
     let instance = Instance::new();
-    let more = "--target model:ssd-pcie --size 64M --seconds 0.02 --set tests=[\"wsat\"] \
+    let more = "--target model:ssd-pcie --size 64M --seconds 0.05 --set tests=[\"wsat\"] \
                 --set samples=30 --set wsat_samples=300";
     let points = measured(&instance, "pts", more);
     let written: Vec<u64> = of_phase(&points, "wsat")
