@@ -80,6 +80,8 @@ pub(crate) struct Replacements<D> {
     closing: Closing,
     spares: RefCell<Spares<D>>,
     is_using_spares: Cell<bool>,
+    /// The place for which a spare has left the queue, until the spare is in it or is refused.
+    place_of_spare: Cell<Option<MemberIndex>>,
 }
 
 impl<D: BlockDevice> Replacements<D> {
@@ -104,6 +106,7 @@ impl<D: BlockDevice> Replacements<D> {
             closing: closing.clone(),
             spares: RefCell::new(spares),
             is_using_spares: Cell::new(false),
+            place_of_spare: Cell::new(None),
         })
     }
 
@@ -299,9 +302,13 @@ impl<D: BlockDevice> Replacements<D> {
         while let Some(member) = self.place_for_spare() {
             let spare = self.spares.borrow_mut().pop_front();
             let Some(Spare { device, uuid }) = spare else { return };
-            let Err(error) = self.replace(member, device.clone(), uuid).await else { continue };
+            self.place_of_spare.set(Some(member));
+            let placed = self.replace(member, device.clone(), uuid).await;
+            self.place_of_spare.set(None);
+            let Err(error) = placed else { continue };
             if is_about_device(&error) {
-                // One that does not serve is no spare any more; the next one may.
+                // One that does not serve is no spare any more. The next one may, or one of a pool.
+                self.members.health().tell();
                 continue;
             }
             self.spares.borrow_mut().push_front(Spare { device, uuid });
@@ -361,9 +368,10 @@ impl<D: BlockDevice> Replacements<D> {
         Ok(self.check_device(device, &[0; 16])?)
     }
 
-    /// Lost members that can be rebuilt and for which no spare waits.
+    /// Lost members that can be rebuilt, and for which no spare waits or is on its way.
     pub(crate) fn spares_wanted(&self) -> usize {
-        self.places().count().saturating_sub(self.spare_count())
+        let has_no_spare = |member: &MemberIndex| self.place_of_spare.get() != Some(*member);
+        self.places().filter(has_no_spare).count().saturating_sub(self.spare_count())
     }
 
     /// How many spares wait.

@@ -285,6 +285,31 @@ fn a_spare_waits_on_when_another_device_takes_the_place_first() {
 }
 
 #[test]
+fn a_lost_member_wants_one_spare_and_no_second_one_while_that_is_on_its_way() {
+    with_drives(6, |world| async move {
+        let array = made(&world, Level::Raid5, 4, Consistency::Bitmap).await;
+        array.fail(2).expect("one may go");
+        assert_eq!(array.spares_wanted(), 1);
+        world.drives[4].set_hung(true);
+        array.add_spare(world.drives[4].clone(), NEW).expect("it suits");
+        // The spare has left the queue, and its label is not read yet.
+        world.handle.sleep(SECOND_NS).await;
+        let status = array.status().expect("it has one");
+        assert_eq!((status.spares, status.members[2].state), (0, MemberState::Lost));
+        assert_eq!(array.spares_wanted(), 0);
+        world.drives[4].set_hung(false);
+        world.drives[4].is_gone.set(true);
+        world.handle.sleep(SECOND_NS).await;
+        assert_eq!(array.spares_wanted(), 1, "the spare does not serve");
+        array.add_spare(world.drives[5].clone(), [78; 16]).expect("it suits");
+        world.handle.sleep(SECOND_NS).await;
+        array.ended(BackgroundTask::Rebuild).await;
+        assert_eq!((array.spares_wanted(), array.is_online(2)), (0, true));
+        array.stop().await.expect("stop");
+    });
+}
+
+#[test]
 fn a_member_in_service_is_replaced_without_being_degraded_for_a_moment() {
     for level in [Level::Raid0, Level::Raid1, Level::Raid5] {
         with_drives(5, move |world| async move {
