@@ -554,5 +554,5 @@ fn an_origin_is_taken_while_the_volume_goes_on_waiting_for_its_ssd() {
     fixture.bring_back("ssd");
     assert_eq!(fixture.look(begun, 11), None);
     assert_eq!(fixture.state().state, VolumeState::Running);
-    assert_eq!(fixture.calls(), ["open Load"]);
+    assert_eq!(fixture.calls(), ["open Adopt"], "the consent holds until then");
 }

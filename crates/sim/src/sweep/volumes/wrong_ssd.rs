@@ -150,6 +150,10 @@ pub(super) fn replace_the_ssd(
 ) -> u64 {
     let registry = crash.left.daemon.registry();
     let volume = registry.find(&name());
+    if volume.is_some_and(|volume| volume.desired == Desired::Stopped) {
+        // Nothing is opened before a start by name.
+        return 0;
+    }
     // A start of a volume that leaves goes on with that: `recover` sees to it.
     let is_serving = volume.is_some_and(|volume| volume.desired == Desired::Serving);
     let record = volume.and_then(|record| record.cache.clone());
