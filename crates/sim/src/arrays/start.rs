@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use voltier_array::{ArrayError, AssembleOptions, AssembleReport, MetadataError};
-use voltier_block::Prng;
+use voltier_array::{ArrayError, AssembleOptions, AssembleReport, DeviceError, MetadataError};
+use voltier_block::{BlockDevice, Nanos, Prng};
 
 use crate::arrays::checks::{check_all, check_members};
 use crate::arrays::fixture::ArrayFixture;
@@ -12,6 +12,9 @@ use crate::arrays::sets::{DriveSet, MemberSet};
 use crate::arrays::trial::Trial;
 use crate::disk::SimDisk;
 use crate::fault::FaultKind;
+
+/// How often a drive with requests of before is looked at.
+const DRAIN_LOOK_NS: Nanos = 1_000_000;
 
 /// Starts the array as a trial says; none if it is refused, as it may be.
 pub(crate) async fn start(
@@ -41,6 +44,9 @@ pub(crate) async fn start(
         fixture.world.ledger().count(|counts| counts.refused += 1);
         match refused {
             _ if !fixture.is_made() => return None,
+            MetadataError::Device { device, error: DeviceError::Undrained } => {
+                await_drained(fixture, order[device]).await;
+            }
             // The caller has to know which drives the array went on with.
             MetadataError::Diverged { .. } | MetadataError::Contradiction { .. }
                 if !older.is_empty() =>
@@ -65,6 +71,15 @@ pub(crate) async fn start(
             }
             refused => panic!("the array does not come back: {refused}"),
         }
+    }
+}
+
+/// Waits for a drive that is refused because it has not ended requests of before, until it has.
+async fn await_drained(fixture: &ArrayFixture, drive: usize) {
+    let disk = &fixture.disks[drive];
+    assert!(disk.under_way().count() > 0, "drive {drive} is refused, and has no requests");
+    while disk.under_way().count() > 0 {
+        fixture.world.handle().sleep(DRAIN_LOOK_NS).await;
     }
 }
 
