@@ -81,7 +81,7 @@ impl Worlds {
 
     fn seeds(self) -> u64 {
         match self {
-            Self::Pinned => 200,
+            Self::Pinned => 400,
             Self::Spikes | Self::Stripes | Self::Swarm => 60,
             Self::WriteBack
             | Self::Small
@@ -89,7 +89,8 @@ impl Worlds {
             | Self::LongLog
             | Self::Mixed
             | Self::Past => 2,
-            Self::Crowd | Self::Congested | Self::Busy => 4,
+            Self::Congested => 4,
+            Self::Crowd | Self::Busy => 24,
             Self::BitRot | Self::Ordered | Self::FailedFlush => 12,
             Self::Evacuation => 24,
         }
