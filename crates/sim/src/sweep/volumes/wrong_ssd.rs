@@ -56,7 +56,7 @@ impl WrongSsd {
             WrongSsd::Swapped => "",
             WrongSsd::SwappedUnknown => "its origin",
             WrongSsd::OtherHdd => "another drive",
-            WrongSsd::OtherHddUnknown => "or was changed",
+            WrongSsd::OtherHddUnknown => "was changed",
         }
     }
 
