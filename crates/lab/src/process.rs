@@ -153,7 +153,7 @@ pub fn run(
 }
 
 /// [`run`], but a user's stop reaches the program as Ctrl-C does, and what it says then is kept. Also
-/// tells how busy the busiest of its threads was, as [`ThreadLoad::busiest_percent`].
+/// tells how busy the busiest of its threads was, as a percentage of one processor.
 ///
 /// # Errors
 /// As [`Running::start`] and [`Running::wait_gently`].
