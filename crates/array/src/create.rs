@@ -16,8 +16,8 @@ use crate::format::consistency::Consistency;
 use crate::format::member_layout::{MAP_START_BYTES, MemberLayout};
 use crate::format::region_map::{MAP_BLOCK_BYTES, RegionMap};
 use crate::format::superblock::{
-    ArrayRecord, JournalRecord, JournalState, MEMBERS_MAX, MemberRecord, MemberState, Superblock,
-    Usage, is_name,
+    ArrayRecord, JournalDeviceRecord, JournalState, MEMBERS_MAX, MemberRecord, MemberState,
+    Superblock, Usage, is_name,
 };
 use crate::foundation::Foundation;
 use crate::generation::Generation;
@@ -127,7 +127,7 @@ pub(crate) async fn create<D: BlockDevice>(
         Some((device, uuid)) => {
             let label = label_for(&record, &device, uuid, block_bytes.unwrap_or(0))?;
             let (state, since_event) = (JournalState::InService, 1);
-            record.journal_device = Some(JournalRecord { uuid, state, since_event });
+            record.journal_device = Some(JournalDeviceRecord { uuid, state, since_event });
             let io = |error| ArrayError::from(JournalError::Device(error));
             write_label(&device, &label).await.map_err(io)?;
             Some((device, label))

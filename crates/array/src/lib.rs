@@ -106,7 +106,7 @@ pub use format::member_layout::{
 pub use format::reshape_record::ReshapeRecord;
 pub use format::spare_label::{SPARE_MAGIC, SpareLabel};
 pub use format::superblock::{
-    ArrayRecord, JournalRecord, JournalState, MEMBERS_MAX, MemberRecord, MemberState,
+    ArrayRecord, JournalDeviceRecord, JournalState, MEMBERS_MAX, MemberRecord, MemberState,
     NAME_BYTES_MAX, SUPERBLOCK_MAGIC, SUPERBLOCK_VERSION, Superblock, Usage,
 };
 pub use geometry::chunks::{Geometry, MemberPlace, Part, Span, VolumePlace};

@@ -3,7 +3,7 @@
 use voltier_block::{BlockDevice, Nanos, SECTOR_BYTES};
 
 use crate::format::consistency::Consistency;
-use crate::format::superblock::{JournalRecord, MemberState, Usage};
+use crate::format::superblock::{JournalDeviceRecord, MemberState, Usage};
 use crate::generation::Generation;
 use crate::geometry::level::Level;
 use crate::geometry::numbers::MemberIndex;
@@ -56,7 +56,7 @@ pub struct ArrayStatus {
     /// All members, in the order of their numbers.
     pub members: Vec<MemberStatus>,
     /// The device that has the journal, or had it and was given up; none when it is on the members.
-    pub journal_device: Option<JournalRecord>,
+    pub journal_device: Option<JournalDeviceRecord>,
     /// Whether members are missing, or do not have everything yet.
     pub is_degraded: bool,
     /// Whether members do not answer and none of them is given up: requests wait for them.

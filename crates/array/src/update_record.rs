@@ -8,7 +8,7 @@ use voltier_ring::Handle;
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::format::superblock::{
-    ArrayRecord, JournalRecord, MemberRecord, MemberState, Superblock,
+    ArrayRecord, JournalDeviceRecord, MemberRecord, MemberState, Superblock,
 };
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::{MemberIndex, Region};
@@ -17,7 +17,7 @@ use crate::members::at_once::together;
 use crate::members::label_copies::{evict, write_superblock};
 use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
-use crate::membership::current::Membership;
+use crate::membership::current::{Membership, UpdateClaim};
 use crate::stripe::ground::Ground;
 use crate::stripe::stripes::Stripes;
 use crate::tasks::replace::Replacements;
@@ -92,18 +92,18 @@ impl<D: BlockDevice> UpdateRecord<D> {
 
     /// Has the news stored by a task of its own, if none is at it: it goes on when nobody waits.
     fn begin(self: &Rc<Self>) {
-        if self.membership.claim_update() {
+        if let Some(claim) = self.membership.claim_update() {
             let update = self.clone();
-            drop(self.handle.spawn(async move { update.store_news().await }));
+            drop(self.handle.spawn(async move { update.store_news(claim).await }));
         }
     }
 
-    async fn store_news(self: Rc<Self>) {
+    async fn store_news(self: Rc<Self>, claim: UpdateClaim) {
         while let Some(changes) = self.membership.news() {
             let result = self.update_record().await;
             self.membership.end_update(changes, result);
         }
-        self.membership.release_update();
+        drop(claim);
         self.members.health().tell();
         self.replacements.begin_to_use_spares();
     }
@@ -189,7 +189,7 @@ impl<D: BlockDevice> UpdateRecord<D> {
             return false;
         }
         let since_event = next.event;
-        let record = |(uuid, state)| JournalRecord { uuid, state, since_event };
+        let record = |(uuid, state)| JournalDeviceRecord { uuid, state, since_event };
         next.journal_device = journal.map(record);
         true
     }

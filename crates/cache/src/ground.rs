@@ -133,7 +133,7 @@ impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
                 self.ssd.write_again(error, async || set_bits().await).await?;
             }
         }
-        self.ssd.begin_generation(superblock).await
+        self.ssd.write_superblock_uncounted(superblock).await
     }
 
     /// The task that forms records.

@@ -99,7 +99,7 @@ impl JournalState {
 
 /// A device of its own for the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JournalRecord {
+pub struct JournalDeviceRecord {
     /// The device's uuid.
     pub uuid: [u8; 16],
     /// The device's state in the array.
@@ -147,7 +147,7 @@ pub struct ArrayRecord {
     /// All members, in the order of their numbers.
     pub members: Vec<MemberRecord>,
     /// The device that has the journal; none while it is on the members.
-    pub journal_device: Option<JournalRecord>,
+    pub journal_device: Option<JournalDeviceRecord>,
     /// Whether the parity of what is dirty may not match although there is a journal: it was started
     /// without its device.
     pub needs_resync: bool,
@@ -486,7 +486,7 @@ impl Raw {
     }
 
     /// The device that has the journal, and whether parity needs a resync nevertheless.
-    fn journal(&self) -> Option<(Option<JournalRecord>, bool)> {
+    fn journal(&self) -> Option<(Option<JournalDeviceRecord>, bool)> {
         if self.version.get() < 2 {
             return Some((None, false));
         }
@@ -503,7 +503,7 @@ impl Raw {
         let state = coded(&JournalState::ALL, self.journal_state)?;
         let uuid = self.journal_uuid;
         (since_event <= self.event.get())
-            .then_some((Some(JournalRecord { uuid, state, since_event }), needs_resync))
+            .then_some((Some(JournalDeviceRecord { uuid, state, since_event }), needs_resync))
     }
 
     /// Where a move to this geometry is; none inside if there is none.

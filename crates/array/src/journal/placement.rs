@@ -14,7 +14,7 @@ use crate::errors::journal::JournalError;
 use crate::format::journal_label::{JournalLabel, ring_place};
 use crate::format::journal_place::{JournalPlace, device_ring_sectors_min};
 use crate::format::journal_record::RingIndex;
-use crate::format::superblock::{ArrayRecord, JournalRecord, JournalState};
+use crate::format::superblock::{ArrayRecord, JournalDeviceRecord, JournalState};
 use crate::journal::ledger::Ledger;
 use crate::members::label_copies::write_label;
 use crate::members::member_set::MemberSet;
@@ -277,12 +277,12 @@ impl<D: BlockDevice> Placement<D> {
     }
 
     /// The state of the journal device now: also what is not on record yet.
-    pub(crate) fn record_now(&self) -> Option<JournalRecord> {
+    pub(crate) fn record_now(&self) -> Option<JournalDeviceRecord> {
         let (uuid, _) = self.identity()?;
         let is_in_use = self.home.borrow().device_in_use().is_some();
         let state = if is_in_use { JournalState::InService } else { JournalState::Lost };
         let on_record = self.membership.durable()?.record().journal_device;
         let since_event = on_record.filter(|it| it.uuid == uuid).map_or(0, |it| it.since_event);
-        Some(JournalRecord { uuid, state, since_event })
+        Some(JournalDeviceRecord { uuid, state, since_event })
     }
 }

@@ -22,6 +22,18 @@ use crate::members::member_set::MemberSet;
 /// Begins an update of the record, by a task of its own; false if the array is gone.
 pub(crate) type BeginUpdate = Rc<dyn Fn() -> bool>;
 
+/// The right to update the record. The drop of a claim gives the right back, also when its task ends early.
+pub(crate) struct UpdateClaim {
+    membership: Rc<Membership>,
+}
+
+impl Drop for UpdateClaim {
+    fn drop(&mut self) {
+        self.membership.is_updating.set(false);
+        self.membership.progress.notify();
+    }
+}
+
 /// The members of the array, and what else their record says of it. A bare array says nothing, and
 /// waits for nothing.
 pub(crate) struct Membership {
@@ -191,9 +203,10 @@ impl Membership {
         begin_update.is_some_and(|begin_update| begin_update())
     }
 
-    /// Takes the right to update the record; false if somebody has it.
-    pub(crate) fn claim_update(&self) -> bool {
-        self.is_durable() && !self.is_updating.replace(true)
+    /// Takes the right to update the record; none if somebody has it.
+    pub(crate) fn claim_update(self: &Rc<Self>) -> Option<UpdateClaim> {
+        let is_free = self.is_durable() && !self.is_updating.replace(true);
+        is_free.then(|| UpdateClaim { membership: self.clone() })
     }
 
     /// The changes that an update would make durable; none if there are none, or no update is possible.
@@ -208,12 +221,6 @@ impl Membership {
             Ok(()) => self.stored.set(changes),
             Err(error) => self.broken.set(Some(error)),
         }
-        self.progress.notify();
-    }
-
-    /// Gives the right to update back.
-    pub(crate) fn release_update(&self) {
-        self.is_updating.set(false);
         self.progress.notify();
     }
 

@@ -50,7 +50,7 @@ pub(crate) struct RegionJob<D> {
     pub(crate) targets: Vec<(MemberIndex, Rc<D>)>,
     /// How often members had come or gone when the job began.
     pub(crate) changes: u64,
-    pub(crate) error: Cell<Option<IoError>>,
+    error: Cell<Option<IoError>>,
     runs_left: Cell<usize>,
 }
 
@@ -64,6 +64,20 @@ impl<D> RegionJob<D> {
     ) -> Self {
         let (runs_left, error) = (Cell::new(0), Cell::new(None));
         Self { group, region, targets, changes, error, runs_left }
+    }
+
+    /// The last error of a run.
+    pub(crate) fn error(&self) -> Option<IoError> {
+        self.error.get()
+    }
+
+    /// Takes the outcome of a run; whether that was the last one.
+    fn end_run(&self, result: IoResult<()>) -> bool {
+        if let Err(error) = result {
+            self.error.set(Some(error));
+        }
+        self.runs_left.set(self.runs_left.get() - 1);
+        self.runs_left.get() == 0
     }
 }
 
@@ -307,11 +321,7 @@ impl<D: BlockDevice, W: Work<D> + 'static> Runner<D, W> {
 
     fn end_run(&self, run: &Run<D>, result: IoResult<()>) {
         let job = &run.job;
-        if let Err(error) = result {
-            job.error.set(Some(error));
-        }
-        job.runs_left.set(job.runs_left.get() - 1);
-        if job.runs_left.get() == 0 {
+        if job.end_run(result) {
             self.work.end_job(job, self.is_ending());
         }
     }

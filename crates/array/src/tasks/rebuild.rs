@@ -145,7 +145,7 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
     }
 
     fn end_job(&self, job: &RegionJob<D>, is_cancelled: bool) {
-        let error = job.error.get();
+        let error = job.error();
         for (member, device) in &job.targets {
             self.members[*member].with_missing(device, |missing| {
                 missing.under_way.remove(&job.region);

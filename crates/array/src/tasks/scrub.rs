@@ -192,13 +192,13 @@ impl<D: BlockDevice> Work<D> for Scrub<D> {
     }
 
     fn end_job(&self, job: &RegionJob<D>, is_cancelled: bool) {
-        let is_whole = job.error.get().is_none() && !is_cancelled;
+        let is_whole = job.error().is_none() && !is_cancelled;
         self.bitmap.end_check(job.group, job.region, is_whole);
         let bytes =
             self.bitmap.regions().sectors_of(job.region).bytes() * self.geometry.width() as u64;
         let mut found = self.found.borrow_mut();
         found.checked_bytes += bytes;
-        if job.error.get().is_some() {
+        if job.error().is_some() {
             found.skipped_bytes += bytes;
         }
     }

@@ -12,7 +12,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use voltier_block::{BlockDevice, IoError, IoResult};
+use voltier_block::{BlockDevice, IoError, IoResult, Nanos};
 use voltier_ring::{Handle, join_at_most};
 
 use crate::canary::{self, Canary};
@@ -69,6 +69,15 @@ pub(crate) struct Cleaner<S, O> {
     evacuation: RefCell<Evacuation>,
 }
 
+/// The next step of an evacuation.
+enum EvacuationStep {
+    Sweep,
+    /// Nothing for so long: what cannot be read now may be readable later.
+    Rest(Nanos),
+    /// The origin has all that can be read from the SSD.
+    End,
+}
+
 /// The progress of an evacuation, looked at after every sweep.
 #[derive(Default)]
 struct Evacuation {
@@ -84,29 +93,11 @@ struct Evacuation {
 }
 
 impl Evacuation {
-    /// Whether the origin has all that can be read from the SSD.
-    fn is_over<S: BlockDevice, O: BlockDevice>(&mut self, cleaner: &Cleaner<S, O>) -> bool {
-        let dirty = cleaner.map.get().index().dirty_lines();
-        if dirty == 0 {
-            self.is_complete = true;
-            return true;
-        }
-        let (sweeps, errors) = (cleaner.sweeps.get(), cleaner.destage_errors.get());
-        if sweeps == self.sweeps {
-            return false;
-        }
+    /// Takes what a sweep has left.
+    fn note_sweep(&mut self, sweeps: u64, errors: u64, dirty: u64) {
         let is_idle = (errors, dirty) == (self.errors, self.dirty);
         self.idle_sweeps = if is_idle { self.idle_sweeps + 1 } else { 0 };
         (self.sweeps, self.errors, self.dirty) = (sweeps, errors, dirty);
-        // A line that could not be read may be readable in the next sweep.
-        cleaner.damage.clear();
-        cleaner.ssd.forget_read_errors();
-        if self.stalls() && self.is_of_start {
-            cleaner.note_failure(true);
-            self.errors = cleaner.destage_errors.get();
-            return false;
-        }
-        self.stalls()
     }
 
     /// Whether no line that is left could be read for some time.
@@ -161,16 +152,16 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
                 return;
             }
             if self.health.is_evacuating() {
-                let sweeps = self.evacuation.borrow().sweeps;
-                if self.evacuation.borrow_mut().is_over(&self) {
-                    self.end_evacuation().await;
-                    continue;
-                }
-                let has_swept = self.evacuation.borrow().sweeps != sweeps;
-                let rest_ns = self.evacuation.borrow().rest_ns().filter(|_| has_swept);
-                if let Some(rest_ns) = rest_ns {
-                    self.rest_until(self.handle.now() + rest_ns, false).await;
-                    continue;
+                match self.next_evacuation_step() {
+                    EvacuationStep::Sweep => {}
+                    EvacuationStep::Rest(rest_ns) => {
+                        self.rest_until(self.handle.now() + rest_ns, false).await;
+                        continue;
+                    }
+                    EvacuationStep::End => {
+                        self.end_evacuation().await;
+                        continue;
+                    }
                 }
             }
             let share = match self.pace() {
@@ -203,6 +194,31 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
                 self.handle.yield_now().await;
             }
         }
+    }
+
+    /// The next step of an evacuation. After each sweep, lines that could not be read get another try.
+    fn next_evacuation_step(&self) -> EvacuationStep {
+        let dirty = self.map.get().index().dirty_lines();
+        let (sweeps, errors) = (self.sweeps.get(), self.destage_errors.get());
+        let mut evacuation = self.evacuation.borrow_mut();
+        if dirty == 0 {
+            evacuation.is_complete = true;
+            return EvacuationStep::End;
+        }
+        if sweeps == evacuation.sweeps {
+            return EvacuationStep::Sweep;
+        }
+        evacuation.note_sweep(sweeps, errors, dirty);
+        self.damage.clear();
+        self.ssd.forget_read_errors();
+        if evacuation.stalls() {
+            if !evacuation.is_of_start {
+                return EvacuationStep::End;
+            }
+            self.note_failure(true);
+            evacuation.errors = self.destage_errors.get();
+        }
+        evacuation.rest_ns().map_or(EvacuationStep::Sweep, EvacuationStep::Rest)
     }
 
     /// How hard to work: an evacuation waits for nobody.
@@ -389,11 +405,11 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             }
             add(&self.counters.destaged_lines, cleaned.len() as u64);
             if self.ssd.takes_writes() {
-                let number = self.log.queue_internal(cleaned);
+                let news = cleaned.into_iter().map(Change::Clean);
+                let number = self.log.queue_internal(news);
                 self.log.internal_acked(number).await?;
             } else {
-                let copies = cleaned.into_iter().filter_map(Change::into_clean_copy);
-                self.map.change().call_clean(copies);
+                self.map.change().call_clean(cleaned.into_iter());
             }
         }
         if let Some(error) = failed {

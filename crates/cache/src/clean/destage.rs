@@ -18,7 +18,7 @@ use crate::clean::stripes::{RUN_BYTES_MAX, Stripes};
 use crate::devices::origin::Origin;
 use crate::devices::ssd::Ssd;
 use crate::ground::Ground;
-use crate::log::change::Change;
+use crate::map::contents::CleanCopy;
 use crate::map::shared::Map;
 use crate::numbers::Line;
 
@@ -81,7 +81,7 @@ impl<S: BlockDevice, O: BlockDevice> Destager<S, O> {
     ///
     /// # Errors
     /// The origin's. Lines that are damaged on the SSD are left out and remembered.
-    pub(super) async fn destage_run(&self, run: Run) -> IoResult<Vec<Change>> {
+    pub(super) async fn destage_run(&self, run: Run) -> IoResult<Vec<CleanCopy>> {
         let Run { lines, whole } = run;
         let ends = (lines[0].line, lines[lines.len() - 1].line);
         let (first, last) =
@@ -105,13 +105,13 @@ impl<S: BlockDevice, O: BlockDevice> Destager<S, O> {
         for OriginWrite { range, pieces } in joined(writes) {
             self.origin.destage(range.start, Payload::Many(pieces)).await?;
         }
-        let news = |DirtyLine { of, mask, crc_bits, .. }: DirtyLine| Change::Clean {
+        let copy = |DirtyLine { of, mask, crc_bits, .. }: DirtyLine| CleanCopy {
             line: of.line,
             slot: of.slot,
             crc_bits,
             mask,
         };
-        Ok(lines.into_iter().map(news).collect())
+        Ok(lines.into_iter().map(copy).collect())
     }
 
     /// The writes that dirty lines need.

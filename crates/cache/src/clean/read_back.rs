@@ -7,7 +7,7 @@ use voltier_ring::join_all;
 
 use crate::clean::runs::Dirty;
 use crate::devices::ssd::Ssd;
-use crate::format::checksum::crc32c;
+use crate::format::checksum::{crc32c, kept_crc_bits};
 use crate::ground::Ground;
 use crate::log::damage::Damage;
 use crate::log::ordered::Version;
@@ -131,7 +131,7 @@ impl<S: BlockDevice> LineReader<S> {
         let line = Buf::new(self.map.geometry().line_bytes as usize);
         match self.ssd.read(at, line).await {
             Ok(data) if crc32c(&data) == version.crc => {
-                let (mask, crc_bits) = (version.mask, version.crc & 0xff_ffff);
+                let (mask, crc_bits) = (version.mask, kept_crc_bits(version.crc));
                 Some(DirtyLine { of, mask, crc_bits, data: data.freeze() })
             }
             _ => {

@@ -6,7 +6,7 @@
 use voltier_block::{BlockDevice, Buf, IoError, IoResult, Prng};
 use voltier_ring::join_all;
 
-use crate::format::checksum::crc32c;
+use crate::format::checksum::{crc32c, kept_crc_bits};
 use crate::format::geometry::Geometry;
 use crate::numbers::Line;
 
@@ -16,8 +16,6 @@ const SAMPLE_LINES: usize = 64;
 /// Differing lines that one rotten sector cannot explain. No crash leaves even one; where a single line
 /// was compared, that line decides.
 const DIFFERING_MIN: u32 = 2;
-/// The part of a checksum that the index keeps.
-const CRC_BITS: u32 = 0xff_ffff;
 /// The rank of lines of zeroes begins here: behind all others.
 const ZEROES: u64 = 1 << 63;
 
@@ -44,7 +42,7 @@ impl LineSample {
         Self {
             seed,
             lines_per_group: geometry.origin_lines().div_ceil(SAMPLE_LINES as u64),
-            zeroes_crc_bits: crc32c(&zeroes) & CRC_BITS,
+            zeroes_crc_bits: kept_crc_bits(crc32c(&zeroes)),
             groups: vec![Vec::new(); SAMPLE_LINES],
         }
     }
@@ -114,7 +112,7 @@ pub(crate) async fn compare<O: BlockDevice>(
             whole[..data.len()].copy_from_slice(&data);
             data = whole;
         }
-        IoResult::Ok(crc32c(&data) & CRC_BITS == crc_bits)
+        IoResult::Ok(kept_crc_bits(crc32c(&data)) == crc_bits)
     });
     let mut found = Comparison::default();
     for read in join_all(reads).await {
@@ -159,7 +157,7 @@ mod tests {
     fn lines_of_one_place_fill_a_sample_and_zeroes_come_last() {
         assert_eq!(sample_of((0..40).map(|line| (line, 7)), 1), (0..40).collect::<Vec<u64>>());
         assert_eq!(sample_of((0..5000).map(|line| (line, 7)), 1).len(), 64);
-        let zeroes = crc32c(&[0; 4096]) & CRC_BITS;
+        let zeroes = kept_crc_bits(crc32c(&[0; 4096]));
         let mixed = |line: u64| (line << 10, if line < 30 { 7 } else { zeroes });
         let picked = sample_of((0..1000).map(mixed), 1);
         assert_eq!(picked.len(), 64);

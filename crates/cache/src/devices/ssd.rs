@@ -229,7 +229,7 @@ impl<S: BlockDevice> Ssd<S> {
     /// # Errors
     /// The device's, of a write that was tried again or of a flush.
     pub(crate) async fn write_superblock(&self, superblock: Superblock) -> IoResult<()> {
-        self.begin_generation(superblock).await?;
+        self.write_superblock_uncounted(superblock).await?;
         add(&self.counters.ssd_written_bytes, 2 * 4096);
         Ok(())
     }
@@ -238,7 +238,7 @@ impl<S: BlockDevice> Ssd<S> {
     ///
     /// # Errors
     /// The device's, of a write that was tried again or of a flush.
-    pub(crate) async fn begin_generation(&self, superblock: Superblock) -> IoResult<()> {
+    pub(crate) async fn write_superblock_uncounted(&self, superblock: Superblock) -> IoResult<()> {
         for copy in 0..SUPERBLOCK_OFFSETS.len() {
             let write = || write_copy(&self.device, superblock, copy);
             if let Err(error) = write().await {

@@ -17,6 +17,11 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
+/// The bits of a line's CRC that the map and its checkpoint keep.
+pub(crate) const fn kept_crc_bits(crc: u32) -> u32 {
+    crc & 0xff_ffff
+}
+
 /// CRC-32C of a structure whose CRC field, at bytes `at..at + 4`, counts as zero.
 pub(crate) fn crc_without(bytes: &[u8], at: usize) -> u32 {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);

@@ -6,7 +6,7 @@ use std::task::Waker;
 use voltier_block::Bytes;
 
 use crate::map::contents::CleanCopy;
-use crate::numbers::{Line, Slot};
+use crate::numbers::Line;
 
 /// Where a line's data comes from; decides what happens when the line changed meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,22 +31,10 @@ pub(crate) enum Sender {
 pub(crate) enum Change {
     /// The line's data, one whole line; only the sectors of `mask` count if there is one.
     Data { line: Line, data: Bytes, mask: Option<u128>, source: Source },
-    /// The origin has the copy that was in `slot`, with this CRC and mask.
-    Clean { line: Line, slot: Slot, crc_bits: u32, mask: Option<u128> },
+    /// The origin has this copy.
+    Clean(CleanCopy),
     /// The line is not to be served from the cache any more.
     Drop { line: Line },
-}
-
-impl Change {
-    /// The copy that this change calls clean, for the map of a cache whose log has ended.
-    pub(crate) fn into_clean_copy(self) -> Option<CleanCopy> {
-        match self {
-            Self::Clean { line, slot, crc_bits, mask } => {
-                Some(CleanCopy { line, slot, crc_bits, mask })
-            }
-            Self::Data { .. } | Self::Drop { .. } => None,
-        }
-    }
 }
 
 /// The numbers of the last changes that records have taken, of both senders.

@@ -324,12 +324,11 @@ impl LogState {
             Change::Data { line, data, mask, source } => {
                 self.apply_data(line, data, mask, source, map, builder);
             }
-            Change::Clean { line, slot, crc_bits, mask } => {
+            Change::Clean(copy) => {
+                let line = copy.line;
                 let Some(newest) = map.index().lookup(line) else { return };
-                // A newer copy may be in the very same slot: the log has been around meanwhile.
-                let copy = (newest, map.index().crc_bits(newest), map.index().mask(newest));
-                let same = copy == (slot, crc_bits, mask) || canary::is(Canary::DirtyBitLost);
-                if same && map.index().is_dirty(newest) {
+                let is_lost = canary::is(Canary::DirtyBitLost) && map.index().is_dirty(newest);
+                if map.is_dirty_copy(&copy) || is_lost {
                     builder.add_effect(effect_on(map, line, Some(newest)));
                     map.set_clean(newest);
                     builder.note(ENTRY_CLEAN, line, newest);

@@ -31,6 +31,7 @@ pub(crate) struct Contents {
 }
 
 /// A copy of a line that the origin has: the one that was in `slot`, with this CRC and mask.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct CleanCopy {
     pub(crate) line: Line,
     pub(crate) slot: Slot,
@@ -142,14 +143,19 @@ impl Contents {
 
     /// The origin has these copies, and no log is to hear of it: its end was before.
     pub(crate) fn call_clean(&mut self, copies: impl Iterator<Item = CleanCopy>) {
-        for CleanCopy { line, slot, crc_bits, mask } in copies {
-            let index = &self.index;
-            let is_same = index.is_dirty_in(line, slot)
-                && (index.crc_bits(slot), index.mask(slot)) == (crc_bits, mask);
-            if is_same {
-                self.index.set_clean(slot);
+        for copy in copies {
+            if self.is_dirty_copy(&copy) {
+                self.index.set_clean(copy.slot);
             }
         }
+    }
+
+    /// Whether this copy is the newest of its line, and dirty. A newer copy may be in the very same slot:
+    /// the log has been around meanwhile.
+    pub(crate) fn is_dirty_copy(&self, copy: &CleanCopy) -> bool {
+        let CleanCopy { line, slot, crc_bits, mask } = *copy;
+        self.index.is_dirty_in(line, slot)
+            && (self.index.crc_bits(slot), self.index.mask(slot)) == (crc_bits, mask)
     }
 
     /// Whether the origin lacks the newest copy of this line.

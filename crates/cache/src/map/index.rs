@@ -8,6 +8,7 @@
 
 use voltier_block::Lba;
 
+use crate::format::checksum::kept_crc_bits;
 use crate::format::geometry::Geometry;
 use crate::map::table::Table;
 use crate::numbers::{Line, Segment, Slot};
@@ -154,7 +155,7 @@ impl Index {
 
     /// The part of the data's CRC-32C that is kept: its lower 24 bits.
     pub(crate) fn crc_bits(&self, slot: Slot) -> u32 {
-        (self.word(slot) >> CRC_SHIFT) as u32 & 0xff_ffff
+        kept_crc_bits((self.word(slot) >> CRC_SHIFT) as u32)
     }
 
     /// Where a slot's data is on the SSD.
@@ -182,7 +183,7 @@ impl Index {
         }
         let flag = |on: bool, bit: u64| if on { bit } else { 0 };
         let word = line.0 << LINE_SHIFT
-            | u64::from(placement.crc & 0xff_ffff) << CRC_SHIFT
+            | u64::from(kept_crc_bits(placement.crc)) << CRC_SHIFT
             | USED
             | flag(placement.dirty, DIRTY)
             | flag(placement.pending, PENDING)

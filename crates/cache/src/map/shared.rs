@@ -8,7 +8,7 @@ use voltier_block::Lba;
 use voltier_ring::Signal;
 
 use crate::canary::{self, Canary};
-use crate::format::checksum::crc32c;
+use crate::format::checksum::{crc32c, kept_crc_bits};
 use crate::format::geometry::Geometry;
 use crate::map::contents::Contents;
 use crate::numbers::{Line, Segment, Slot};
@@ -35,7 +35,7 @@ impl SlotCopy {
     /// Whether `data` is what was written to the slot.
     #[inline]
     pub(crate) fn holds(&self, data: &[u8]) -> bool {
-        crc32c(data) & 0xff_ffff == self.crc_bits || canary::is(Canary::DataChecksumIgnored)
+        kept_crc_bits(crc32c(data)) == self.crc_bits || canary::is(Canary::DataChecksumIgnored)
     }
 }
 

@@ -64,7 +64,7 @@ fn a_journal_device_makes_it_version_2_and_is_read_as_it_was_written() {
     for state in JournalState::ALL {
         for needs_resync in [false, true] {
             let mut superblock = superblock(Level::Raid6, 5, 16 << 10);
-            let device = JournalRecord { uuid: [9; 16], state, since_event: 70 };
+            let device = JournalDeviceRecord { uuid: [9; 16], state, since_event: 70 };
             superblock.array.journal_device = Some(device);
             superblock.array.needs_resync = needs_resync;
             let mut block = superblock.encode(1);

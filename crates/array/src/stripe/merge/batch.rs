@@ -40,16 +40,16 @@ pub(crate) struct Taken {
 
 /// Writes that wait for the same stripe.
 pub(crate) struct MergeBatch {
-    pub(crate) stream: usize,
-    pub(crate) stripe: StripeNumber,
+    stream: usize,
+    stripe: StripeNumber,
     /// The sectors of the stripe in the volume.
     sectors: SectorRange,
-    pub(crate) opened_ns: Nanos,
+    opened_ns: Nanos,
     content: RefCell<Content>,
     /// Nothing more will come: the stream is past the stripe.
-    pub(crate) is_passed: Cell<bool>,
+    is_passed: Cell<bool>,
     /// Something that it waits for has changed.
-    pub(crate) changed: Signal,
+    changed: Signal,
     result: Cell<Option<IoResult<()>>>,
     ended: Signal,
 }
@@ -81,6 +81,41 @@ impl MergeBatch {
         content.is_durable |= small.durability == Durability::Durable;
         content.joined_ns = now;
         content.arrived_ns += now - self.opened_ns;
+    }
+
+    /// The number of the stream to which the writes belong.
+    pub(crate) fn stream(&self) -> usize {
+        self.stream
+    }
+
+    pub(crate) fn stripe(&self) -> StripeNumber {
+        self.stripe
+    }
+
+    /// When the first write came.
+    pub(crate) fn opened_ns(&self) -> Nanos {
+        self.opened_ns
+    }
+
+    /// Nothing more will come, and the leader looks at the batch again.
+    pub(crate) fn pass(&self) {
+        self.is_passed.set(true);
+        self.changed.notify();
+    }
+
+    /// Whether nothing more will come.
+    pub(crate) fn is_passed(&self) -> bool {
+        self.is_passed.get()
+    }
+
+    /// Has the leader look at the batch again.
+    pub(crate) fn stir(&self) {
+        self.changed.notify();
+    }
+
+    /// Waits until the leader is to look at the batch again.
+    pub(crate) fn changed(&self) -> impl Future<Output = ()> + '_ {
+        self.changed.wait()
     }
 
     /// Whether all of the stripe is there.

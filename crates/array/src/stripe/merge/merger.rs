@@ -30,7 +30,7 @@ use crate::stripe::stripe_writer::StripeWriter;
 
 /// Waits until a batch has changed, or for a time.
 async fn change_or(handle: &Handle, batch: &MergeBatch, until_ns: Nanos) {
-    let mut change = pin!(batch.changed.wait());
+    let mut change = pin!(batch.changed());
     let mut alarm = pin!(handle.sleep_until(until_ns));
     poll_fn(|context| match change.as_mut().poll(context) {
         Poll::Ready(()) => Poll::Ready(()),
@@ -129,8 +129,8 @@ impl<D: BlockDevice> Merger<D> {
                 counts.merges += 1;
             }
         });
-        let result = self.write_batches(batch.stripe, taken.parts, taken.durability).await;
-        self.streams.ended(batch.stream, writes, || self.handle.now());
+        let result = self.write_batches(batch.stripe(), taken.parts, taken.durability).await;
+        self.streams.ended(batch.stream(), writes, || self.handle.now());
         batch.end(result);
         result
     }
@@ -207,7 +207,7 @@ impl Streams {
     pub(crate) fn set_policy(&self, policy: MergePolicy) {
         self.policy.set(policy);
         let state = self.state.borrow();
-        state.streams.iter().filter_map(|it| it.open.as_ref()).for_each(|it| it.changed.notify());
+        state.streams.iter().filter_map(|it| it.open.as_ref()).for_each(|it| it.stir());
     }
 
     /// The stream that a write goes on with, or begins: not further from its end than a stripe. None if
@@ -247,21 +247,20 @@ impl Streams {
         own.under_way += 1;
         own.depth = own.depth.max(own.under_way - gone);
         if let Some(open) = own.open.clone() {
-            if small.stripe < open.stripe {
+            if small.stripe < open.stripe() {
                 return Arrival::Alone(stream, small);
             }
-            if small.stripe == open.stripe {
+            if small.stripe == open.stripe() {
                 let now = now();
                 own.stirred_ns = now;
                 open.add(small, now);
                 if self.until(own, &open, now).is_none() {
-                    open.changed.notify();
+                    open.stir();
                 }
                 return Arrival::Waiter(open);
             }
             own.open = None;
-            open.is_passed.set(true);
-            open.changed.notify();
+            open.pass();
         }
         let waits = match self.policy.get().mode {
             MergeMode::Off => false,
@@ -285,15 +284,15 @@ impl Streams {
     /// Until when a batch waits, if nothing changes; none if it waits no longer.
     pub(crate) fn waits_until(&self, batch: &MergeBatch, now: Nanos) -> Option<Nanos> {
         let state = self.state.borrow();
-        self.until(&state.streams[batch.stream], batch, now)
+        self.until(&state.streams[batch.stream()], batch, now)
     }
 
     fn until(&self, stream: &Stream, batch: &MergeBatch, now: Nanos) -> Option<Nanos> {
         let MergePolicy { mode, wait_ns, max_ns } = self.policy.get();
-        if batch.is_full() || batch.is_passed.get() {
+        if batch.is_full() || batch.is_passed() {
             return None;
         }
-        let at_most = batch.opened_ns + max_ns;
+        let at_most = batch.opened_ns() + max_ns;
         let until = match mode {
             MergeMode::Off => return None,
             MergeMode::Always => at_most.min(batch.joined_ns() + wait_ns),
@@ -309,7 +308,7 @@ impl Streams {
     /// Takes a batch's writes to write them.
     pub(crate) fn close(&self, batch: &Rc<MergeBatch>, now: Nanos) -> Taken {
         let mut state = self.state.borrow_mut();
-        let own = &mut state.streams[batch.stream];
+        let own = &mut state.streams[batch.stream()];
         if own.open.as_ref().is_some_and(|open| Rc::ptr_eq(open, batch)) {
             if own.under_way == own.held() && !batch.is_full() {
                 // All that there are: no more have come.
@@ -327,7 +326,7 @@ impl Streams {
         own.under_way -= writes;
         if let Some(open) = own.open.as_ref().filter(|it| own.under_way == it.writes()) {
             own.stirred_ns = now();
-            open.changed.notify();
+            open.stir();
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::{FormatOptions, LineSize};
+use crate::map::contents::CleanCopy;
 use crate::policy::PolicyKind;
 
 #[test]
@@ -13,7 +14,7 @@ fn news_of_an_older_copy_does_not_make_a_newer_one_in_the_same_slot_clean() {
     let mut log = LogState::new(geometry.clone(), uuid, false);
     let (line, slot, crc, mask) = (Line(7), Slot(5), 0xaabb_ccdd, Some(0b11));
     map.put(Placement { line, slot, crc, dirty: true, mask, pending: false }, None);
-    let news = |crc_bits, mask| Change::Clean { line, slot, crc_bits, mask };
+    let news = |crc_bits, mask| Change::Clean(CleanCopy { line, slot, crc_bits, mask });
     let mut builder = Builder::new(&geometry, log.position);
     log.apply(news(0xbb_ccde, mask), &mut map, &mut builder);
     log.apply(news(0xbb_ccdd, Some(0b1)), &mut map, &mut builder);
@@ -96,7 +97,7 @@ fn a_log_that_ends_undoes_what_it_has_not_acknowledged() {
     };
     let before = state(&map);
     let (slot, crc_bits, mask, _) = before.0[0].expect("line 1 is there");
-    let clean = Change::Clean { line: Line(1), slot, crc_bits, mask };
+    let clean = Change::Clean(CleanCopy { line: Line(1), slot, crc_bits, mask });
     form(&mut log, &mut map, vec![clean, write(2, 20, None), write(5, 5, None)]);
     form(&mut log, &mut map, vec![write(1, 10, None), Change::Drop { line: Line(3) }]);
     form(&mut log, &mut map, vec![write(2, 21, Some(0b11)), write(3, 30, None)]);

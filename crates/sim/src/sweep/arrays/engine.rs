@@ -74,7 +74,7 @@ impl ArraySimEngine {
 
     fn keep(&self, open: Open, left_out: Vec<String>) -> OpenedArray {
         let status = open.array.status().expect("an array with superblocks");
-        let is_lost = |it: &voltier_array::JournalRecord| it.state == JournalState::Lost;
+        let is_lost = |it: &voltier_array::JournalDeviceRecord| it.state == JournalState::Lost;
         let opened = OpenedArray {
             size_bytes: open.array.limits().bytes(),
             level: ArrayLevel(open.array.geometry().level()),
