@@ -12,6 +12,7 @@ use crate::counters::Counters;
 use crate::devices::health::{Consequences, SsdHealth};
 use crate::devices::origin::Origin;
 use crate::devices::ssd::Ssd;
+use crate::format::geometry::Geometry;
 use crate::format::superblock::Superblock;
 use crate::log::checkpoint::Checkpointer;
 use crate::log::commit::{Log, LogWriter};
@@ -55,7 +56,7 @@ impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
         settings: Settings,
     ) -> Self {
         let Recovered { superblock, map, log, intents, .. } = recovered;
-        let limits = limits_over(origin.limits(), map.geometry().line_bytes);
+        let limits = limits_over(origin.limits(), map.geometry());
         let admission = Admission::new(settings.admission, map.geometry().capacity_lines());
         let (settings, counters) = (Rc::new(RefCell::new(settings)), Rc::new(Counters::default()));
         let health = SsdHealth::new(handle.clone());
@@ -190,11 +191,11 @@ fn wake_all<S: BlockDevice>(log: &Log<S>, map: &Map, pressure: &Pressure) {
 }
 
 /// The limits of a cache over an origin: the origin's, in 512-byte sectors at any rate.
-fn limits_over(origin: &Limits, line_bytes: u64) -> Limits {
+fn limits_over(origin: &Limits, geometry: &Geometry) -> Limits {
     Limits {
-        sectors: origin.sectors,
+        sectors: geometry.origin_sectors,
         block_bytes: 512,
-        preferred_bytes: line_bytes as u32,
+        preferred_bytes: geometry.line_bytes as u32,
         max_transfer_bytes: 1 << 20,
         stripe: None,
         after_discard: AfterDiscard::Anything,

@@ -87,6 +87,18 @@ pub(crate) fn one(volume: &VolumeStatus) -> String {
     }
     line("size", format!("{} ({} bytes)", format_size(volume.size_bytes), volume.size_bytes));
     line("hdd", device(&volume.hdd));
+    let rest_bytes = volume.hdd.size_bytes.saturating_sub(volume.size_bytes);
+    if rest_bytes > 0 && volume.size_bytes > 0 && volume.ssd.state != DeviceState::None {
+        let rest = format_size(rest_bytes);
+        let name = &volume.name;
+        line(
+            "hdd rest",
+            format!(
+                "{rest} behind the end of the volume: `voltier detach {name}`, `voltier stop {name}`, \
+                 `voltier start {name}` and `voltier attach {name}` take it in"
+            ),
+        );
+    }
     if volume.ssd.state == DeviceState::None {
         line("ssd", "none; `voltier attach` gives it one".to_owned());
     } else {

@@ -356,3 +356,33 @@ fn no_flush_does_not_wait_for_a_drain_and_lets_go_of_the_devices() {
     }
     instance.run(&["create", "-f", "-s", &ssd, "-p", &slow, "v"]).ok();
 }
+
+#[test]
+fn an_hdd_that_has_grown_is_served_with_the_size_of_its_cache_until_that_is_detached() {
+    let (instance, ssd, hdd) = accelerated("wb");
+    instance.export("v");
+    client(&instance).write(64 * MIB - 4096, &[9; 4096]).unwrap();
+    instance.kill();
+    File::options().write(true).open(&hdd).unwrap().set_len(96 * MIB).unwrap();
+    instance.serve();
+    assert_eq!(number(&instance, "/size_bytes"), 64 * MIB);
+    assert_eq!(number(&instance, "/hdd/size_bytes"), 96 * MIB);
+    let shown = instance.run(&["show", "v"]).ok();
+    assert!(
+        shown.out.contains("hdd rest     32.0 MiB behind the end of the volume"),
+        "{}",
+        shown.out
+    );
+    let mut nbd = client(&instance);
+    assert_eq!(nbd.read(64 * MIB - 4096, 4096).unwrap(), [9; 4096]);
+    assert!(nbd.read(64 * MIB, 4096).is_err());
+    drop(nbd);
+    instance.run(&["detach", "v"]).ok();
+    instance.run(&["stop", "v"]).ok();
+    instance.run(&["start", "v"]).ok();
+    instance.run(&["attach", "v", "-s", &ssd]).ok();
+    assert_eq!(number(&instance, "/size_bytes"), 96 * MIB);
+    let mut nbd = client(&instance);
+    assert_eq!(nbd.read(64 * MIB - 4096, 4096).unwrap(), [9; 4096]);
+    nbd.write(96 * MIB - 4096, &[8; 4096]).unwrap();
+}

@@ -51,6 +51,8 @@ pub enum FaultKind {
     WrongOrder,
     /// At a start, another drive is in the place of the origin, or somebody else wrote to the origin.
     ForeignOrigin,
+    /// At a start, the origin has become larger.
+    GrownOrigin,
 }
 
 /// A request, as far as faults are concerned.
@@ -65,7 +67,7 @@ pub(crate) enum Request {
 
 impl FaultKind {
     /// All kinds, in the order of the tables.
-    pub const ALL: [FaultKind; 22] = [
+    pub const ALL: [FaultKind; 23] = [
         FaultKind::ReadErrorOnce,
         FaultKind::ReadErrorRange,
         FaultKind::ReadErrorForEver,
@@ -88,6 +90,7 @@ impl FaultKind {
         FaultKind::StaleSsd,
         FaultKind::WrongOrder,
         FaultKind::ForeignOrigin,
+        FaultKind::GrownOrigin,
     ];
 
     /// Kinds that a drive makes at one of its requests, and that a seed draws. A seed has no slow reads
@@ -132,6 +135,7 @@ impl FaultKind {
             FaultKind::StaleSsd => "stale-ssd",
             FaultKind::WrongOrder => "wrong-order",
             FaultKind::ForeignOrigin => "foreign-origin",
+            FaultKind::GrownOrigin => "grown-origin",
         }
     }
 

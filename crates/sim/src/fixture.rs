@@ -9,7 +9,7 @@ use std::rc::Rc;
 use voltier_block::{Lba, Prng};
 use voltier_cache::{Mode, OpenError};
 
-use crate::disk::SimDisk;
+use crate::disk::{DiskSpec, SimDisk};
 use crate::fault::FaultKind;
 use crate::medium::{Cut, Medium};
 use crate::model::Model;
@@ -56,6 +56,8 @@ impl Crash {
 pub(crate) struct Left {
     pub(crate) ssd: Medium,
     pub(crate) origin: Medium,
+    /// The bytes by which the origin has grown since the cache was made.
+    pub(crate) origin_grown_bytes: u64,
     pub(crate) model: Model,
     /// The last generation that a start has told its caller.
     pub(crate) generation: u64,
@@ -82,6 +84,7 @@ impl Left {
         Self {
             ssd,
             origin,
+            origin_grown_bytes: 0,
             model: profile.model(),
             generation: 0,
             uuid: UUID,
@@ -92,6 +95,12 @@ impl Left {
             ssd_was_gone: false,
             origin_was_gone: false,
         }
+    }
+
+    /// The origin becomes larger, while nothing uses it.
+    pub(crate) fn grow_origin(&mut self, profile: &Profile, by_bytes: u64) {
+        self.origin_grown_bytes += by_bytes;
+        self.origin.grow(profile.origin.bytes + self.origin_grown_bytes);
     }
 
     /// The cache was given up: a new SSD before the same origin.
@@ -108,6 +117,7 @@ impl Left {
 /// The drives in use.
 pub(crate) struct CacheFixture {
     pub(crate) drives: RefCell<(SimDisk, SimDisk)>,
+    pub(crate) origin_grown_bytes: u64,
     pub(crate) model: Rc<RefCell<Model>>,
     pub(crate) generation: Cell<u64>,
     pub(crate) dissolving: Cell<bool>,
@@ -123,16 +133,28 @@ pub(crate) struct CacheFixture {
     process: Cell<u64>,
 }
 
+/// The origin of a profile, which may have grown since.
+pub(crate) fn origin_disk(
+    world: &World,
+    profile: &Profile,
+    medium: Medium,
+    grown_bytes: u64,
+) -> SimDisk {
+    let bytes = profile.origin.bytes + grown_bytes;
+    SimDisk::new(world, &DiskSpec { bytes, ..profile.origin.clone() }, medium)
+}
+
 impl CacheFixture {
     pub(crate) fn new(world: &World, profile: &Profile, left: Left) -> Rc<Self> {
         let ssd = SimDisk::new(world, &profile.ssd, left.ssd);
-        let origin = SimDisk::new(world, &profile.origin, left.origin);
+        let origin = origin_disk(world, profile, left.origin, left.origin_grown_bytes);
         if left.ssd_was_gone || left.origin_was_gone {
             world.fault(FaultKind::DriveReturn);
         }
         world.excuse(left.ssd_damaged);
         Rc::new(Self {
             drives: RefCell::new((ssd, origin)),
+            origin_grown_bytes: left.origin_grown_bytes,
             model: Rc::new(RefCell::new(left.model)),
             generation: Cell::new(left.generation),
             dissolving: Cell::new(left.dissolving),
@@ -221,6 +243,7 @@ impl CacheFixture {
         Left {
             ssd: ssd.after(crash.ssd, prng),
             origin: origin.after(crash.origin, prng),
+            origin_grown_bytes: self.origin_grown_bytes,
             model,
             generation: self.generation.get(),
             uuid: self.uuid,
@@ -238,7 +261,7 @@ impl CacheFixture {
         let left = self.left_by(Crash::of(Cut::Kill), &mut world.prng());
         self.end_process();
         let ssd = SimDisk::new(world, &profile.ssd, left.ssd);
-        let origin = SimDisk::new(world, &profile.origin, left.origin);
+        let origin = origin_disk(world, profile, left.origin, left.origin_grown_bytes);
         self.drives.replace((ssd, origin));
         self.model.replace(left.model);
     }

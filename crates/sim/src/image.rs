@@ -28,6 +28,12 @@ impl Image {
         Self { pages: vec![None; count as usize] }
     }
 
+    /// Adds zeroes behind the end.
+    pub(crate) fn grow(&mut self, sectors: u64) {
+        let longer = Self::zeroed(sectors).pages.len();
+        self.pages.resize(longer.max(self.pages.len()), None);
+    }
+
     /// Whether both hold the same bytes.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let same = |(one, two): (&Option<Rc<Page>>, &Option<Rc<Page>>)| match (one, two) {

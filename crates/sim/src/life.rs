@@ -8,7 +8,7 @@ use voltier_cache::{Health, Mode, OpenError, Settings};
 
 use crate::disk::SimDisk;
 use crate::fault::FaultKind;
-use crate::fixture::CacheFixture;
+use crate::fixture::{CacheFixture, origin_disk};
 use crate::medium::Medium;
 use crate::origin::SimDrive;
 use crate::rest;
@@ -90,7 +90,7 @@ pub(crate) async fn try_foreign_origin(
     let (ssd, right) = (media.0.medium(), media.1.medium());
     let copies = |origin: &Medium| {
         let ssd = SimDisk::new(world, &profile.ssd, ssd.clone());
-        (ssd, SimDisk::new(world, &profile.origin, origin.clone()))
+        (ssd, origin_disk(world, profile, origin.clone(), fixture.origin_grown_bytes))
     };
     let (uuid, least) = (fixture.uuid, fixture.generation.get());
     let Ok((known, found)) = open_as(uuid, world, &copies(&right), settings.clone(), least).await

@@ -37,6 +37,8 @@ struct Life {
     swapped: bool,
     /// Tried first: another origin.
     foreign: bool,
+    /// Before it, the origin becomes larger by so much.
+    origin_grows_bytes: u64,
     /// The cache is taken away.
     ends: bool,
     /// Ends at this event if it lives that long.
@@ -84,6 +86,7 @@ impl Life {
             stale: None,
             swapped: false,
             foreign: false,
+            origin_grows_bytes: 0,
             ends: true,
             crash_at: None,
             crash: Crash::of(Cut::Kill),
@@ -107,6 +110,9 @@ impl Life {
         let (faulty, stale, swapped) = (!prng.one_in(5), prng.one_in(3), prng.one_in(8));
         // From dice of its own: lives that were kept for a bug go on as they did.
         let foreign = Prng::new(prng.clone().next_u64() ^ 0x666f_7265_6967_6e00).one_in(4);
+        let mut growth = Prng::new(prng.clone().next_u64() ^ 0x6772_6f77_7468_0000);
+        let grows = growth.one_in(8) && number > 0;
+        let grown_bytes = 4096 * (1 + growth.below(1 << 10));
         let older = snapshots.iter().find(|older| older.0 < left.generation);
         let allowed = |kind: FaultKind| !scenario.without.contains(&kind);
         Self {
@@ -116,6 +122,10 @@ impl Life {
             stale: older.filter(|_| stale && allowed(FaultKind::StaleSsd)).map(|it| it.1.clone()),
             swapped: swapped && allowed(FaultKind::WrongOrder),
             foreign: foreign && allowed(FaultKind::ForeignOrigin),
+            origin_grows_bytes: match grows && allowed(FaultKind::GrownOrigin) {
+                true => grown_bytes,
+                false => 0,
+            },
             ends: false,
             crash_at: (crashes && !last).then_some(crash_at),
             crash,
@@ -125,12 +135,17 @@ impl Life {
 }
 
 /// Runs one life, and returns what the life leaves.
-fn live(left: Left, profile: &Profile, life: Life, ledger: &Rc<Ledger>) -> Left {
+fn live(mut left: Left, profile: &Profile, life: Life, ledger: &Rc<Ledger>) -> Left {
     let mut prng = life.prng.clone();
     let mut executor = Executor::in_virtual_time(NoFiles);
     let world = World::in_ledger(&executor.handle(), prng.next_u64(), ledger);
     ledger.at(format!("life {}", life.number), None);
     world.tell(|| format!("life {} begins", life.number));
+    if life.origin_grows_bytes > 0 {
+        world.tell(|| format!("the origin grows by {} bytes", life.origin_grows_bytes));
+        ledger.fault(FaultKind::GrownOrigin);
+        left.grow_origin(profile, life.origin_grows_bytes);
+    }
     let fixture = CacheFixture::new(&world, profile, left);
     let crashed: Rc<RefCell<Option<Left>>> = Rc::default();
     let waker: Rc<RefCell<Option<Waker>>> = Rc::default();

@@ -114,6 +114,12 @@ impl Medium {
         Self { durable: image.clone(), current: image, unflushed: BTreeMap::new() }
     }
 
+    /// Adds zeroes behind the end, as a larger drive with the same content has them.
+    pub(crate) fn grow(&mut self, bytes: u64) {
+        self.current.grow(bytes / SECTOR_BYTES);
+        self.durable.grow(bytes / SECTOR_BYTES);
+    }
+
     /// Reads without a drive.
     pub fn peek(&self, at: Lba, into: &mut [u8]) {
         self.current.read(at.bytes(), into);

@@ -66,7 +66,8 @@ fn shorter_than(scenario: &Scenario) -> Vec<Scenario> {
     let profile = &drawn.profile;
     let rates = profile.ssd_faults.rates.iter().chain(&profile.origin_faults.rates);
     let mut kinds: Vec<FaultKind> = rates.map(|rate| rate.0).collect();
-    kinds.extend([FaultKind::StaleSsd, FaultKind::WrongOrder, FaultKind::ForeignOrigin]);
+    kinds.extend([FaultKind::StaleSsd, FaultKind::WrongOrder]);
+    kinds.extend([FaultKind::ForeignOrigin, FaultKind::GrownOrigin]);
     kinds.retain(|kind| !scenario.without.contains(kind));
     kinds.sort_unstable();
     kinds.dedup();

@@ -1,6 +1,6 @@
 //! A volume: what a name stands for while it is served.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -68,6 +68,8 @@ struct Inner<D> {
     handle: Handle,
     origin: Rc<D>,
     limits: Limits,
+    /// The limits over a cache that came back before an origin that has grown since.
+    limits_of_cache: OnceCell<Limits>,
     piece_sectors: u64,
     stack: RefCell<Stack<D>>,
     gate: Rc<Gate>,
@@ -121,6 +123,7 @@ impl<D: BlockDevice> Volume<D> {
             piece_sectors: piece_sectors(origin.limits()),
             origin: Rc::new(origin),
             limits,
+            limits_of_cache: OnceCell::new(),
             stack: RefCell::new(Stack::Plain),
             gate: Rc::new(Gate::default()),
             quiesced: RefCell::new(None),
@@ -144,7 +147,7 @@ impl<D: BlockDevice> Volume<D> {
     /// A snapshot of counters and gauges.
     pub fn status(&self) -> VolumeStatus {
         VolumeStatus {
-            size_bytes: self.0.limits.bytes(),
+            size_bytes: self.limits().bytes(),
             plain_reads: self.0.plain.reads.get(),
             plain_writes: self.0.plain.writes.get(),
             cache: self.cache().map(|cache| cache.status()),
@@ -168,7 +171,8 @@ impl<D: BlockDevice> Volume<D> {
         self.attach_existing(ssd, options).await
     }
 
-    /// Brings back the cache that is on `ssd`: before any client is served.
+    /// Brings back the cache that is on `ssd`: before any client is served. The volume keeps the size that
+    /// the cache was made for, also if the origin has grown since.
     ///
     /// # Errors
     /// When it is not the expected one, or does not fit; nothing is changed then.
@@ -184,6 +188,11 @@ impl<D: BlockDevice> Volume<D> {
         let _closed = self.0.gate.close().await;
         let origin = self.0.origin.clone();
         let (cache, opened) = Cache::open(&self.0.handle, ssd, origin, options).await?;
+        let sectors = cache.limits().sectors;
+        if sectors < self.0.limits.sectors {
+            let limits = Limits { sectors, ..self.0.limits.clone() };
+            self.0.limits_of_cache.set(limits).map_err(|_| VolumeError::HasCache)?;
+        }
         self.0.stack.replace(Stack::Cached(cache));
         Ok(opened)
     }
@@ -319,7 +328,7 @@ impl<D: BlockDevice> Volume<D> {
     }
 
     fn check(&self, range: SectorRange) -> IoResult<()> {
-        let fits = self.0.limits.accepts(range);
+        let fits = self.limits().accepts(range);
         if fits && range.bytes() <= u64::from(REQUEST_BYTES_MAX) {
             Ok(())
         } else {
@@ -366,7 +375,7 @@ impl<D: BlockDevice> Volume<D> {
 
 impl<D: BlockDevice> BlockDevice for Volume<D> {
     fn limits(&self) -> &Limits {
-        &self.0.limits
+        self.0.limits_of_cache.get().unwrap_or(&self.0.limits)
     }
 
     async fn read(&self, at: Lba, mut into: Buf) -> IoResult<Buf> {
@@ -448,7 +457,7 @@ impl<D: BlockDevice> Volume<D> {
         if self.0.limits.read_only {
             return Err(IoError::ReadOnly);
         }
-        if self.0.limits.accepts(range) { Ok(()) } else { Err(IoError::OutOfRange) }
+        if self.limits().accepts(range) { Ok(()) } else { Err(IoError::OutOfRange) }
     }
 
     /// Where requests without data are cut. The gate opens between two steps, so nobody waits for a step

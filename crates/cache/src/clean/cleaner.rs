@@ -241,7 +241,8 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
                 self.handle.yield_now().await;
                 return None;
             }
-            if !was_at_front {
+            // A batch in order does not move the sweep, which may stand anywhere.
+            if in_order.is_none() && !was_at_front {
                 // Only the rest of this sweep was clean: the next one begins at the front.
                 self.count_sweep();
                 self.pressure.notify_dirty();

@@ -114,8 +114,10 @@ impl<S: BlockDevice> LineReader<S> {
         match self.ssd.read_slot(of.slot).await {
             Ok(data) => Some(DirtyLine { of, mask, crc_bits, data: data.freeze() }),
             Err(_) => {
-                // A damaged dirty line is remembered by this; a clean one cannot be here.
-                let _ = self.damage.give_up_line(of.line, of.slot);
+                // A client may have written the line anew meanwhile: that copy is whole.
+                if self.map.get().index().is_dirty_in(of.line, of.slot) {
+                    let _ = self.damage.give_up_line(of.line, of.slot);
+                }
                 None
             }
         }

@@ -12,9 +12,9 @@ const HEAD_SECTORS: u64 = 256;
 const SAMPLE_COUNT: u64 = 64;
 const SAMPLE_SECTORS: u64 = 8;
 
-/// A number that changes when the sampled places do.
-pub(crate) async fn fingerprint<O: BlockDevice>(origin: &O) -> IoResult<u64> {
-    let sectors = origin.limits().sectors;
+/// A number that changes when the sampled places do. Samples are from the first `sectors` sectors:
+/// an origin may have grown since.
+pub(crate) async fn fingerprint<O: BlockDevice>(origin: &O, sectors: u64) -> IoResult<u64> {
     let mut samples = vec![(0, HEAD_SECTORS.min(sectors) / SAMPLE_SECTORS * SAMPLE_SECTORS)];
     if sectors > HEAD_SECTORS + SAMPLE_SECTORS {
         let step = (sectors - SAMPLE_SECTORS) / SAMPLE_COUNT;

@@ -151,7 +151,7 @@ impl<O: BlockDevice> Origin<O> {
     }
 
     /// A number that changes when somebody else writes to the origin.
-    pub(crate) async fn fingerprint(&self) -> IoResult<u64> {
-        fingerprint(&self.device).await
+    pub(crate) async fn fingerprint(&self, sectors: u64) -> IoResult<u64> {
+        fingerprint(&self.device, sectors).await
     }
 }

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Bytes, IoResult};
-use voltier_ring::join_all;
+use voltier_ring::{Signal, join_all};
 
 use crate::canary::{self, Canary};
 use crate::devices::origin::Origin;
@@ -34,14 +34,20 @@ pub(crate) struct Checkpointer<S, O> {
     /// Records and entries of the log when the last checkpoint began.
     totals_at_begin: Cell<(u64, u64)>,
     is_writing: Cell<bool>,
+    /// Checkpoints that ended.
+    ended: Signal,
 }
 
 /// A checkpoint under way, until dropped.
-struct Writing<'a>(&'a Cell<bool>);
+struct Writing<'a> {
+    is_writing: &'a Cell<bool>,
+    ended: &'a Signal,
+}
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        self.0.set(false);
+        self.is_writing.set(false);
+        self.ended.notify();
     }
 }
 
@@ -63,6 +69,7 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
             superblock: Cell::new(superblock),
             totals_at_begin: Cell::new((0, 0)),
             is_writing: Cell::new(false),
+            ended: Signal::new(),
         })
     }
 
@@ -79,16 +86,17 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         (records - begin.0, entries - begin.1)
     }
 
-    /// Writes a checkpoint; the cache stays open. Another one under way is enough.
+    /// Writes a checkpoint; the cache stays open. Another one under way is enough, when that has ended.
     ///
     /// # Errors
     /// The SSD's; it takes no more writes then.
     pub(crate) async fn checkpoint(&self) -> IoResult<()> {
         if self.is_writing.replace(true) {
+            self.ended.until(|| !self.is_writing.get()).await;
             return Ok(());
         }
         let written = {
-            let _writing = Writing(&self.is_writing);
+            let _writing = Writing { is_writing: &self.is_writing, ended: &self.ended };
             self.write_checkpoint(STATE_OPEN).await
         };
         if written.is_err() {
@@ -139,7 +147,8 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         if end_state == STATE_CLEAN {
             // Every record is durable: a replay that ends before this one has met damage.
             superblock.first_sequence = self.log.next_sequence().into();
-            match self.origin.fingerprint().await {
+            let sectors = self.map.geometry().origin_sectors;
+            match self.origin.fingerprint(sectors).await {
                 Ok(number) => superblock.fingerprint = number.into(),
                 // Without one the next start is one after an unclean stop, which needs none.
                 Err(_) => superblock.state = STATE_OPEN.into(),

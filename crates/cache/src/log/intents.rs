@@ -8,7 +8,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, SectorRange};
+use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, SectorRange};
 use voltier_ring::FlushOnce;
 
 use crate::canary::{self, Canary};
@@ -198,7 +198,14 @@ pub(crate) async fn load_block<S: BlockDevice>(
     let mut newest: Option<(IntentHead, Buf)> = None;
     let mut whole = true;
     for offset in INTENT_OFFSETS {
-        let block = ssd.read(Lba::from_bytes(offset), Buf::new(BLOCK_BYTES)).await?;
+        let block = match ssd.read(Lba::from_bytes(offset), Buf::new(BLOCK_BYTES)).await {
+            Ok(block) => block,
+            Err(IoError::Medium) => {
+                whole = false;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         match IntentHead::decode(&block, uuid) {
             Some(head) => {
                 let newer = newest

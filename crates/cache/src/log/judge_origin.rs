@@ -5,7 +5,7 @@
 //! lines are clean after the replay, and their regions have no intent bit. The origin had flushed each of
 //! them before a record or checkpoint called it clean.
 
-use voltier_block::{BlockDevice, Buf};
+use voltier_block::{BlockDevice, Buf, IoError};
 use voltier_ring::join_all;
 
 use crate::canary::{self, Canary};
@@ -42,15 +42,23 @@ pub(super) async fn judge_origin<S: BlockDevice, O: BlockDevice>(
     options: &OpenOptions,
 ) -> Result<OriginFound, OpenError> {
     let clean = found.state.get() == STATE_CLEAN;
-    let has_other_print = clean
-        && fingerprint(origin).await.map_err(origin_error)? != found.fingerprint.get()
-        && map.lines_expected() > 0;
+    let sectors = map.geometry().origin_sectors;
+    let known = found.fingerprint.get();
+    // A bad sector of the origin is no other origin, but without a fingerprint no clean line is trusted.
+    let (has_print, has_other_print) = match clean {
+        false => (false, false),
+        true => match fingerprint(origin, sectors).await {
+            Ok(print) => (true, print != known && map.lines_expected() > 0),
+            Err(IoError::Medium) => (false, true),
+            Err(error) => return Err(origin_error(error)),
+        },
+    };
     // An SSD that has taken a superblock since was stopped in order since: that stop explains nothing.
     let explained = options.unwritable == UnwritableSsd::EvacuateFurther
         && found.generation.get() == options.generation_min;
     let dirty = map.index().dirty_lines();
     let may_refuse = dirty > 0 && options.origin == OriginTrust::AsBefore;
-    if has_other_print && !explained && may_refuse {
+    if has_print && has_other_print && !explained && may_refuse {
         return Err(OpenError::OriginChanged { dirty });
     }
     let seed = options.seed ^ found.generation.get();

@@ -1,6 +1,6 @@
 //! Making a cache, recognising one, and bringing it back.
 
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, Lba, Limits};
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, Lba, Limits};
 
 use crate::config::FormatOptions;
 use crate::devices::ssd::store_superblock;
@@ -35,14 +35,20 @@ fn uuid_text(uuid: &[u8; 16]) -> String {
 
 async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<Superblock, OpenError> {
     let mut newest: Option<Superblock> = None;
-    let mut has_magic = false;
+    let (mut has_magic, mut unreadable) = (false, None);
     for (copy, offset) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
         if offset + BLOCK_BYTES as u64 > ssd.limits().bytes() {
             continue;
         }
-        // A copy that cannot be read may be the newer one: the log would be replayed from too early a place.
-        let block =
-            ssd.read(Lba::from_bytes(offset), Buf::new(BLOCK_BYTES)).await.map_err(ssd_error)?;
+        let block = match ssd.read(Lba::from_bytes(offset), Buf::new(BLOCK_BYTES)).await {
+            Ok(block) => block,
+            // Either copy is enough: what only the older one needs is kept until both are written.
+            Err(error @ IoError::Medium) => {
+                unreadable = Some(error);
+                continue;
+            }
+            Err(error) => return Err(ssd_error(error)),
+        };
         has_magic |= block.starts_with(&SUPERBLOCK_MAGIC);
         let Some(found) = Superblock::decode(&block, copy as u32) else { continue };
         if newest.is_none_or(|other| found.sequence.get() > other.sequence.get()) {
@@ -50,6 +56,9 @@ async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<Superblock, OpenErro
         }
     }
     let Some(found) = newest else {
+        if let Some(error) = unreadable {
+            return Err(ssd_error(error));
+        }
         return Err(if has_magic {
             OpenError::Damaged("neither copy of its superblock is whole".to_owned())
         } else {
@@ -130,9 +139,9 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
     let found = load_superblock(ssd).await?;
     check_expected(&found, options)?;
     let geometry = Geometry::of(&found, ssd.limits().bytes()).map_err(OpenError::Layout)?;
-    if geometry.origin_sectors != origin.limits().sectors {
+    if geometry.origin_sectors > origin.limits().sectors {
         return Err(OpenError::Layout(format!(
-            "the cache belongs to a device of {} sectors, but this one has {}",
+            "the cache belongs to a device of {} sectors, but this one has only {}",
             geometry.origin_sectors,
             origin.limits().sectors
         )));

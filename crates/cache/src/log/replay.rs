@@ -9,7 +9,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
-use voltier_block::{BlockDevice, Buf, IoResult};
+use voltier_block::{BlockDevice, Buf, IoError, IoResult};
 use voltier_ring::join_all;
 
 use crate::canary::{self, Canary};
@@ -232,7 +232,13 @@ async fn newest_behind<S: BlockDevice>(
     while !units.is_empty() {
         let reads = units.by_ref().take(64).map(|unit| reader.record(segment, unit));
         for found in join_all(reads).await {
-            let Some(found) = found? else { continue };
+            // The place where the log would go on was read before. A bad
+            // block elsewhere, a known bad line for one, proves nothing.
+            let found = match found {
+                Err(OpenError::Io { error: IoError::Medium, .. }) => None,
+                found => found?,
+            };
+            let Some(found) = found else { continue };
             if found.head.durable_sequence.get() > end {
                 return Err(OpenError::Damaged(format!(
                     "its log ends at record {end}, but record {} says that more was durable",

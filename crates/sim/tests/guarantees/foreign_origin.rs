@@ -4,7 +4,8 @@
 
 use voltier_block::SectorRange;
 use voltier_cache::{Mode, OpenError, OpenOptions, Opened, OriginTrust};
-use voltier_sim::{Cut, Medium};
+use voltier_ring::join_all;
+use voltier_sim::{Cut, FaultKind, FaultMix, Medium};
 
 use crate::stand::{LINES, Stand, in_virtual_time, is_dirty, line_range, options};
 
@@ -154,5 +155,33 @@ fn a_checkpoint_that_is_not_loaded_yet_offers_lines_too() {
         assert!(matches!(opened.err(), Some(OpenError::ForeignOrigin { differing: 64, .. })));
         let opened = stand.on((ssd, origin), options(Mode::WriteBack, 0)).await;
         assert_eq!(found(&opened.expect("the right origin").1), (64, 0, false));
+    });
+}
+
+/// A start that never came to its end would hang this test: its reclaimer and its checkpoint would wait for
+/// each other.
+#[test]
+fn a_start_before_a_changed_origin_ends_although_a_checkpoint_is_due_at_once() {
+    in_virtual_time(|world| async move {
+        let stand = Stand::new(world, Mode::WriteThrough).await;
+        let lines = stand.profile.origin.bytes / 4096;
+        let mut dice = stand.world.prng();
+        let other = changed(Medium::zeroed(stand.profile.origin.bytes), 0..lines);
+        let mut starts = 0;
+        // A checkpoint takes long, and the log goes on beside it.
+        stand.ssd.inject(&FaultMix { rates: vec![(FaultKind::LatencySpike, 8)] }, |_| {});
+        for number in 0..400 {
+            let reads = (0..16).map(|_| stand.read(line_range(dice.below(lines - 1))));
+            for read in join_all(reads).await {
+                read.expect("a read works");
+            }
+            let (ssd, _) = stand.crash(Cut::Kill);
+            let opened = stand.on((ssd, other.clone()), options(Mode::WriteThrough, 0)).await;
+            let (again, opened) = opened.expect("clean lines are given up");
+            starts += u32::from(opened.origin_changed);
+            if number % 10 == 0 {}
+            again.cache.kill();
+        }
+        assert!(starts > 100, "{starts} starts found another origin");
     });
 }

@@ -2,6 +2,7 @@
 //! serves a wrong byte, names exactly what is lost, and refuses what does not belong together. Method:
 //! a cache with known clean and dirty lines on simulated drives; one fault at a time.
 
+mod bad_blocks;
 mod evacuation;
 mod foreign_origin;
 mod ssd_errors;
