@@ -182,3 +182,46 @@ fn a_version_of_a_line_that_was_discarded_since_does_not_go_over_a_direct_write(
         assert_eq!((found[0], found[4095]), (3, 3));
     });
 }
+
+/// A cleaner that spins would hang this test, and every volume of the core.
+#[test]
+fn a_write_in_order_after_a_sweep_that_stopped_on_its_way_is_acknowledged() {
+    let mut executor = Executor::in_virtual_time(NoFiles);
+    let handle = executor.handle();
+    executor.block_on(async move {
+        let (ssd, origin) = (MemoryDevice::new(16 << 20), MemoryDevice::new(64 << 20));
+        let format =
+            FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [5; 16] };
+        Cache::format(&ssd, &origin, &format).await.expect("it takes a cache");
+        // All stays dirty until the drain, whose one batch leaves the sweep where it ended.
+        let unordered = Settings {
+            ordered: false,
+            seq_cutoff_bytes: 0,
+            dirty_high_percent: 90,
+            dirty_low_percent: 80,
+            ..settings()
+        };
+        // A record is under way for a time in which the cleaner can be asked.
+        let slow = DelayDevice::new(handle.clone(), ssd, Delay::new(0, 1_000_000, 0));
+        let options = OpenOptions::with(unordered.clone());
+        let cache = Cache::open(&handle, slow, origin, options).await.expect("it opens").0;
+        for line in 0..1024 {
+            let data = Buf::copy_of(&[7; 4096]);
+            cache
+                .write(Lba(line * 8), data.into(), Durability::Cached)
+                .await
+                .expect("a write works");
+        }
+        cache.drain().await.expect("a drain works");
+        cache.configure(Settings { ordered: true, ..unordered }).expect("nothing is dirty");
+        for line in 0..4 {
+            let data = Buf::copy_of(&[8; 4096]);
+            cache
+                .write(Lba(line * 8), data.into(), Durability::Cached)
+                .await
+                .expect("a write works");
+            handle.sleep(10_000_000_000).await;
+        }
+        cache.drain().await.expect("a drain works");
+    });
+}
