@@ -4,6 +4,7 @@
 
 mod evacuation;
 mod foreign_origin;
+mod panics;
 mod ssd_errors;
 mod stand;
 
