@@ -214,7 +214,7 @@ impl Uring {
             self.reap(&mut dropped);
         }
         // Leaking is safe, freeing is not: the kernel may still write into these buffers.
-        let stuck = std::mem::replace(&mut self.in_flight, Slab::new());
+        let stuck = std::mem::take(&mut self.in_flight);
         std::mem::forget(stuck);
     }
 }

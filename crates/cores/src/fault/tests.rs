@@ -5,8 +5,8 @@ mod nbd;
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nbd::NbdClient;
 use voltier_array::Consistency;
@@ -28,17 +28,24 @@ struct Stand {
     dir: tempfile::TempDir,
     service: Service<CoreEngine>,
     core: Remote,
+    _alone: MutexGuard<'static, ()>,
 }
+
+/// A process between fork and exec shares the locks of its parent, and each look at a drive runs `blkid`. So
+/// a drive of one test would look taken while another test looks at one.
+static ALONE: Mutex<()> = Mutex::new(());
 
 impl Stand {
     fn new() -> Self {
+        // A test that failed has left nothing behind.
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::tempdir().unwrap();
         let engine = CoreEngine::start(1).unwrap();
         let core = engine.cores[0].remote();
         let registry = Registry::load(dir.path()).unwrap();
         let mut service = Service::new(engine, registry, Machine::real());
         service.set_waker(Arc::new(|| {}));
-        Self { dir, service, core }
+        Self { dir, service, core, _alone: alone }
     }
 
     /// A sparse file to stand for a drive.
