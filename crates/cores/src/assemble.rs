@@ -1,6 +1,7 @@
 //! Making, assembling and stopping the arrays of a core.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use voltier_array::{
     Array, ArrayError, AssembleOptions, AssembleReport, JournalState, LeftOut, MetadataError,
@@ -14,13 +15,18 @@ use voltier_ring::Handle;
 use voltier_volume::Leaf;
 
 use crate::array_news::Told;
-use crate::drives::{KnownDevice, answered, open_all, open_leaf};
+use crate::drives::{KnownDevice, answered, open_all, open_drained};
+use crate::fault::Fault;
 use crate::journals;
-use crate::table::{self, OpenArray};
+use crate::table::{self, OpenArray, Resident};
 use voltier_control::engine::OpenedArray;
 
 /// Makes an array of the record's members.
-pub(super) async fn create(handle: Handle, record: RegisteredArray) -> ControlResult<OpenedArray> {
+pub(super) async fn create(
+    handle: Handle,
+    record: RegisteredArray,
+    fault: Arc<Fault>,
+) -> ControlResult<OpenedArray> {
     let given: Vec<DeviceSpec> = record.members.iter().flatten().cloned().collect();
     let (leaves, known) = open_all(&handle, &given)?;
     let journal = journals::open_device(&handle, record.journal.as_ref())?;
@@ -30,11 +36,12 @@ pub(super) async fn create(handle: Handle, record: RegisteredArray) -> ControlRe
     let made = Array::create_with_journal(&handle, &options, leaves, journal).await;
     let array = made.map_err(|error| refusal(&error, &given, &record))?;
     let devices = known.into_iter().map(Some).collect();
-    Ok(keep(&record.name, array, devices, known_journal, Vec::new()))
+    let resident = Resident::new(&handle, &record.name, fault);
+    Ok(keep(resident, array, devices, known_journal, Vec::new()))
 }
 
 fn keep(
-    name: &ArrayName,
+    resident: Resident,
     array: Array<Leaf>,
     devices: Vec<Option<KnownDevice>>,
     journal: Option<KnownDevice>,
@@ -57,7 +64,8 @@ fn keep(
     };
     let (devices, pending) = (RefCell::new(devices), RefCell::default());
     let journal = RefCell::new(journal);
-    table::insert(name, OpenArray { array, devices, pending, journal, told: Told::default() });
+    let told = Told::default();
+    table::insert(OpenArray { array, devices, pending, journal, told, resident });
     opened
 }
 
@@ -80,6 +88,7 @@ pub(super) async fn assemble(
     record: RegisteredArray,
     devices: Vec<DeviceSpec>,
     force: bool,
+    fault: Arc<Fault>,
 ) -> ControlResult<OpenedArray> {
     let (mut candidates, mut journals, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
     for device in devices {
@@ -132,7 +141,8 @@ pub(super) async fn assemble(
             *device = Some(known);
         }
     }
-    Ok(keep(&record.name, array, devices, journal, left_out))
+    let resident = Resident::new(&handle, &record.name, fault);
+    Ok(keep(resident, array, devices, journal, left_out))
 }
 
 async fn candidate(
@@ -140,7 +150,7 @@ async fn candidate(
     record: &RegisteredArray,
     device: DeviceSpec,
 ) -> ControlResult<Part> {
-    let leaf = open_leaf(handle, &device)?;
+    let leaf = open_drained(handle, &device).await?;
     let why_not = |why: String| ControlError::failed(format!("{device} is left out: {why}"));
     match answered(handle, &device, Array::examine(&leaf)).await? {
         Ok(Some(superblock)) if superblock.array.uuid == record.uuid.0 => {

@@ -8,9 +8,10 @@ use voltier_array::{Array, MemberLayout, read_spare_label, write_spare_label};
 use voltier_block::{BlockDevice, Buf, Durability, Nanos};
 use voltier_control::engine::{CacheLabel, JournalDeviceLabel, MemberLabel, SpareLabel};
 use voltier_control::{ControlError, ControlResult, DeviceSpec, Identity, ModelBacking};
+use voltier_drive::OpenError;
 use voltier_drive::model::Profile;
 use voltier_ring::Handle;
-use voltier_volume::{Cache, DriveSpec, Leaf};
+use voltier_volume::{Cache, DriveError, DriveSpec, Leaf};
 
 /// A device of an array.
 #[derive(Clone)]
@@ -25,7 +26,30 @@ pub(super) fn profile(name: &str) -> ControlResult<&'static Profile> {
 }
 
 pub(super) fn open_leaf(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
-    let spec = match device.clone() {
+    Leaf::open(handle, &spec_of(device)?).map_err(ControlError::from_error)
+}
+
+/// For so long a device may take to end the requests of a volume or an array that failed, in nanoseconds.
+/// Most devices need no more than for any request; of one that takes longer an error says so.
+const DRAINED_NS: Nanos = 2_000_000_000;
+/// How often the opening looks, in nanoseconds.
+const DRAINED_STEP_NS: Nanos = 20_000_000;
+
+/// Opens a device that a volume or an array of this process may have had until a moment ago.
+pub(super) async fn open_drained(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
+    let (spec, late_ns) = (spec_of(device)?, handle.now() + DRAINED_NS);
+    loop {
+        match Leaf::open(handle, &spec) {
+            Err(DriveError::Open(OpenError::Undrained(_))) if handle.now() < late_ns => {
+                handle.sleep(DRAINED_STEP_NS).await;
+            }
+            opened => return opened.map_err(ControlError::from_error),
+        }
+    }
+}
+
+fn spec_of(device: &DeviceSpec) -> ControlResult<DriveSpec> {
+    Ok(match device.clone() {
         DeviceSpec::Path(path) => DriveSpec::File { path },
         DeviceSpec::Memory(bytes) => DriveSpec::Memory { bytes },
         DeviceSpec::Model { profile, over } => match over {
@@ -36,8 +60,7 @@ pub(super) fn open_leaf(handle: &Handle, device: &DeviceSpec) -> ControlResult<L
         DeviceSpec::Array(name) => {
             return Err(ControlError::failed(format!("array:{name} cannot be a member")));
         }
-    };
-    Leaf::open(handle, &spec).map_err(ControlError::from_error)
+    })
 }
 
 pub(super) fn open_all(

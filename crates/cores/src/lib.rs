@@ -14,6 +14,7 @@ mod assemble;
 mod call;
 mod drives;
 mod exports;
+mod fault;
 mod journals;
 mod loss;
 mod members;
@@ -25,7 +26,6 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 
 use voltier_control::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
@@ -37,29 +37,13 @@ use voltier_control::{
     ExportSpec, ModelBacking, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 use voltier_export::nbd::{Budget, NbdLimits};
-use voltier_ring::{Core, Handle, Remote};
+use voltier_ring::{Core, Domain, Handle, Remote};
 
 use call::call;
 use exports::OpenExport;
+use fault::{CORE_THREAD, Fault};
 use loss::{LossGate, SsdLoss};
 use volumes::DeviceNames;
-
-/// Prefix of the names of core threads.
-const CORE_THREAD: &str = "core-";
-
-/// A core that panicked answers nothing more, and whoever asks it would wait for ever. Then the
-/// process ends: the next daemon starts as after a crash, and nothing acknowledged is lost.
-fn end_with_a_core() {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        report(panic);
-        if thread::current().name().is_some_and(|name| name.starts_with(CORE_THREAD)) {
-            tracing::error!("a core has failed; ending as after a crash");
-            voltier_control::log::flush();
-            std::process::abort();
-        }
-    }));
-}
 
 /// The cores of this process, and the volumes and arrays on them.
 pub struct CoreEngine {
@@ -76,6 +60,9 @@ pub struct CoreEngine {
 /// The control thread's view of an open array.
 struct ArrayHome {
     core: usize,
+    /// The way to the core for tasks of the array's own failure domain.
+    remote: Remote,
+    fault: Arc<Fault>,
     /// The record by which any core can assemble the array.
     record: RegisteredArray,
 }
@@ -83,7 +70,9 @@ struct ArrayHome {
 /// The control thread's view of an open volume.
 struct Home {
     core: usize,
+    /// The way to the core for tasks of the volume's own failure domain.
     remote: Remote,
+    fault: Arc<Fault>,
     exports: Vec<OpenExport>,
     drain: Arc<Mutex<Drain>>,
     loss: Arc<SsdLoss>,
@@ -96,7 +85,7 @@ impl CoreEngine {
     /// # Errors
     /// When the kernel has no io_uring or no threads for us.
     pub fn start(cores: usize) -> ControlResult<Self> {
-        end_with_a_core();
+        fault::end_with_a_core();
         let cores = (0..cores.max(1))
             .map(|number| {
                 Core::start(&format!("{CORE_THREAD}{number}")).map_err(|error| {
@@ -158,21 +147,27 @@ impl CoreEngine {
         force: bool,
     ) -> ControlResult<OpenedArray> {
         let (plan, present) = (record.clone(), devices.to_vec());
-        let opened = call(&self.cores[core].remote(), move |handle| {
-            assemble::assemble(handle, plan, present, force)
-        })?;
+        let (remote, fault) = self.new_home(core);
+        let told = fault.clone();
+        let opened =
+            call(&remote, move |handle| assemble::assemble(handle, plan, present, force, told))?;
         let mut record = record.clone();
         if opened.journal.is_some() {
             record.journal.clone_from(&opened.journal);
         }
-        self.take_home(core, record);
+        self.take_home(ArrayHome { core, remote, fault, record });
         Ok(opened)
     }
 
-    /// An array is open on this core from now on.
-    fn take_home(&mut self, core: usize, record: RegisteredArray) {
-        let name = record.name.clone();
-        self.arrays.insert(name.clone(), ArrayHome { core, record });
+    /// The way to a core for tasks of a new failure domain, and whoever is told when the domain fails.
+    fn new_home(&self, core: usize) -> (Remote, Arc<Fault>) {
+        (self.cores[core].remote().within(Domain::fresh()), Fault::new(self.waker.clone()))
+    }
+
+    /// An array is open from now on.
+    fn take_home(&mut self, home: ArrayHome) {
+        let name = home.record.name.clone();
+        self.arrays.insert(name.clone(), home);
         if let Some(waker) = self.waker.clone() {
             let array = name.clone();
             let listen = move |_| async move { members::listen(&array, waker) };
@@ -192,7 +187,7 @@ impl CoreEngine {
         F: Future<Output = ControlResult<T>> + 'static,
     {
         let home = self.arrays.get(name).ok_or_else(|| table::not_open(name))?;
-        call(&self.cores[home.core].remote(), task)
+        call(&home.remote, task)
     }
 
     fn home(&self, name: &VolumeName) -> ControlResult<&Home> {
@@ -247,18 +242,28 @@ impl Engine for CoreEngine {
         let core = self.core_of(Some(&record.origin)).or_else(|| self.core_of(ssd));
         let core = core.unwrap_or_else(|| self.deal());
         self.bring(ssd, core)?;
-        let remote = self.cores[core].remote();
+        let remote = self.cores[core].remote().within(Domain::fresh());
+        let fault = Fault::new(self.waker.clone());
         let loss = Arc::new(SsdLoss::default());
         let gate = LossGate { loss: loss.clone(), waker: self.waker.clone() };
-        let plan = record.clone();
-        let opened = call(&remote, move |handle| volumes::open(handle, plan, start, gate))?;
+        let (plan, told) = (record.clone(), fault.clone());
+        let opened = call(&remote, move |handle| volumes::open(handle, plan, start, gate, told))?;
         let drain = Arc::new(Mutex::new(Drain::Done));
         let ssd = record.cache.as_ref().map(|cache| cache.device.to_string());
         let devices =
             DeviceNames { origin: record.origin.to_string(), ssd: ssd.unwrap_or_default() };
-        let home = Home { core, remote, exports: Vec::new(), drain, loss, devices };
+        let home = Home { core, remote, fault, exports: Vec::new(), drain, loss, devices };
         self.homes.insert(record.name.clone(), home);
         Ok(opened)
+    }
+
+    fn take_fault(&mut self, name: &VolumeName) -> Option<String> {
+        let why = self.homes.get(name)?.fault.words()?;
+        let home = self.homes.remove(name)?;
+        home.loss.end();
+        // The users of a FUSE file are cut off here; the core has cut off those of the network.
+        drop(home);
+        Some(why)
     }
 
     fn begin_evacuation(&mut self, name: &VolumeName) -> ControlResult<()> {
@@ -459,10 +464,10 @@ impl ArrayEngine for CoreEngine {
 
     fn create_array(&mut self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
         let core = self.deal();
-        let plan = record.clone();
-        let opened =
-            call(&self.cores[core].remote(), move |handle| assemble::create(handle, plan))?;
-        self.take_home(core, record.clone());
+        let (remote, fault) = self.new_home(core);
+        let (plan, told) = (record.clone(), fault.clone());
+        let opened = call(&remote, move |handle| assemble::create(handle, plan, told))?;
+        self.take_home(ArrayHome { core, remote, fault, record: record.clone() });
         Ok(opened)
     }
 
@@ -479,7 +484,13 @@ impl ArrayEngine for CoreEngine {
     fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {
         let Some(home) = self.arrays.remove(name) else { return Ok(()) };
         let name = name.clone();
-        call(&self.cores[home.core].remote(), move |_| assemble::stop(name))
+        call(&home.remote, move |_| assemble::stop(name))
+    }
+
+    fn take_array_fault(&mut self, name: &ArrayName) -> Option<String> {
+        let why = self.arrays.get(name)?.fault.words()?;
+        self.arrays.remove(name);
+        Some(why)
     }
 
     fn erase_label(&mut self, device: &DeviceSpec) -> ControlResult<()> {

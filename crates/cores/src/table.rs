@@ -2,16 +2,19 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::mem;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use voltier_array::{Array, HealthNews};
 use voltier_block::Nanos;
 use voltier_control::{ArrayName, ControlError, ControlResult, DeviceSpec};
-use voltier_ring::Handle;
+use voltier_ring::{Domain, FailsWith, Handle, OnFailure};
 use voltier_volume::{Drive, Leaf};
 
 use crate::array_news::Told;
-use crate::drives::{KnownDevice, open_leaf};
+use crate::drives::{KnownDevice, open_drained};
+use crate::fault::Fault;
 
 /// An array on its home core.
 pub(super) struct OpenArray {
@@ -23,6 +26,27 @@ pub(super) struct OpenArray {
     pub(super) journal: RefCell<Option<KnownDevice>>,
     /// The news of the array that the log has told.
     pub(super) told: Told,
+    pub(super) resident: Resident,
+}
+
+/// The place of an array on its core.
+pub(super) struct Resident {
+    name: ArrayName,
+    domain: Domain,
+    _on_failure: OnFailure,
+}
+
+impl Resident {
+    /// A place for an array whose tasks this handle begins. When they fail, the array is forgotten as it is.
+    pub(super) fn new(handle: &Handle, name: &ArrayName, fault: Arc<Fault>) -> Self {
+        let lost = name.clone();
+        let on_failure = handle.on_failure(move |failure| {
+            // The state may be half changed: not even its end is run.
+            mem::forget(remove(&lost));
+            fault.tell(failure);
+        });
+        Self { name: name.clone(), domain: handle.domain(), _on_failure: on_failure }
+    }
 }
 
 /// A device that is to become a member: a spare, or one that is filled beside a member.
@@ -48,9 +72,15 @@ pub(super) fn find(name: &ArrayName) -> ControlResult<Rc<OpenArray>> {
     ARRAYS.with_borrow(|arrays| arrays.get(name).cloned()).ok_or_else(|| not_open(name))
 }
 
+/// The failure domain of an array of this core.
+#[cfg(test)]
+pub(super) fn domain_of(name: &ArrayName) -> Domain {
+    find(name).unwrap().resident.domain
+}
+
 /// Makes an array known to this core.
-pub(super) fn insert(name: &ArrayName, open: OpenArray) {
-    ARRAYS.with_borrow_mut(|arrays| arrays.insert(name.clone(), Rc::new(open)));
+pub(super) fn insert(open: OpenArray) {
+    ARRAYS.with_borrow_mut(|arrays| arrays.insert(open.resident.name.clone(), Rc::new(open)));
 }
 
 /// Forgets an array of this core.
@@ -58,20 +88,34 @@ pub(super) fn remove(name: &ArrayName) -> Option<Rc<OpenArray>> {
     ARRAYS.with_borrow_mut(|arrays| arrays.remove(name))
 }
 
-/// Opens what clients of a volume reach.
-pub(super) fn open_origin(handle: &Handle, device: &DeviceSpec) -> ControlResult<Drive> {
-    Ok(match device {
-        DeviceSpec::Array(name) => Drive::origin_array(find(name)?.array.clone()),
-        leaf => Drive::origin(open_leaf(handle, leaf)?),
-    })
+/// Opens what clients of a volume reach. An array and the volume over it fail together.
+pub(super) async fn open_origin(
+    handle: &Handle,
+    device: &DeviceSpec,
+) -> ControlResult<(Drive, Option<FailsWith>)> {
+    open_drive(handle, device, Drive::origin, Drive::origin_array).await
 }
 
-/// Opens what a cache lives on.
-pub(super) fn open_ssd(handle: &Handle, device: &DeviceSpec) -> ControlResult<Drive> {
-    Ok(match device {
-        DeviceSpec::Array(name) => Drive::ssd_array(find(name)?.array.clone()),
-        leaf => Drive::ssd(open_leaf(handle, leaf)?),
-    })
+/// Opens what a cache lives on. An array and the volume over it fail together.
+pub(super) async fn open_ssd(
+    handle: &Handle,
+    device: &DeviceSpec,
+) -> ControlResult<(Drive, Option<FailsWith>)> {
+    open_drive(handle, device, Drive::ssd, Drive::ssd_array).await
+}
+
+async fn open_drive(
+    handle: &Handle,
+    device: &DeviceSpec,
+    of_leaf: fn(Leaf) -> Drive,
+    of_array: fn(Array<Leaf>) -> Drive,
+) -> ControlResult<(Drive, Option<FailsWith>)> {
+    let DeviceSpec::Array(name) = device else {
+        return Ok((of_leaf(open_drained(handle, device).await?), None));
+    };
+    let open = find(name)?;
+    let fails_with = handle.fail_with(open.resident.domain);
+    Ok((of_array(open.array.clone()), Some(fails_with)))
 }
 
 /// Puts a device in a place, and out of any other: a member that was lost may have had the same path.

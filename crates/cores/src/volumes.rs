@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
+use std::mem;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,9 +16,12 @@ use voltier_control::{
 };
 use voltier_export::fuse::FileExport;
 use voltier_export::nbd::{Budget, ExportInfo, NbdServer};
-use voltier_ring::{Handle, Signal, StreamAddress};
+#[cfg(test)]
+use voltier_ring::Domain;
+use voltier_ring::{FailsWith, Handle, OnFailure, Signal, StreamAddress};
 use voltier_volume::{Drive, Health, Opened, Volume, VolumeError};
 
+use crate::fault::Fault;
 use crate::loss::LossGate;
 use crate::table;
 use crate::volume_status::Facts;
@@ -33,6 +37,13 @@ struct Resident {
     /// How often its dirty lines were given up: a drain that is under way ends then.
     given_up: Cell<u64>,
     giving_up: Signal,
+    /// The array that is the origin fails with the volume.
+    _origin_fails: Option<FailsWith>,
+    /// The array that is the SSD fails with the volume.
+    ssd_fails: Cell<Option<FailsWith>>,
+    _on_failure: OnFailure,
+    #[cfg(test)]
+    domain: Domain,
 }
 
 /// Names of the devices of a volume, for messages.
@@ -73,28 +84,47 @@ fn resident(name: &VolumeName) -> ControlResult<Rc<Resident>> {
         .ok_or_else(|| ControlError::failed(format!("{name} is not open; see daemon.log")))
 }
 
+/// The failure domain of a volume of this core.
+#[cfg(test)]
+pub(super) fn domain_of(name: &VolumeName) -> Domain {
+    resident(name).unwrap().domain
+}
+
 /// Opens a volume on this core.
 pub(super) async fn open(
     handle: Handle,
     record: VolumeRecord,
     start: CacheStart,
     gate: LossGate,
+    fault: Arc<Fault>,
 ) -> ControlResult<OpenedVolume> {
-    let origin = table::open_origin(&handle, &record.origin)?;
+    let (origin, origin_fails) = table::open_origin(&handle, &record.origin).await?;
     let volume = Volume::plain(&handle, origin);
     voltier_control::check_origin(&volume, &record).await?;
-    let (mut generation, mut evacuates) = (0, false);
+    let (mut generation, mut evacuates, ssd_fails) = (0, false, Cell::new(None));
     if let Some(cache) = record.cache.as_ref().filter(|cache| cache.failed.is_none()) {
         let opened = put_in_front(&handle, &volume, (cache, Some(&record)), start, gate).await?;
-        (generation, evacuates) = (opened.generation, opened.evacuates);
+        (generation, evacuates) = (opened.0.generation, opened.0.evacuates);
+        ssd_fails.set(opened.1);
     }
     let size_bytes = volume.limits().bytes();
     let dirty_lines = dirty_lines_of(&volume);
+    let lost = record.name.clone();
+    let on_failure = handle.on_failure(move |failure| {
+        // The state may be half changed: not even its end is run.
+        mem::forget(RESIDENTS.with_borrow_mut(|all| all.remove(&lost)));
+        fault.tell(failure);
+    });
     let resident = Resident {
         volume: Rc::new(volume),
         servers: RefCell::default(),
         given_up: Cell::new(0),
         giving_up: Signal::new(),
+        _origin_fails: origin_fails,
+        ssd_fails,
+        _on_failure: on_failure,
+        #[cfg(test)]
+        domain: handle.domain(),
     };
     RESIDENTS.with_borrow_mut(|all| all.insert(record.name, Rc::new(resident)));
     Ok(OpenedVolume { size_bytes, generation, dirty_lines, evacuates })
@@ -107,8 +137,8 @@ async fn put_in_front(
     (cache, owner): (&CacheRecord, Option<&VolumeRecord>),
     start: CacheStart,
     gate: LossGate,
-) -> ControlResult<Opened> {
-    let ssd = table::open_ssd(handle, &cache.device)?;
+) -> ControlResult<(Opened, Option<FailsWith>)> {
+    let (ssd, ssd_fails) = table::open_ssd(handle, &cache.device).await?;
     let opened = voltier_control::put_in_front(volume, ssd, cache, start, owner).await?;
     if opened.origin_changed || opened.suspect_lines > 0 || opened.differing_lines > 0 {
         tracing::warn!("the cache on {}: {opened:?}", cache.device);
@@ -116,7 +146,7 @@ async fn put_in_front(
     let (handle, waker) = (handle.clone(), gate.waker.clone());
     let salvaged = move || waker.iter().for_each(|wake| wake());
     volume.on_ssd_failure(move || Box::pin(gate.pass(handle)), salvaged);
-    Ok(opened)
+    Ok((opened, ssd_fails))
 }
 
 /// Lets the dirty lines of a volume whose SSD took no writes at the start go to the origin.
@@ -151,8 +181,10 @@ pub(super) async fn attach(
     cache: CacheRecord,
     gate: LossGate,
 ) -> ControlResult<u64> {
-    let volume = resident(&name)?.volume.clone();
-    let opened = put_in_front(&handle, &volume, (&cache, None), CacheStart::Format, gate).await?;
+    let resident = resident(&name)?;
+    let front = put_in_front(&handle, &resident.volume, (&cache, None), CacheStart::Format, gate);
+    let (opened, ssd_fails) = front.await?;
+    resident.ssd_fails.set(ssd_fails);
     Ok(opened.generation)
 }
 
@@ -186,7 +218,11 @@ pub(super) async fn detach(
     }
     let volume = resident.volume.clone();
     let origin_errors = origin_errors(&volume);
-    volume.detach(write_back).await.map_err(|error| match error {
+    let detached = volume.detach(write_back).await;
+    if volume.cache().is_none() {
+        resident.ssd_fails.set(None);
+    }
+    detached.map_err(|error| match error {
         VolumeError::Io { error, .. } if volume.cache().is_some() => {
             not_written_back(&name, &volume, &devices, origin_errors, error)
         }

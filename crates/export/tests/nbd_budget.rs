@@ -16,7 +16,7 @@ use voltier_block::{
 };
 use voltier_export::ExportCounters;
 use voltier_export::nbd::{Budget, ExportInfo, NbdLimits, NbdServer, proto};
-use voltier_ring::{Core, Handle, Signal, StreamAddress};
+use voltier_ring::{Core, Domain, Handle, Signal, StreamAddress};
 
 #[path = "support/client.rs"]
 #[allow(dead_code, reason = "another test uses the rest of it")]
@@ -93,6 +93,7 @@ thread_local! {
 
 struct Served {
     core: Core,
+    domain: Domain,
     budget: Arc<Budget>,
     at: SocketAddr,
 }
@@ -111,8 +112,9 @@ fn serve(limits: NbdLimits) -> Served {
         SERVED.set(Some((server, held)));
         at
     };
-    let at = core.remote().call(start).unwrap();
-    Served { core, budget, at }
+    let domain = Domain::fresh();
+    let at = core.remote().within(domain).call(start).unwrap();
+    Served { core, domain, budget, at }
 }
 
 impl Served {
@@ -188,6 +190,19 @@ fn a_peer_that_takes_nothing_is_cut_and_its_memory_comes_back() {
     assert!(served.counters().reads <= 2, "more than 64 MiB for one client");
     assert_eq!(served.budget.leased_bytes(), 0);
     served.client(GREEDY).ask(proto::CMD_READ, 0, HELD_BYTES, 4096);
+}
+
+#[test]
+fn a_server_whose_domain_fails_gives_back_what_its_connections_held() {
+    let served = serve(NbdLimits::default());
+    let mut client = served.client(HONEST);
+    client.send(&request(proto::CMD_READ, 0, 1, 0, 32 << 20));
+    served.until(|_, held| held.bytes.get() > 0);
+    assert!(served.budget.leased_bytes() > 0);
+    let failed = served.core.remote().within(served.domain).call(|_| async { panic!("broken") });
+    failed.unwrap_err();
+    assert_eq!(served.budget.leased_bytes(), 0);
+    assert!(client.is_closed());
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! One core's tasks: first in, first out; no thread, no clock but the driver's.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
+use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,12 +14,17 @@ use std::task::{Context, Poll, Wake, Waker};
 use rustix::io::Errno;
 use voltier_block::{Buf, Bytes, Nanos, Payload};
 
+use crate::contain::{self, TaskFuture};
+use crate::descriptor::adopt;
+use crate::domain::{Domain, Domains, FailsWith, Failure, OnFailure};
 use crate::fd::{Fd, Listener, Stream};
 use crate::finish::{Finish, Spawn};
 use crate::inbox::Inbox;
 use crate::op::{AllocateMode, Op, OpOutcome};
+use crate::ops::Ops;
 use crate::slab::{Key, Slab};
 use crate::sync::{OneshotReceiver, oneshot};
+use crate::timers::{Timer, Timers};
 use crate::uring::Uring;
 use crate::virtual_time::{VirtualFiles, VirtualTime};
 
@@ -29,12 +35,11 @@ const TURNS_PER_LOOK: u32 = 16;
 /// A task that another thread gives to a core.
 pub(crate) type Message = Box<dyn FnOnce(&Handle) + Send>;
 
-type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
-
 struct Task {
     /// Absent while it is being polled.
     future: Option<TaskFuture>,
     waker: Arc<TaskWaker>,
+    domain: Domain,
 }
 
 struct TaskWaker {
@@ -55,13 +60,6 @@ impl Wake for TaskWaker {
     }
 }
 
-enum OpState {
-    Waiting(Option<Waker>),
-    Done(OpOutcome),
-    /// Nobody waits any more; the driver still owns the buffers.
-    Abandoned,
-}
-
 enum Driver {
     Real(Box<Uring>),
     Virtual(VirtualTime),
@@ -70,19 +68,58 @@ enum Driver {
 struct CoreState {
     inbox: Arc<Inbox<Message>>,
     tasks: RefCell<Slab<Task>>,
-    ops: RefCell<Slab<OpState>>,
-    timers: RefCell<BTreeMap<(Nanos, u64), Waker>>,
-    timer_count: Cell<u64>,
+    ops: Ops,
+    timers: Timers,
+    domains: Rc<Domains>,
     driver: RefCell<Driver>,
     /// The executor is gone: nothing is begun any more.
     has_ended: Cell<bool>,
 }
 
+impl CoreState {
+    /// A task of a domain has panicked. From here on no task of the domain is polled, and none is dropped:
+    /// the state that the tasks share may be half changed.
+    fn fail(&self, domain: Domain, failure: &Failure) {
+        let (failed, tell) = self.domains.fail(domain, failure);
+        for domain in &failed {
+            let keys = self.tasks.borrow().keys_of(|task| task.domain == *domain);
+            for task in keys.into_iter().filter_map(|key| self.tasks.borrow_mut().remove(key)) {
+                mem::forget(task.future);
+            }
+            self.ops.abandon_all(*domain);
+            self.timers.forget_all(*domain);
+            self.domains.hang_up(*domain);
+        }
+        tell.into_values().for_each(|tell| tell(failure));
+        failed.into_iter().for_each(|domain| self.release(domain));
+    }
+
+    /// Closes the files of a failed domain, if the kernel has nothing of it under way.
+    fn release(&self, domain: Domain) {
+        if !self.ops.has_any(domain) {
+            self.domains.release(domain);
+        }
+    }
+
+    fn complete(&self, key: Key, outcome: OpOutcome) {
+        if let Some(domain) = self.ops.complete(key, outcome)
+            && self.domains.has_failed(domain)
+        {
+            self.release(domain);
+        }
+    }
+}
+
 /// The way of tasks to their core. Cheap to clone; stays on its thread.
 #[derive(Clone)]
-pub struct Handle(Rc<CoreState>);
+pub struct Handle {
+    core: Rc<CoreState>,
+    /// The domain of what is begun through the handle.
+    domain: Domain,
+}
 
-/// The result of a spawned task: a future. Dropping it lets the task run on.
+/// The result of a spawned task: a future. Dropping it lets the task run on. The future of a task that failed
+/// with its domain never completes.
 pub struct JoinHandle<T>(OneshotReceiver<T>);
 
 impl<T> Future for JoinHandle<T> {
@@ -105,18 +142,52 @@ impl Spawn for Handle {
 }
 
 impl Handle {
+    /// The same core for tasks of a failure domain. All that is begun through the handle is of the domain.
+    pub fn within(&self, domain: Domain) -> Handle {
+        Handle { core: self.core.clone(), domain }
+    }
+
+    /// The failure domain of what is begun through the handle.
+    pub fn domain(&self) -> Domain {
+        self.domain
+    }
+
+    /// Has `tell` called when the handle's domain has failed and none of its tasks runs any more. A domain
+    /// that failed before calls at once. The state of these tasks may be half changed: `tell` avoids it.
+    pub fn on_failure(&self, tell: impl FnOnce(&Failure) + 'static) -> OnFailure {
+        self.core.domains.on_failure(self.domain, Box::new(tell))
+    }
+
+    /// Has a descriptor closed if the handle's domain fails. A connection ends at once. A file is closed
+    /// when the kernel has none of the domain's operations any more.
+    pub fn close_on_failure(&self, fd: &Fd) {
+        if let Fd::Real(descriptor) = fd {
+            self.core.domains.own(self.domain, descriptor);
+        }
+    }
+
+    /// Has the handle's domain and another one of this core fail together.
+    pub fn fail_with(&self, other: Domain) -> FailsWith {
+        self.core.domains.link(self.domain, other)
+    }
+
     /// Runs a task on this core, beside the others. When the executor is gone already, the future is
-    /// dropped as all tasks were.
+    /// dropped as all tasks were. When the handle's domain has failed, the future is left as they were.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         let (sender, receiver) = oneshot();
-        if self.0.has_ended.get() {
+        if self.core.has_ended.get() {
             return JoinHandle(receiver);
         }
         let task: TaskFuture = Box::pin(async move { sender.send(future.await) });
-        let inbox = &self.0.inbox;
-        let key = self.0.tasks.borrow_mut().insert_with(|key| Task {
+        let (inbox, domain) = (&self.core.inbox, self.domain);
+        if self.core.domains.has_failed(domain) {
+            mem::forget(task);
+            return JoinHandle(receiver);
+        }
+        let key = self.core.tasks.borrow_mut().insert_with(|key| Task {
             future: Some(task),
             waker: Arc::new(TaskWaker { inbox: inbox.clone(), key, queued: AtomicBool::new(true) }),
+            domain,
         });
         inbox.push_ready(key);
         JoinHandle(receiver)
@@ -133,7 +204,7 @@ impl Handle {
 
     /// Nanoseconds on this core's clock; never goes back.
     pub fn now(&self) -> Nanos {
-        match &*self.0.driver.borrow() {
+        match &*self.core.driver.borrow() {
             Driver::Real(uring) => uring.now(),
             Driver::Virtual(time) => time.now(),
         }
@@ -148,7 +219,10 @@ impl Handle {
             }
             match &timer {
                 Some(armed) => armed.refresh(context.waker()),
-                None => timer = Some(Timer::arm(self, deadline, context.waker())),
+                None => {
+                    let timers = &self.core.timers;
+                    timer = Some(timers.arm(deadline, self.domain, context.waker()));
+                }
             }
             Poll::Pending
         })
@@ -178,31 +252,31 @@ impl Handle {
     /// this is for what happens seldom.
     pub fn poll_all(&self) {
         let mut wakers = Vec::new();
-        self.0.tasks.borrow().for_each(|task| wakers.push(task.waker.clone()));
+        self.core.tasks.borrow().for_each(|task| wakers.push(task.waker.clone()));
         wakers.iter().for_each(TaskWaker::wake_by_ref);
     }
 
     /// Asks the kernel to give back the operations on a descriptor. Those that a drive has at work end when
     /// the drive ends them.
     pub fn cancel(&self, fd: &Fd) {
-        if let Driver::Real(uring) = &mut *self.0.driver.borrow_mut() {
+        if let Driver::Real(uring) = &mut *self.core.driver.borrow_mut() {
             uring.cancel(fd);
         }
     }
 
     /// The queues of this core that other threads may touch.
     pub(crate) fn inbox(&self) -> Arc<Inbox<Message>> {
-        self.0.inbox.clone()
+        self.core.inbox.clone()
     }
 
     /// Submits one operation. The operation goes on if the future is dropped, and keeps its buffers.
     pub async fn submit(&self, op: Op) -> OpOutcome {
-        let key = self.0.ops.borrow_mut().insert_with(|_| OpState::Waiting(None));
-        match &mut *self.0.driver.borrow_mut() {
+        let key = self.core.ops.begin(self.domain, &op);
+        match &mut *self.core.driver.borrow_mut() {
             Driver::Real(uring) => uring.submit(key, op),
             Driver::Virtual(time) => time.submit(key, op),
         }
-        let mut pending = PendingOp { of: self, key, finished: false };
+        let mut pending = PendingOp { of: &self.core.ops, key, finished: false };
         poll_fn(|context| pending.poll(context)).await
     }
 
@@ -251,10 +325,12 @@ impl Handle {
         self.submit(op).await.result.map(|_| ())
     }
 
-    /// Waits for a client.
+    /// Waits for a client, whose connection ends if the handle's domain fails.
     pub async fn accept(&self, listener: &Listener) -> Result<Stream, Errno> {
         let number = self.submit(Op::Accept { fd: listener.fd.clone() }).await.result?;
-        Ok(Stream::from_owned(crate::uring::adopt(number)))
+        let stream = Stream::from_owned(adopt(number));
+        self.close_on_failure(&stream.fd);
+        Ok(stream)
     }
 
     /// Receives what is there: zero bytes mean that the peer is done.
@@ -267,79 +343,27 @@ impl Handle {
     pub async fn send(&self, stream: &Stream, data: Vec<Bytes>) -> Result<u32, Errno> {
         self.submit(Op::Send { fd: stream.fd.clone(), data }).await.result
     }
-
-    fn complete(&self, key: Key, outcome: OpOutcome) {
-        let mut ops = self.0.ops.borrow_mut();
-        let state = ops.get_mut(key).expect("a completion belongs to an operation");
-        match std::mem::replace(state, OpState::Done(outcome)) {
-            OpState::Waiting(waker) => {
-                drop(ops);
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
-            }
-            OpState::Abandoned => drop(ops.remove(key)),
-            OpState::Done(_) => panic!("operation completed twice"),
-        }
-    }
 }
 
 struct PendingOp<'a> {
-    of: &'a Handle,
+    of: &'a Ops,
     key: Key,
     finished: bool,
 }
 
 impl PendingOp<'_> {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<OpOutcome> {
-        let mut ops = self.of.0.ops.borrow_mut();
-        let state = ops.get_mut(self.key).expect("a pending operation is known");
-        if let OpState::Waiting(waker) = state {
-            *waker = Some(context.waker().clone());
-            return Poll::Pending;
-        }
-        self.finished = true;
-        match ops.remove(self.key) {
-            Some(OpState::Done(outcome)) => Poll::Ready(outcome),
-            _ => panic!("a finished operation has an outcome"),
-        }
+    fn poll(&mut self, context: &Context<'_>) -> Poll<OpOutcome> {
+        let polled = self.of.poll(self.key, context);
+        self.finished = polled.is_ready();
+        polled
     }
 }
 
 impl Drop for PendingOp<'_> {
     fn drop(&mut self) {
-        if self.finished {
-            return;
+        if !self.finished {
+            self.of.abandon(self.key);
         }
-        let mut ops = self.of.0.ops.borrow_mut();
-        match ops.get_mut(self.key) {
-            Some(state @ OpState::Waiting(_)) => *state = OpState::Abandoned,
-            _ => drop(ops.remove(self.key)),
-        }
-    }
-}
-
-struct Timer<'a> {
-    of: &'a Handle,
-    at: (Nanos, u64),
-}
-
-impl<'a> Timer<'a> {
-    fn arm(of: &'a Handle, deadline: Nanos, waker: &Waker) -> Self {
-        let count = of.0.timer_count.get();
-        of.0.timer_count.set(count + 1);
-        of.0.timers.borrow_mut().insert((deadline, count), waker.clone());
-        Self { of, at: (deadline, count) }
-    }
-
-    fn refresh(&self, waker: &Waker) {
-        self.of.0.timers.borrow_mut().insert(self.at, waker.clone());
-    }
-}
-
-impl Drop for Timer<'_> {
-    fn drop(&mut self) {
-        self.of.0.timers.borrow_mut().remove(&self.at);
     }
 }
 
@@ -371,13 +395,14 @@ impl Executor {
         let state = CoreState {
             inbox,
             tasks: RefCell::new(Slab::new()),
-            ops: RefCell::new(Slab::new()),
-            timers: RefCell::new(BTreeMap::new()),
-            timer_count: Cell::new(0),
+            ops: Ops::default(),
+            timers: Timers::default(),
+            domains: Rc::default(),
             driver: RefCell::new(driver),
             has_ended: Cell::new(false),
         };
-        Self { handle: Handle(Rc::new(state)), turn: VecDeque::new() }
+        let handle = Handle { core: Rc::new(state), domain: Domain::NONE };
+        Self { handle, turn: VecDeque::new() }
     }
 
     /// The handle of this core.
@@ -387,7 +412,7 @@ impl Executor {
 
     /// Tasks alive, the main one apart: for tests that look for leaks.
     pub fn task_count(&self) -> usize {
-        self.handle.0.tasks.borrow().len()
+        self.handle.core.tasks.borrow().len()
     }
 
     /// Runs until `main` is done. Other tasks stay and go on at the next call.
@@ -405,7 +430,7 @@ impl Executor {
                 return value.expect("the main task ran to its end");
             }
             turns = turns.wrapping_add(1);
-            let idle = !self.handle.0.inbox.has_work();
+            let idle = !self.handle.core.inbox.has_work();
             if idle || turns.is_multiple_of(TURNS_PER_LOOK) || self.has_submissions() {
                 self.look(idle);
             }
@@ -413,29 +438,35 @@ impl Executor {
     }
 
     fn has_submissions(&self) -> bool {
-        match &*self.handle.0.driver.borrow() {
+        match &*self.handle.core.driver.borrow() {
             Driver::Real(uring) => uring.has_submissions(),
             Driver::Virtual(_) => false,
         }
     }
 
     fn run_turn(&mut self) {
-        let state = &self.handle.0;
+        let state = &self.handle.core;
         for message in state.inbox.take(&mut self.turn) {
             message(&self.handle);
         }
         while let Some(key) = self.turn.pop_front() {
             let taken = state.tasks.borrow_mut().get_mut(key).and_then(|task| {
                 task.waker.queued.store(false, Ordering::Release);
-                task.future.take().map(|future| (future, Waker::from(task.waker.clone())))
+                let waker = Waker::from(task.waker.clone());
+                task.future.take().map(|future| (future, waker, task.domain))
             });
-            let Some((mut future, waker)) = taken else { continue };
-            match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(()) => drop(state.tasks.borrow_mut().remove(key)),
-                Poll::Pending => {
+            let Some((future, waker, domain)) = taken else { continue };
+            let (mut future, mut context) = (Some(future), Context::from_waker(&waker));
+            match poll(domain, &mut future, &mut context) {
+                Ok(Poll::Ready(())) => drop(state.tasks.borrow_mut().remove(key)),
+                Ok(Poll::Pending) => {
                     if let Some(task) = state.tasks.borrow_mut().get_mut(key) {
-                        task.future = Some(future);
+                        task.future = future;
                     }
+                }
+                Err(failure) => {
+                    mem::forget(future);
+                    state.fail(domain, &failure);
                 }
             }
         }
@@ -443,155 +474,45 @@ impl Executor {
 
     /// Submits, reaps, fires timers; sleeps in the kernel (or jumps in time) only when `idle`.
     fn look(&self, idle: bool) {
-        let state = &self.handle.0;
-        let next_timer = state.timers.borrow().first_key_value().map(|(key, _)| key.0);
+        let state = &self.handle.core;
+        let next_timer = state.timers.next();
         let mut finished = Vec::new();
         match &mut *state.driver.borrow_mut() {
             Driver::Real(uring) => uring.look(&state.inbox, idle, next_timer, &mut finished),
             Driver::Virtual(time) => time.look(idle, next_timer, &mut finished),
         }
         for (key, outcome) in finished {
-            self.handle.complete(key, outcome);
+            state.complete(key, outcome);
         }
         if next_timer.is_some() {
-            self.fire_timers();
+            state.timers.fire(self.handle.now());
         }
     }
+}
 
-    fn fire_timers(&self) {
-        let now = self.handle.now();
-        loop {
-            let mut timers = self.handle.0.timers.borrow_mut();
-            match timers.first_entry() {
-                Some(entry) if entry.key().0 <= now => {
-                    let waker = entry.remove();
-                    drop(timers);
-                    waker.wake();
-                }
-                _ => return,
-            }
-        }
+/// Polls a task: one of no domain in the open, one of a domain so that a panic stays in it.
+fn poll(
+    domain: Domain,
+    future: &mut Option<TaskFuture>,
+    context: &mut Context<'_>,
+) -> Result<Poll<()>, Failure> {
+    match future {
+        Some(future) if domain == Domain::NONE => Ok(future.as_mut().poll(context)),
+        future => contain::poll(domain, future, context),
     }
 }
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        self.handle.0.has_ended.set(true);
+        self.handle.core.has_ended.set(true);
         // Tasks first: dropping them abandons their operations, which the driver then waits out.
-        let tasks: Vec<Task> = self.handle.0.tasks.borrow_mut().drain().collect();
+        let tasks: Vec<Task> = self.handle.core.tasks.borrow_mut().drain().collect();
         drop(tasks);
-        if let Driver::Real(uring) = &mut *self.handle.0.driver.borrow_mut() {
+        if let Driver::Real(uring) = &mut *self.handle.core.driver.borrow_mut() {
             uring.cancel_all();
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::remote::Remote;
-    use crate::virtual_time::NoFiles;
-
-    fn virtual_world() -> Executor {
-        Executor::in_virtual_time(NoFiles)
-    }
-
-    #[test]
-    fn virtual_time_jumps_to_timers_in_their_order() {
-        let mut executor = virtual_world();
-        let handle = executor.handle();
-        let seen = Rc::new(RefCell::new(Vec::new()));
-        let log = seen.clone();
-        executor.block_on(async move {
-            let tasks: Vec<_> = [30u64, 10, 20]
-                .into_iter()
-                .map(|delay| {
-                    let (handle, log) = (handle.clone(), log.clone());
-                    handle.clone().spawn(async move {
-                        handle.sleep(delay * 1_000_000_000).await;
-                        log.borrow_mut().push((delay, handle.now()));
-                    })
-                })
-                .collect();
-            for task in tasks {
-                task.await;
-            }
-        });
-        let second = 1_000_000_000;
-        assert_eq!(*seen.borrow(), [(10, 10 * second), (20, 20 * second), (30, 30 * second)]);
-        assert_eq!(executor.task_count(), 0);
-    }
-
-    #[test]
-    fn a_task_that_nobody_wakes_is_polled_with_all_others() {
-        let mut executor = virtual_world();
-        let handle = executor.handle();
-        let polls = executor.block_on(async move {
-            let (polls, is_over) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
-            let (counted, over) = (polls.clone(), is_over.clone());
-            let task = handle.spawn(poll_fn(move |_| {
-                counted.set(counted.get() + 1);
-                if over.get() { Poll::Ready(()) } else { Poll::Pending }
-            }));
-            handle.sleep(1).await;
-            is_over.set(true);
-            handle.poll_all();
-            task.await;
-            polls.get()
-        });
-        assert_eq!((polls, executor.task_count()), (2, 0));
-    }
-
-    #[test]
-    #[should_panic(expected = "stands still")]
-    fn a_world_where_nothing_can_happen_is_a_bug() {
-        let mut executor = virtual_world();
-        executor.block_on(std::future::pending::<()>());
-    }
-
-    #[test]
-    fn the_real_world_sleeps_and_takes_messages_from_other_threads() {
-        let mut executor = Executor::real().unwrap();
-        let handle = executor.handle();
-        let remote = Remote::to(&handle);
-        let answer = std::thread::scope(|scope| {
-            let asking = scope.spawn(move || remote.call(|_| async { 6 * 7 }));
-            executor.block_on(async move { handle.sleep(50_000_000).await });
-            asking.join().unwrap()
-        });
-        assert_eq!(answer, Some(42));
-    }
-
-    #[test]
-    fn the_real_world_writes_and_reads_a_file() {
-        let mut executor = Executor::real().unwrap();
-        let handle = executor.handle();
-        let file = tempfile::tempfile().unwrap();
-        let fd = Fd::from_owned(file.into());
-        let (buf, result) = executor.block_on(async move {
-            let data = Payload::Many(vec![Bytes::copy_of(b"hello "), Bytes::copy_of(b"ring")]);
-            assert_eq!(handle.write_at(&fd, 3, data, true).await, Ok(10));
-            handle.sync_data(&fd).await.unwrap();
-            handle.allocate(&fd, AllocateMode::PunchHole, 3, 5).await.unwrap();
-            handle.read_at(&fd, 0, Buf::new(64)).await
-        });
-        assert_eq!(result, Ok(13));
-        assert_eq!(&buf[..13], b"\0\0\0\0\0\0\0\0 ring");
-    }
-
-    #[test]
-    fn an_abandoned_operation_keeps_its_buffer_until_the_kernel_is_done() {
-        let mut executor = Executor::real().unwrap();
-        let handle = executor.handle();
-        let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).unwrap();
-        executor.block_on(async move {
-            let task = {
-                let handle = handle.clone();
-                handle.clone().spawn(async move { handle.accept(&listener).await.map(|_| ()) })
-            };
-            handle.yield_now().await;
-            drop(task);
-        });
-        drop(executor);
-    }
-}
+mod tests;

@@ -8,11 +8,13 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net;
 
+use crate::descriptor::Descriptor;
+
 /// A descriptor that stays open as long as an operation or an owner holds it.
 #[derive(Clone, Debug)]
 pub enum Fd {
     /// An open file, device or socket.
-    Real(Arc<OwnedFd>),
+    Real(Arc<Descriptor>),
     /// A file of the simulator's, by number.
     Virtual(u32),
 }
@@ -20,7 +22,7 @@ pub enum Fd {
 impl Fd {
     /// Takes over an open descriptor.
     pub fn from_owned(fd: OwnedFd) -> Self {
-        Fd::Real(Arc::new(fd))
+        Fd::Real(Arc::new(Descriptor::new(fd)))
     }
 
     /// The kernel's number.
@@ -41,7 +43,7 @@ impl Fd {
 
     pub(crate) fn real(&self) -> &OwnedFd {
         match self {
-            Fd::Real(fd) => fd,
+            Fd::Real(descriptor) => descriptor.fd(),
             Fd::Virtual(number) => panic!("virtual file {number} given to the kernel"),
         }
     }
@@ -49,12 +51,17 @@ impl Fd {
 
 /// A look at a descriptor that does not keep it open.
 #[derive(Clone, Debug)]
-pub struct FdWatch(Weak<OwnedFd>);
+pub struct FdWatch(Weak<Descriptor>);
 
 impl FdWatch {
-    /// The owners of the descriptor, and the operations that the kernel has not ended.
+    /// The owners of the descriptor, and the operations that the kernel has not ended. None when the file was
+    /// closed under them.
     pub fn holders(&self) -> usize {
-        self.0.strong_count()
+        match self.0.upgrade() {
+            Some(descriptor) if descriptor.is_released() => 0,
+            Some(descriptor) => Arc::strong_count(&descriptor) - 1,
+            None => 0,
+        }
     }
 }
 
@@ -104,6 +111,11 @@ impl Listener {
     /// The address it really listens on.
     pub fn address(&self) -> &StreamAddress {
         &self.address
+    }
+
+    /// The socket.
+    pub fn fd(&self) -> &Fd {
+        &self.fd
     }
 
     /// Ends the listening: a pending accept fails.

@@ -15,10 +15,16 @@
 //! run in virtual time is the same every time. Idle costs nothing: a core without work sleeps in the
 //! kernel.
 //!
-//! UNSAFETY: this crate hands pointers of owned buffers to io_uring (`uring.rs`), polls futures where
-//! they are pinned (`join.rs`), and nothing else.
+//! A task belongs to a failure domain, or to none. A panic fails the domain: none of its tasks is polled or
+//! dropped after that, and the others go on ([why](../../../docs/adr/0043-a-panic-fails-one-volume.md)).
+//!
+//! UNSAFETY: this crate hands pointers of owned buffers to io_uring (`uring.rs`), and polls futures where
+//! they are pinned (`join.rs`). `descriptor.rs` adopts and replaces descriptors; nothing else is unsafe.
 
 mod canary;
+mod contain;
+mod descriptor;
+mod domain;
 mod drain_rounds;
 mod executor;
 mod fd;
@@ -27,12 +33,17 @@ mod flush_once;
 mod inbox;
 mod join;
 mod op;
+mod ops;
 mod remote;
 mod slab;
 mod sync;
+mod timers;
 mod uring;
 mod virtual_time;
 
+pub use contain::is_contained;
+pub use descriptor::Descriptor;
+pub use domain::{Domain, FailsWith, Failure, OnFailure};
 pub use drain_rounds::{DrainRounds, Round};
 pub use executor::{Executor, Handle, JoinHandle};
 pub use fd::{Fd, FdWatch, KeepAlive, Listener, Stream, StreamAddress};
@@ -40,7 +51,7 @@ pub use finish::Finish;
 pub use flush_once::FlushOnce;
 pub use join::{JoinAll, join_all, join_at_most};
 pub use op::{AllocateMode, Op, OpOutcome};
-pub use remote::{Core, Remote};
+pub use remote::{CallError, Core, Remote};
 pub use rustix::io::Errno;
 pub use sync::{OneshotReceiver, OneshotSender, Permit, Semaphore, Signal, WakerCell, oneshot};
 pub use virtual_time::{NoFiles, VirtualFiles};

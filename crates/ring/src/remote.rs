@@ -1,50 +1,95 @@
 //! Crossing threads: the way into a core, and the threads that cores run on.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 
+use crate::domain::{Domain, Failure};
 use crate::executor::{Executor, Handle, Message};
 use crate::inbox::Inbox;
 
 /// The way into a core from any thread.
 #[derive(Clone)]
-pub struct Remote(Arc<Inbox<Message>>);
+pub struct Remote {
+    inbox: Arc<Inbox<Message>>,
+    /// The failure domain of the calls; without one each call is a domain of its own.
+    domain: Option<Domain>,
+}
+
+/// Why a call has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallError {
+    /// The core has ended.
+    Ended,
+    /// The domain of the call has failed, before the call or in it.
+    Failed(Failure),
+}
 
 impl Remote {
     /// The way to the core of these tasks, for other threads.
     pub fn to(core: &Handle) -> Remote {
-        Remote(core.inbox())
+        Remote::over(core.inbox())
     }
 
-    /// Runs `message` on the core, soon. Waits while the core has too many waiting; false if the
-    /// core has ended.
+    fn over(inbox: Arc<Inbox<Message>>) -> Self {
+        Self { inbox, domain: None }
+    }
+
+    /// The same way for tasks of a failure domain.
+    pub fn within(&self, domain: Domain) -> Remote {
+        Remote { inbox: self.inbox.clone(), domain: Some(domain) }
+    }
+
+    /// Runs `message` on the core, soon; its handle is of the failure domain of calls. Waits while the core
+    /// has too many waiting; false if the core has ended.
     pub fn run(&self, message: impl FnOnce(&Handle) + Send + 'static) -> bool {
-        self.0.push_message(Box::new(message))
+        let domain = self.domain.unwrap_or_else(Domain::fresh);
+        self.inbox.push_message(Box::new(move |core| message(&core.within(domain))))
     }
 
-    /// Runs a task on the core and waits for its result; `None` if the core has ended.
+    /// Runs a task on the core and waits for its result.
     ///
     /// For threads that are not cores: it blocks.
-    pub fn call<T, F>(&self, task: impl FnOnce(Handle) -> F + Send + 'static) -> Option<T>
+    ///
+    /// # Errors
+    /// When the core has ended, or the failure domain of the call has failed.
+    pub fn call<T, F>(
+        &self,
+        task: impl FnOnce(Handle) -> F + Send + 'static,
+    ) -> Result<T, CallError>
     where
         T: Send + 'static,
         F: Future<Output = T> + 'static,
     {
         // One type of answer for all tasks: a channel for each would be compiled for each.
-        let (sender, receiver) = mpsc::channel::<Box<dyn Any + Send>>();
+        let (sender, receiver) = mpsc::channel::<Result<Box<dyn Any + Send>, Failure>>();
         let sent = self.run(move |handle| {
-            let future = task(handle.clone());
+            // The sender is also outside the task, which does not end when the domain fails.
+            let answer = Rc::new(Cell::new(Some(sender)));
+            let unanswered = answer.clone();
+            let on_failure = handle.on_failure(move |failure| {
+                if let Some(sender) = unanswered.take() {
+                    // The caller waits for it, unless its thread is gone; so below.
+                    let _ = sender.send(Err(failure.clone()));
+                }
+            });
+            let own = handle.clone();
             drop(handle.spawn(async move {
-                // The caller waits for it, unless its thread is gone.
-                let _ = sender.send(Box::new(future.await));
+                let result = task(own).await;
+                drop(on_failure);
+                if let Some(sender) = answer.take() {
+                    let _ = sender.send(Ok(Box::new(result)));
+                }
             }));
         });
         let answer = if sent { receiver.recv().ok() } else { None };
-        answer.map(|answer| *answer.downcast().expect("the answer of this task"))
+        let result = answer.ok_or(CallError::Ended)?.map_err(CallError::Failed)?;
+        Ok(*result.downcast().expect("the answer of this task"))
     }
 }
 
@@ -69,7 +114,7 @@ impl Core {
                 Err(error) => return drop(sender.send(Err(error))),
             };
             let inbox = executor.handle().inbox();
-            drop(sender.send(Ok(Remote(inbox.clone()))));
+            drop(sender.send(Ok(Remote::over(inbox.clone()))));
             let stopping = inbox.clone();
             executor.block_on(poll_fn(move |context| stopping.poll_stop(context.waker())));
             inbox.close();
@@ -87,7 +132,7 @@ impl Core {
 impl Drop for Core {
     /// Ends the core: its tasks are dropped where they stand, its operations waited out.
     fn drop(&mut self) {
-        self.remote.0.stop();
+        self.remote.inbox.stop();
         if let Some(thread) = self.thread.take() {
             // The panic of a core was told by the hook of the process.
             let _ = thread.join();

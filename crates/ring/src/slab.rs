@@ -21,6 +21,12 @@ pub(crate) struct Slab<T> {
     count: usize,
 }
 
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T> Slab<T> {
     pub(crate) fn new() -> Self {
         Self { entries: Vec::new(), free: Vec::new(), count: 0 }
@@ -59,6 +65,15 @@ impl<T> Slab<T> {
         self.free.push(key.place() as u32);
         self.count -= 1;
         Some(value)
+    }
+
+    /// The keys of some values.
+    pub(crate) fn keys_of(&self, is_wanted: impl Fn(&T) -> bool) -> Vec<Key> {
+        let key = |(place, (generation, value)): (usize, &(u32, Option<T>))| {
+            let is_wanted = value.as_ref().is_some_and(&is_wanted);
+            is_wanted.then_some(Key(u64::from(*generation) << 32 | place as u64))
+        };
+        self.entries.iter().enumerate().filter_map(key).collect()
     }
 
     pub(crate) fn for_each(&self, visit: impl FnMut(&T)) {

@@ -5,7 +5,6 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use io_uring::types::{self, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
@@ -13,6 +12,7 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use voltier_block::{Buf, Bytes, Nanos, Payload};
 
+use crate::contain;
 use crate::fd::Fd;
 use crate::inbox::Inbox;
 use crate::op::{AllocateMode, Op, OpOutcome};
@@ -51,12 +51,6 @@ pub(crate) struct Uring {
     wake_armed: bool,
     /// Entries queued since the kernel was last entered.
     queued: bool,
-}
-
-/// Owns a descriptor that an accept returned.
-pub(crate) fn adopt(number: u32) -> OwnedFd {
-    // SAFETY: the kernel just made this descriptor for us and nobody else has its number.
-    unsafe { OwnedFd::from_raw_fd(number as RawFd) }
 }
 
 fn vectors_of(pieces: &[Bytes]) -> Vec<libc::iovec> {
@@ -140,7 +134,10 @@ impl Uring {
             let errno = Errno::from_raw_os_error(error.raw_os_error().unwrap_or(0));
             // TIME: the timer is due. INTR: a signal. BUSY, AGAIN: reap first, then it goes on.
             let expected = [Errno::TIME, Errno::INTR, Errno::BUSY, Errno::AGAIN];
-            assert!(expected.contains(&errno), "io_uring_enter: {error}");
+            if !expected.contains(&errno) {
+                contain::leave();
+                panic!("io_uring_enter: {error}");
+            }
         }
     }
 
@@ -217,7 +214,7 @@ impl Uring {
             self.reap(&mut dropped);
         }
         // Leaking is safe, freeing is not: the kernel may still write into these buffers.
-        let stuck = std::mem::replace(&mut self.in_flight, Slab::new());
+        let stuck = std::mem::take(&mut self.in_flight);
         std::mem::forget(stuck);
     }
 }

@@ -49,7 +49,7 @@ fn serve_fuse(at: &str, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
     let core = Core::start("memory")?;
     let open =
         move |handle| async move { FileExport::open(&handle, Rc::new(MemoryDevice::new(bytes))) };
-    let export = core.remote().call(open).ok_or("the core has ended")?;
+    let export = core.remote().call(open).map_err(|_| "the core has ended")?;
     let mut file = FuseFile::mount(export, at.as_ref())?;
     println!("{at}");
     std::io::stdin().read_line(&mut String::new())?;

@@ -229,6 +229,11 @@ pub trait ArrayEngine {
     /// When the clean stop could not be written; it is closed all the same.
     fn close_array(&mut self, name: &ArrayName) -> ControlResult<()>;
 
+    /// [`Engine::take_fault`](super::Engine::take_fault) of an open array.
+    fn take_array_fault(&mut self, _: &ArrayName) -> Option<String> {
+        None
+    }
+
     /// Erases the label of a member. The device is not in use.
     ///
     /// # Errors

@@ -85,7 +85,7 @@ pub type Waker = Arc<dyn Fn() + Send + Sync>;
 /// The data path, as the service uses it. Volumes are known by their names.
 pub trait Engine: ArrayEngine + 'static {
     /// Sets the waker for a change of [`Engine::health`] of some volume for the worse, or of
-    /// [`ArrayEngine::array_devices`] of some array at all.
+    /// [`ArrayEngine::array_devices`] of some array at all. A fault of either wakes as well.
     fn set_waker(&mut self, waker: Waker);
 
     /// Takes one line of the daemon's log.
@@ -146,6 +146,14 @@ pub trait Engine: ArrayEngine + 'static {
     /// Nothing is open then. With `Format`, an SSD that is too small is told apart before anything
     /// is written to it.
     fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume>;
+
+    /// Why the code that serves an open volume has failed, if it has: the reason without the volume's name.
+    /// The volume is not open after this answer. Clients are cut off, and nothing is written any more.
+    ///
+    /// Without an answer of its own, an engine does not outlive such a failure.
+    fn take_fault(&mut self, _: &VolumeName) -> Option<String> {
+        None
+    }
 
     /// Lets the dirty lines of a volume that was opened and evacuates go to its origin, after that is on
     /// record.

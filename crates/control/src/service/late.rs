@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Service;
 use super::absence::{self, Absence, Missing};
+use super::faults;
 use super::live::{Live, LiveArray, now};
 use super::stops;
 use crate::engine::Engine;
@@ -144,6 +145,16 @@ pub(super) fn try_array<E: Engine>(
     since: Option<Instant>,
     now: Instant,
 ) {
+    let has_crashed = service.crashed.has_array(&record.name);
+    faults::attempt(service, has_crashed, |service| attempt_array(service, record, since, now));
+}
+
+fn attempt_array<E: Engine>(
+    service: &mut Service<E>,
+    record: RegisteredArray,
+    since: Option<Instant>,
+    now: Instant,
+) {
     let (name, wait) = (record.name.clone(), service.device_wait);
     let is_held = since.is_some_and(|_| !wait.is_zero());
     let survey = absence::survey(service, &record, is_held);
@@ -170,6 +181,16 @@ pub(super) fn try_array<E: Engine>(
 /// Opens a volume, unless its hold-off lasts and a drive is missing. Without a hold-off it is opened at
 /// once, with what is there.
 pub(super) fn try_volume<E: Engine>(
+    service: &mut Service<E>,
+    record: &VolumeRecord,
+    since: Option<Instant>,
+    now: Instant,
+) {
+    let has_crashed = service.crashed.has_volume(&record.name);
+    faults::attempt(service, has_crashed, |service| attempt_volume(service, record, since, now));
+}
+
+fn attempt_volume<E: Engine>(
     service: &mut Service<E>,
     record: &VolumeRecord,
     since: Option<Instant>,

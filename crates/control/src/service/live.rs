@@ -1,11 +1,12 @@
 //! The service's knowledge of volumes and arrays beside their records.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::absence::Absence;
 use crate::engine::CacheLabel;
 use crate::export_spec::ExportSpec;
-use crate::name::ArrayName;
+use crate::name::{ArrayName, VolumeName};
 
 /// The time of the control plane.
 #[expect(clippy::disallowed_methods, reason = "time of the control plane, not of an I/O")]
@@ -73,5 +74,30 @@ impl LiveArray {
     pub(super) fn stopped(name: &ArrayName) -> Self {
         let error = format!("it is stopped; `voltier array start {name}` first");
         Self { error, ..Self::default() }
+    }
+}
+
+/// Volumes and arrays that failed alone since the daemon started.
+#[derive(Default)]
+pub(super) struct Crashed {
+    volumes: BTreeSet<VolumeName>,
+    arrays: BTreeSet<ArrayName>,
+}
+
+impl Crashed {
+    pub(super) fn add_volume(&mut self, name: &VolumeName) {
+        self.volumes.insert(name.clone());
+    }
+
+    pub(super) fn add_array(&mut self, name: &ArrayName) {
+        self.arrays.insert(name.clone());
+    }
+
+    pub(super) fn has_volume(&self, name: &VolumeName) -> bool {
+        self.volumes.contains(name)
+    }
+
+    pub(super) fn has_array(&self, name: &ArrayName) -> bool {
+        self.arrays.contains(name)
     }
 }

@@ -12,6 +12,7 @@ mod crash_wait;
 mod drains;
 mod drives;
 mod exports;
+mod faults;
 mod jobs;
 mod late;
 mod live;
@@ -39,7 +40,7 @@ use crate::suggest;
 pub(crate) use crash_wait::{CRASH_STEP, CRASH_TRIES};
 use jobs::Jobs;
 pub use late::DEVICE_WAIT_S;
-use live::{Live, LiveArray};
+use live::{Crashed, Live, LiveArray};
 pub use show::{recorded_arrays, recorded_volumes};
 use unfit_spare::UnfitSpare;
 
@@ -83,6 +84,7 @@ pub struct Service<E> {
     /// Volumes whose users say that what their origins hold counts, until they have been opened once.
     adopted_origins: BTreeSet<VolumeName>,
     jobs: Jobs,
+    crashed: Crashed,
     stopping: bool,
     /// Whether the end of the daemon does not wait for clients.
     ends_now: bool,
@@ -106,6 +108,7 @@ impl<E: Engine> Service<E> {
             unfit_spares: BTreeMap::new(),
             adopted_origins: BTreeSet::new(),
             jobs: Jobs::default(),
+            crashed: Crashed::default(),
             stopping: false,
             ends_now: false,
             busy_tries: 1,
@@ -139,8 +142,7 @@ impl<E: Engine> Service<E> {
                  when it has ended",
             ));
         }
-        self.notice_lost_ssds();
-        self.notice_array_events();
+        self.record_what_happened();
         if needs_a_record(&request) {
             // So that a full state folder is found before anything has changed.
             self.registry.check_room()?;

@@ -1,6 +1,6 @@
 //! Records that could not be written: tried again until the state folder takes them.
 
-use super::{Service, late};
+use super::{Service, faults, late};
 use crate::engine::Engine;
 use crate::error::ControlError;
 
@@ -26,7 +26,9 @@ impl<E: Engine> Service<E> {
         self.registry.trouble().is_none()
     }
 
-    fn record_what_happened(&mut self) -> bool {
+    /// Shows what failed alone, and records lost SSDs and members. Whether all is on record.
+    pub(super) fn record_what_happened(&mut self) -> bool {
+        faults::notice(self);
         let are_ssds_recorded = self.notice_lost_ssds();
         self.notice_array_events();
         are_ssds_recorded && self.registry.trouble().is_none()

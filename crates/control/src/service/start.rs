@@ -7,6 +7,7 @@ use super::absence::Hindrance;
 use super::admit::Beside;
 use super::crash_wait::{CRASH_STEP, CRASH_TRIES};
 use super::drives;
+use super::faults;
 use super::jobs::Purpose;
 use super::late;
 use super::live::{Live, now};
@@ -324,6 +325,7 @@ impl<E: Engine> Service<E> {
     /// Brings everything to rest: exports closed, logs checkpointed, dirty lines kept.
     pub fn stop(&mut self) {
         self.stopping = true;
+        faults::notice(self);
         for record in self.registry.volumes().to_vec() {
             if self.is_open(&record.name) {
                 let closed = stops::bring_to_rest(self, &record);

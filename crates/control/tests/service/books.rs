@@ -58,6 +58,10 @@ pub(super) struct Books {
     pub(super) small: Vec<PathBuf>,
     /// The call that the daemon does not survive, counted from now.
     pub(super) dies_in: Option<usize>,
+    /// Why the code of the open volume fails, until that is told.
+    pub(super) fault: Option<String>,
+    /// The same of an open array.
+    pub(super) array_fault: Option<String>,
     /// The first bytes of every array.
     pub(super) head: Vec<u8>,
 }
@@ -137,6 +141,15 @@ impl Engine for BookEngine {
         let evacuates = cache.is_some() && self.books().takes_no_writes;
         let dirty_lines = if cache.is_some() { self.books().comes_back_dirty } else { 0 };
         Ok(OpenedVolume { size_bytes, generation, dirty_lines, evacuates })
+    }
+
+    fn take_fault(&mut self, name: &VolumeName) -> Option<String> {
+        let mut books = self.books();
+        let why = if books.open.contains_key(name) { books.fault.take() } else { None };
+        if why.is_some() {
+            books.open.remove(name);
+        }
+        why
     }
 
     fn begin_evacuation(&mut self, name: &VolumeName) -> ControlResult<()> {
@@ -330,6 +343,15 @@ impl ArrayEngine for BookEngine {
         let was_open = self.books().arrays.remove(name).is_some();
         assert!(was_open, "{name} is closed and was not open");
         self.call("stop", name.as_str())
+    }
+
+    fn take_array_fault(&mut self, name: &ArrayName) -> Option<String> {
+        let mut books = self.books();
+        let why = if books.arrays.contains_key(name) { books.array_fault.take() } else { None };
+        if why.is_some() {
+            books.arrays.remove(name);
+        }
+        why
     }
 
     fn erase_label(&mut self, device: &DeviceSpec) -> ControlResult<()> {

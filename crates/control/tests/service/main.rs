@@ -3,6 +3,7 @@
 mod arrays;
 mod books;
 mod exports;
+mod faults;
 mod fixture;
 mod late;
 mod spare_pools;

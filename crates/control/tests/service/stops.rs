@@ -19,7 +19,7 @@ fn start() -> Request {
 }
 
 /// A write-back volume with two exports, of which one is a file.
-fn exported() -> Fixture {
+pub(super) fn exported() -> Fixture {
     let mut fixture = Fixture::new();
     fixture.create(Mode::WriteBack);
     let (socket, file) = (fixture.path("s.sock"), fixture.path("file"));

@@ -29,8 +29,13 @@ fn with_left<T>(look: impl FnOnce(&mut Vec<(FileIdentity, FdWatch)>) -> T) -> T 
 /// A device lets its descriptor go, which it still holds.
 pub(super) fn note(drive: FileIdentity, descriptor: FdWatch) {
     if descriptor.holders() > 1 {
-        with_left(|left| left.push((drive, descriptor)));
+        keep(drive, descriptor);
     }
+}
+
+/// A device has failed with its domain, and its descriptor stays open for a while.
+pub(super) fn keep(drive: FileIdentity, descriptor: FdWatch) {
+    with_left(|left| left.push((drive, descriptor)));
 }
 
 /// Whether a drive has requests of a device that was let go.

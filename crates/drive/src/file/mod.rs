@@ -13,7 +13,7 @@ use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, MIB, Payload,
     SECTOR_BYTES, SectorRange, UnderWay, zero_writes,
 };
-use voltier_ring::{AllocateMode, Errno, Fd, Handle};
+use voltier_ring::{AllocateMode, Errno, Fd, Handle, OnFailure};
 
 /// Most pieces the kernel takes in one vectored read or write (IOV_MAX).
 const PIECES_MAX: usize = 1024;
@@ -34,6 +34,7 @@ pub struct FileDevice {
     flush_failed: Cell<bool>,
     /// Held as long as the device holds its descriptor.
     own_hold: Rc<()>,
+    on_failure: Option<OnFailure>,
 }
 
 impl Drop for FileDevice {
@@ -58,6 +59,10 @@ impl FileDevice {
         if opened.facts.direct_io {
             device.memory_align_bytes = opened.facts.memory_align_bytes.max(1);
         }
+        let (drive, descriptor) = (opened.facts.identity, device.fd.watch());
+        let left = handle.on_failure(move |_| left_behind::keep(drive, descriptor));
+        device.on_failure = Some(left);
+        handle.close_on_failure(&device.fd);
         device.facts = Some(opened.facts);
         Ok(device)
     }
@@ -73,6 +78,7 @@ impl FileDevice {
             can_zero: Cell::new(true),
             flush_failed: Cell::new(false),
             own_hold: Rc::default(),
+            on_failure: None,
         }
     }
 

@@ -60,8 +60,10 @@ impl FileExport {
         };
         let service = Serve { device: ByteDevice::new(device), counters };
         let workers = Workers::new(handle.clone(), service, WORKERS_MAX);
-        let receiver = Receiver(mailbox);
+        let (failing, receiver) = (mailbox.clone(), Receiver(mailbox));
+        let on_failure = handle.on_failure(move |_| failing.fail());
         drop(handle.spawn(async move {
+            let _on_failure = on_failure;
             let mut batch = Vec::new();
             while receiver.receive(&mut batch).await {
                 batch.drain(..).for_each(|request| workers.serve(request));

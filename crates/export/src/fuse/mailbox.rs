@@ -48,6 +48,17 @@ impl Mailbox {
         }
     }
 
+    /// Nobody serves requests any more: those that wait fail, and those to come.
+    pub(super) fn fail(&self) {
+        let rest = {
+            let mut state = self.lock();
+            state.closed = true;
+            std::mem::take(&mut state.requests)
+        };
+        // Outside the lock: each sends its failure to the kernel.
+        drop(rest);
+    }
+
     /// No more requests: the core's task ends when it has served what came before.
     pub(super) fn close(&self) {
         let waker = {
@@ -86,12 +97,6 @@ impl Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        let rest = {
-            let mut state = self.0.lock();
-            state.closed = true;
-            std::mem::take(&mut state.requests)
-        };
-        // Outside the lock: each sends its failure to the kernel.
-        drop(rest);
+        self.0.fail();
     }
 }

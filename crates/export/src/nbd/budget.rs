@@ -7,8 +7,10 @@
 //! finds too little waits. A peer also has at most as many connections as are free after that; the
 //! server turns further ones away.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -301,6 +303,39 @@ impl Drop for Seat {
         self.shrink(0);
         self.budget.wait(self.number, None);
         self.budget.dismiss(self.peer, self.export);
+    }
+}
+
+/// A seat that its connection shares with whoever gives it back when the connection's tasks fail.
+#[derive(Clone)]
+pub(super) struct SharedSeat(Rc<RefCell<Option<Seat>>>);
+
+impl SharedSeat {
+    pub(super) fn new(seat: Seat) -> Self {
+        Self(Rc::new(RefCell::new(Some(seat))))
+    }
+
+    /// How long the handshake may take, in nanoseconds.
+    pub(super) fn handshake_ns(&self) -> Nanos {
+        self.0.borrow().as_ref().map_or(0, |seat| seat.limits().handshake_ns)
+    }
+
+    /// [`Seat::poll_lease`]; waits for ever once the seat is given back.
+    pub(super) fn poll_lease(&self, used_bytes: u64, context: &Context<'_>) -> Poll<()> {
+        let mut seat = self.0.borrow_mut();
+        seat.as_mut().map_or(Poll::Pending, |seat| seat.poll_lease(used_bytes, context))
+    }
+
+    /// [`Seat::shrink`].
+    pub(super) fn shrink(&self, used_bytes: u64) {
+        if let Some(seat) = &mut *self.0.borrow_mut() {
+            seat.shrink(used_bytes);
+        }
+    }
+
+    /// Gives the seat back, with all that its connection holds.
+    pub(super) fn leave(&self) {
+        drop(self.0.take());
     }
 }
 

@@ -4,7 +4,7 @@
 //! sent. When the places or the bytes are used up, reading stops. A client that sends and does not
 //! receive fills its own socket, not our memory.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use voltier_block::{BlockDevice, Buf, Bytes, Nanos};
 use voltier_ring::{Errno, Handle};
 
-use super::budget::Seat;
+use super::budget::SharedSeat;
 use super::info::{ExportInfo, TRANSFER_BYTES_MAX};
 use super::input::Input;
 use super::link::Link;
@@ -42,12 +42,12 @@ const ANSWER_BYTES: usize = 16 << 10;
 pub(super) struct InFlight {
     requests: Cell<usize>,
     bytes: Cell<u64>,
-    seat: RefCell<Seat>,
+    seat: SharedSeat,
 }
 
 impl InFlight {
-    fn new(seat: Seat) -> Self {
-        Self { requests: Cell::new(0), bytes: Cell::new(0), seat: RefCell::new(seat) }
+    fn new(seat: SharedSeat) -> Self {
+        Self { requests: Cell::new(0), bytes: Cell::new(0), seat }
     }
 
     /// Takes a place and so many bytes. Waits for this connection's replies, or for other clients'.
@@ -56,7 +56,7 @@ impl InFlight {
         if self.requests.get() == IN_FLIGHT_REQUESTS_MAX || used_bytes > IN_FLIGHT_BYTES_MAX {
             return Poll::Pending;
         }
-        if self.seat.borrow_mut().poll_lease(used_bytes, context).is_pending() {
+        if self.seat.poll_lease(used_bytes, context).is_pending() {
             return Poll::Pending;
         }
         self.requests.set(self.requests.get() + 1);
@@ -67,7 +67,7 @@ impl InFlight {
     fn release(&self, requests: usize, bytes: u64) {
         self.requests.set(self.requests.get() - requests);
         self.bytes.set(self.bytes.get() - bytes);
-        self.seat.borrow_mut().shrink(self.bytes.get());
+        self.seat.shrink(self.bytes.get());
     }
 }
 
@@ -91,10 +91,10 @@ impl<D: BlockDevice> Connection<D> {
         device: Rc<D>,
         info: Rc<ExportInfo>,
         counters: Arc<CounterCell>,
-        seat: Seat,
+        seat: SharedSeat,
     ) {
         let outbox = Rc::new(Outbox::default());
-        let handshake_ns = seat.limits().handshake_ns;
+        let handshake_ns = seat.handshake_ns();
         let in_flight = Rc::new(InFlight::new(seat));
         let service = Serve { device, outbox: outbox.clone(), counters };
         let workers = Workers::new(handle.clone(), service, IN_FLIGHT_REQUESTS_MAX);

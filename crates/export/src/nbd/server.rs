@@ -16,7 +16,7 @@ use std::task::Poll;
 use voltier_block::{BlockDevice, Nanos};
 use voltier_ring::{Errno, Handle, KeepAlive, Listener, Stream, StreamAddress, WakerCell};
 
-use super::budget::{Budget, Seat};
+use super::budget::{Budget, Seat, SharedSeat};
 use super::connection::Connection;
 use super::info::ExportInfo;
 use super::link::{LOOKS_PER_STALL, Link};
@@ -77,6 +77,7 @@ impl NbdServer {
         budget: &Arc<Budget>,
     ) -> Result<Self, ExportError> {
         let listener = listen(at)?;
+        handle.close_on_failure(listener.fd());
         let shared = Rc::new(Shared {
             handle: handle.clone(),
             info: Rc::new(info),
@@ -219,9 +220,13 @@ fn open<D: BlockDevice>(
     shared.links.borrow_mut().insert(number, link.clone());
     shared.counters.connected();
     let (handle, shared) = (shared.handle.clone(), shared.clone());
+    let seat = SharedSeat::new(seat);
+    let others = seat.clone();
+    let on_failure = handle.on_failure(move |_| others.leave());
     let task = async move {
         let (handle, info) = (shared.handle.clone(), shared.info.clone());
         Connection::run(handle, link, device, info, shared.counters.clone(), seat).await;
+        drop(on_failure);
         shared.counters.disconnected();
         shared.links.borrow_mut().remove(&number);
         shared.stopper.wake();

@@ -5,6 +5,7 @@
 mod bad_blocks;
 mod evacuation;
 mod foreign_origin;
+mod panics;
 mod ssd_errors;
 mod stand;
 
