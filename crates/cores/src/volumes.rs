@@ -13,6 +13,7 @@ use voltier_control::{
     ByteRange, CacheRecord, ControlError, ControlResult, LOST_RANGES_MAX, Settings, VolumeName,
     VolumeRecord,
 };
+use voltier_export::FileAccess;
 use voltier_export::fuse::FileExport;
 use voltier_export::nbd::{Budget, ExportInfo, NbdServer};
 use voltier_ring::{Handle, Signal, StreamAddress};
@@ -320,12 +321,13 @@ pub(super) fn serve_nbd(
     handle: &Handle,
     name: &VolumeName,
     at: &StreamAddress,
+    access: FileAccess,
     budget: &Arc<Budget>,
 ) -> ControlResult<StreamAddress> {
     let resident = resident(name)?;
     let limits = resident.volume.limits().clone();
     let info = ExportInfo::new(name.as_str(), "Voltier volume", limits, false);
-    let server = NbdServer::start(handle, resident.volume.clone(), info, at, budget)
+    let server = NbdServer::start(handle, resident.volume.clone(), info, at, access, budget)
         .map_err(ControlError::from_error)?;
     let bound = server.address().clone();
     resident.servers.borrow_mut().push((bound.clone(), server));

@@ -4,6 +4,7 @@
 //! core. Requests become tasks there, bounded in number and bytes for each client, and no lock is
 //! shared by all I/O.
 
+mod access;
 mod counters;
 mod error;
 pub mod fuse;
@@ -13,5 +14,6 @@ mod memory;
 pub mod nbd;
 mod requests;
 
+pub use access::FileAccess;
 pub use counters::ExportCounters;
 pub use error::ExportError;

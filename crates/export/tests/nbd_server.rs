@@ -3,14 +3,14 @@
 use std::cell::RefCell;
 use std::fs;
 use std::net::Shutdown;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
 
 use voltier_block::{Lba, Limits, MIB, Prng, SectorRange};
 use voltier_export::nbd::{Budget, ExportInfo, NbdLimits, NbdServer, proto};
-use voltier_export::{ExportCounters, ExportError};
+use voltier_export::{ExportCounters, ExportError, FileAccess};
 use voltier_ring::{Core, StreamAddress};
 
 #[path = "support/client.rs"]
@@ -32,12 +32,21 @@ struct Served {
 }
 
 fn start_at(core: &Core, at: StreamAddress, limits: Limits) -> Result<String, ExportError> {
+    start_for(core, at, FileAccess::default(), limits)
+}
+
+fn start_for(
+    core: &Core,
+    at: StreamAddress,
+    access: FileAccess,
+    limits: Limits,
+) -> Result<String, ExportError> {
     let start = move |handle| async move {
         let mut device = Memory::new(limits.clone());
         device.bad_sectors = SectorRange::new(Lba(8000), 8);
         let info = ExportInfo::new("disk", "a test", limits, false);
         let budget = Budget::new(NbdLimits::default());
-        let server = NbdServer::start(&handle, Rc::new(device), info, &at, &budget)?;
+        let server = NbdServer::start(&handle, Rc::new(device), info, &at, access, &budget)?;
         let uri = server.uri();
         SERVER.set(Some(server));
         Ok(uri)
@@ -266,6 +275,25 @@ fn a_socket_file_is_private_and_only_a_dead_one_is_replaced() {
     assert_eq!(fs::read(&file).unwrap(), b"data");
     again(&stale).unwrap();
     assert_eq!(Client::connect(&stale, true).ask(proto::CMD_READ, 0, 0, 512).error, 0);
+}
+
+#[test]
+fn a_socket_is_for_whom_it_was_opened_for() {
+    let core = Core::start("export").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shared.sock");
+    let owner = fs::metadata(folder.path()).unwrap();
+    let is_root = rustix::process::getuid().is_root();
+    let access = FileAccess {
+        mode: 0o666,
+        owner: Some(if is_root { 4711 } else { owner.uid() }),
+        group: Some(if is_root { 4712 } else { owner.gid() }),
+    };
+    start_for(&core, StreamAddress::Unix(path.clone()), access, plain()).unwrap();
+    let socket = fs::metadata(&path).unwrap();
+    assert_eq!(socket.permissions().mode() & 0o7777, 0o666);
+    assert_eq!((Some(socket.uid()), Some(socket.gid())), (access.owner, access.group));
+    assert_eq!(Client::connect(&path, true).ask(proto::CMD_READ, 0, 0, 512).error, 0);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::rc::Rc;
 
 use voltier_block::{BlockDevice, MIB};
 use voltier_drive::MemoryDevice;
+use voltier_export::FileAccess;
 use voltier_export::fuse::{FileExport, FuseFile};
 use voltier_export::nbd::{Budget, ExportInfo, NbdLimits, NbdServer};
 use voltier_ring::{Core, Executor, StreamAddress};
@@ -40,7 +41,14 @@ fn serve_nbd(at: &str, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
     let memory = Rc::new(MemoryDevice::new(bytes));
     let info = ExportInfo::new("memory", "", memory.limits().clone(), false);
     let budget = Budget::new(NbdLimits::default());
-    let server = NbdServer::start(&executor.handle(), memory, info, &address, &budget)?;
+    let server = NbdServer::start(
+        &executor.handle(),
+        memory,
+        info,
+        &address,
+        FileAccess::default(),
+        &budget,
+    )?;
     println!("{}", server.uri());
     executor.block_on(std::future::pending())
 }
@@ -50,7 +58,7 @@ fn serve_fuse(at: &str, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
     let open =
         move |handle| async move { FileExport::open(&handle, Rc::new(MemoryDevice::new(bytes))) };
     let export = core.remote().call(open).ok_or("the core has ended")?;
-    let mut file = FuseFile::mount(export, at.as_ref())?;
+    let mut file = FuseFile::mount(export, at.as_ref(), FileAccess::default())?;
     println!("{at}");
     std::io::stdin().read_line(&mut String::new())?;
     Ok(file.stop()?)

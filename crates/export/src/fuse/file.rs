@@ -143,6 +143,9 @@ fn answer(result: IoResult<()>, reply: ReplyEmpty) {
 /// The file as the kernel sees it, on fuser's thread.
 pub(super) struct File {
     pub(super) export: FileExport,
+    /// The permission bits.
+    pub(super) mode: u32,
+    /// User and group.
     pub(super) owner: (u32, u32),
     pub(super) mounted_at: SystemTime,
 }
@@ -158,7 +161,7 @@ impl File {
             ctime: self.mounted_at,
             crtime: self.mounted_at,
             kind: FileType::RegularFile,
-            perm: if self.export.read_only { 0o400 } else { 0o600 },
+            perm: self.permissions(),
             nlink: 1,
             uid: self.owner.0,
             gid: self.owner.1,
@@ -166,6 +169,11 @@ impl File {
             blksize: self.export.preferred_bytes,
             flags: 0,
         }
+    }
+
+    fn permissions(&self) -> u16 {
+        let writers = if self.export.read_only { 0o222 } else { 0 };
+        (self.mode & !writers) as u16
     }
 
     /// How many of `length` bytes at `offset` lie on the device.
