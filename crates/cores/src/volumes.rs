@@ -13,9 +13,9 @@ use voltier_control::{
     ByteRange, CacheRecord, ControlError, ControlResult, LOST_RANGES_MAX, Settings, VolumeName,
     VolumeRecord,
 };
-use voltier_export::FileAccess;
 use voltier_export::fuse::FileExport;
 use voltier_export::nbd::{Budget, ExportInfo, NbdServer};
+use voltier_export::{ByteDevice, FileAccess};
 use voltier_ring::{Handle, Signal, StreamAddress};
 use voltier_volume::{Drive, Health, Opened, Volume, VolumeError};
 
@@ -30,6 +30,8 @@ const LOST_RANGES_COUNTED_MAX: usize = 1 << 16;
 /// One volume on its home core.
 struct Resident {
     volume: Rc<Volume<Drive>>,
+    /// The volume as its exports see it.
+    exported: Rc<ByteDevice<Volume<Drive>>>,
     servers: RefCell<Vec<(StreamAddress, NbdServer)>>,
     /// How often its dirty lines were given up: a drain that is under way ends then.
     given_up: Cell<u64>,
@@ -91,8 +93,10 @@ pub(super) async fn open(
     }
     let size_bytes = volume.limits().bytes();
     let dirty_lines = dirty_lines_of(&volume);
+    let volume = Rc::new(volume);
     let resident = Resident {
-        volume: Rc::new(volume),
+        exported: Rc::new(ByteDevice::new(volume.clone())),
+        volume,
         servers: RefCell::default(),
         given_up: Cell::new(0),
         giving_up: Signal::new(),
@@ -327,7 +331,7 @@ pub(super) fn serve_nbd(
     let resident = resident(name)?;
     let limits = resident.volume.limits().clone();
     let info = ExportInfo::new(name.as_str(), "Voltier volume", limits, false);
-    let server = NbdServer::start(handle, resident.volume.clone(), info, at, access, budget)
+    let server = NbdServer::start(handle, resident.exported.clone(), info, at, access, budget)
         .map_err(ControlError::from_error)?;
     let bound = server.address().clone();
     resident.servers.borrow_mut().push((bound.clone(), server));
@@ -368,5 +372,5 @@ pub(super) fn nbd_clients(name: &VolumeName, at: &StreamAddress) -> u64 {
 
 /// Starts serving a volume as a file; the control thread mounts it.
 pub(super) fn serve_file(handle: &Handle, name: &VolumeName) -> ControlResult<FileExport> {
-    Ok(FileExport::open(handle, resident(name)?.volume.clone()))
+    Ok(FileExport::open(handle, resident(name)?.exported.clone()))
 }

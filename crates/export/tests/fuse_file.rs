@@ -10,7 +10,7 @@ use rustix::fs::{FallocateFlags, SeekFrom, fallocate};
 use rustix::io::Errno;
 use voltier_block::{Limits, MIB, Prng};
 use voltier_export::fuse::{FileExport, FuseFile};
-use voltier_export::{ExportError, FileAccess};
+use voltier_export::{ByteDevice, ExportError, FileAccess};
 use voltier_ring::Core;
 
 #[path = "support/memory.rs"]
@@ -36,7 +36,9 @@ fn may_mount() -> bool {
 }
 
 fn export(core: &Core, limits: Limits) -> FileExport {
-    let open = |handle| async move { FileExport::open(&handle, Rc::new(Memory::new(limits))) };
+    let open = |handle| async move {
+        FileExport::open(&handle, Rc::new(ByteDevice::new(Rc::new(Memory::new(limits)))))
+    };
     core.remote().call(open).unwrap()
 }
 

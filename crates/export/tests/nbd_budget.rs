@@ -15,7 +15,7 @@ use voltier_block::{
     BlockDevice, Buf, Durability, GIB, IoResult, Lba, Limits, MIB, Payload, SectorRange,
 };
 use voltier_export::nbd::{Budget, ExportInfo, NbdLimits, NbdServer, proto};
-use voltier_export::{ExportCounters, FileAccess};
+use voltier_export::{ByteDevice, ExportCounters, FileAccess};
 use voltier_ring::{Core, Handle, Signal, StreamAddress};
 
 #[path = "support/client.rs"]
@@ -108,7 +108,7 @@ fn serve(limits: NbdLimits) -> Served {
         let at = StreamAddress::Tcp(([127, 0, 0, 1], 0).into());
         let server = NbdServer::start(
             &handle,
-            Rc::new(device),
+            Rc::new(ByteDevice::new(Rc::new(device))),
             info,
             &at,
             FileAccess::default(),

@@ -11,8 +11,8 @@ use std::rc::Rc;
 
 use voltier_block::Limits;
 use voltier_drive::MemoryDevice;
-use voltier_export::FileAccess;
 use voltier_export::nbd::{Budget, ExportInfo, NbdLimits, NbdServer};
+use voltier_export::{ByteDevice, FileAccess};
 use voltier_ring::{Executor, StreamAddress};
 use voltier_volume::Volume;
 
@@ -47,7 +47,7 @@ fn serve(hostile: Script, read_only: bool) -> Vec<u8> {
         let budget = Budget::new(NbdLimits::default());
         let server = NbdServer::start(
             &handle,
-            Rc::new(volume.clone()),
+            Rc::new(ByteDevice::new(Rc::new(volume.clone()))),
             info,
             &any_port,
             FileAccess::default(),

@@ -14,8 +14,8 @@ use rustix::fs::{FallocateFlags, OFlags};
 use voltier_block::{BlockDevice, Bytes, Durability, IoError, IoResult, SECTOR_BYTES};
 use voltier_ring::Handle;
 
-use super::bytes::ByteDevice;
 use super::mailbox::{FileRequest, Mailbox, Receiver};
+use crate::bytes::ByteDevice;
 use crate::counters::{CounterCell, ExportCounters, Served};
 use crate::requests::{Service, Workers};
 
@@ -46,7 +46,7 @@ pub struct FileExport {
 
 impl FileExport {
     /// Starts serving `device` on this core; the export may then be sent to another thread.
-    pub fn open<D: BlockDevice>(handle: &Handle, device: Rc<D>) -> Self {
+    pub fn open<D: BlockDevice>(handle: &Handle, device: Rc<ByteDevice<D>>) -> Self {
         let mailbox = Arc::new(Mailbox::default());
         let counters = Arc::new(CounterCell::default());
         let limits = device.limits();
@@ -58,7 +58,7 @@ impl FileExport {
             preferred_bytes: limits.preferred_bytes,
             read_only: limits.read_only,
         };
-        let service = Serve { device: ByteDevice::new(device), counters };
+        let service = Serve { device, counters };
         let workers = Workers::new(handle.clone(), service, WORKERS_MAX);
         let receiver = Receiver(mailbox);
         drop(handle.spawn(async move {
@@ -83,7 +83,7 @@ impl Drop for FileExport {
 }
 
 struct Serve<D> {
-    device: ByteDevice<D>,
+    device: Rc<ByteDevice<D>>,
     counters: Arc<CounterCell>,
 }
 
@@ -110,7 +110,11 @@ impl<D: BlockDevice> Service for Serve<D> {
                 }
             }
             FileRequest::Zero { offset, length, keep_space, reply } => {
-                let result = self.device.zero(offset, length, keep_space).await;
+                let result = if keep_space {
+                    self.device.zero(offset, length, Durability::Cached, true).await
+                } else {
+                    self.device.punch(offset, length).await
+                };
                 self.count(&result, Served::Discard);
                 answer(result, reply);
             }

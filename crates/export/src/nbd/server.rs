@@ -21,6 +21,7 @@ use super::connection::Connection;
 use super::info::ExportInfo;
 use super::link::{LOOKS_PER_STALL, Link};
 use crate::access::FileAccess;
+use crate::bytes::ByteDevice;
 use crate::counters::{CounterCell, ExportCounters};
 use crate::error::ExportError;
 
@@ -72,7 +73,7 @@ impl NbdServer {
     /// When the address is in use, not permitted, or not a socket.
     pub fn start<D: BlockDevice>(
         handle: &Handle,
-        device: Rc<D>,
+        device: Rc<ByteDevice<D>>,
         info: ExportInfo,
         at: &StreamAddress,
         access: FileAccess,
@@ -156,7 +157,11 @@ impl NbdServer {
     }
 }
 
-async fn accept_clients<D: BlockDevice>(shared: Rc<Shared>, listener: Listener, device: Rc<D>) {
+async fn accept_clients<D: BlockDevice>(
+    shared: Rc<Shared>,
+    listener: Listener,
+    device: Rc<ByteDevice<D>>,
+) {
     let mut number = 0;
     while !shared.stopping.get() {
         let accepted = shared.handle.accept(&listener).await;
@@ -211,7 +216,7 @@ fn open<D: BlockDevice>(
     number: u64,
     stream: Stream,
     seat: Seat,
-    device: Rc<D>,
+    device: Rc<ByteDevice<D>>,
 ) {
     // The first two only make things faster, and Unix sockets refuse the first and the last.
     let _ = stream.set_nodelay();
