@@ -217,6 +217,15 @@ pub(crate) struct OpenExport {
     /// Let other hosts reach it: whoever reaches the port reads and writes, without a password
     #[arg(long, requires = "nbd")]
     pub(crate) insecure: bool,
+    /// Permissions of the socket or file [default: 0600, with --group 0660]
+    #[arg(long, value_name = "MODE")]
+    pub(crate) mode: Option<String>,
+    /// User that owns the socket or file, by name or number [default: the user of the daemon]
+    #[arg(long, value_name = "USER")]
+    pub(crate) owner: Option<String>,
+    /// Group of the socket or file, by name or number [default: the group of the daemon]
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) group: Option<String>,
 }
 
 #[derive(Debug, Args)]

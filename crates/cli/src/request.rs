@@ -4,8 +4,8 @@ use std::path::Path;
 
 use voltier_control::protocol::{NewCache, Request};
 use voltier_control::{
-    ControlError, ControlResult, DeviceSpec, ExportSpec, ORIGIN_KEY, Settings, StateDir,
-    VolumeName, absolute, parse_line_bytes, parse_mode, parse_policy,
+    ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec, ORIGIN_KEY, Settings,
+    StateDir, VolumeName, absolute, parse_line_bytes, parse_mode, parse_policy,
 };
 
 use crate::args::{Attach, CacheChoices, Create, Export, OpenExport, Set, Unexport};
@@ -78,8 +78,10 @@ pub(crate) fn key_values(texts: &[String], example: &str) -> ControlResult<Vec<(
 
 pub(crate) fn export(args: &OpenExport, state: &StateDir) -> ControlResult<Request> {
     let name: VolumeName = args.export.name.text().parse()?;
+    let (mode, owner, group) = (args.mode.as_deref(), args.owner.as_deref(), args.group.as_deref());
+    let access = ExportAccess::parse(mode, owner, group)?;
     match export_of(&args.export, &name, state)? {
-        Some(export) => Ok(Request::Export { name, export, insecure: args.insecure }),
+        Some(export) => Ok(Request::Export { name, export, insecure: args.insecure, access }),
         None => Err(ControlError::usage(
             "no export given; write --nbd [ADDR] or --fuse FILE after the name",
         )),

@@ -116,7 +116,8 @@ pub(crate) fn one(volume: &VolumeStatus) -> String {
             ExportState::Failed => format!(" (failed: {})", export.error),
             ExportState::Closed => " (closed)".to_owned(),
         };
-        line("export", format!("{} {}{trouble}", export.kind, export.uri));
+        let access = export.access.as_ref().map(|it| format!(", {it}")).unwrap_or_default();
+        line("export", format!("{} {}{access}{trouble}", export.kind, export.uri));
     }
     line("uuid", volume.uuid.clone());
     line("up", format!("{} s", volume.uptime_seconds));

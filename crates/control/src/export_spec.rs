@@ -65,6 +65,25 @@ impl ExportSpec {
 }
 
 impl ExportSpec {
+    /// The path of the Unix socket or the file; none of a TCP address.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            ExportSpec::Nbd(NbdAddress::Unix(path)) | ExportSpec::Fuse(path) => Some(path),
+            ExportSpec::Nbd(NbdAddress::Tcp { .. }) => None,
+        }
+    }
+
+    /// The option of `voltier export` and `unexport` that names it.
+    pub fn option(&self) -> String {
+        match self {
+            ExportSpec::Nbd(NbdAddress::Unix(path)) => format!("--nbd unix:{}", path.display()),
+            ExportSpec::Nbd(NbdAddress::Tcp { host, port }) => {
+                format!("--nbd tcp:{}:{port}", bracketed(host))
+            }
+            ExportSpec::Fuse(path) => format!("--fuse {}", path.display()),
+        }
+    }
+
     /// Whether other hosts may reach it.
     pub fn leaves_host(&self) -> bool {
         matches!(self, ExportSpec::Nbd(address) if address.leaves_host())

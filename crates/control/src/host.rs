@@ -84,6 +84,7 @@ mod tests {
                 origin_identity,
                 cache: None,
                 exports: Vec::new(),
+                export_access: std::collections::BTreeMap::new(),
                 desired: Desired::Serving,
             };
             registry.put(record).unwrap();

@@ -11,6 +11,7 @@ use voltier_array::{Consistency, ScrubRepair};
 use crate::array_spec::{ArrayLevel, consistency_word};
 use crate::array_status::{ArrayDetail, PoolStatus};
 use crate::error::{ControlError, ControlResult};
+use crate::export_access::ExportAccess;
 use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::settings::Settings;
@@ -310,6 +311,9 @@ pub enum Request {
         /// Other hosts may reach it, without a password.
         #[serde(default)]
         insecure: bool,
+        /// Who may open the socket or file; without it the user of the daemon alone.
+        #[serde(default)]
+        access: Option<ExportAccess>,
     },
     /// Close one export, or all.
     Unexport {

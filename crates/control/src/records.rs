@@ -1,7 +1,9 @@
 //! The registry's records of each volume, cache and array.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use voltier_array::{Consistency, CreateOptions, Layout};
@@ -9,6 +11,7 @@ use voltier_array::{Consistency, CreateOptions, Layout};
 use crate::array_settings::ArraySettings;
 use crate::array_spec::{ArrayLevel, consistency_word};
 use crate::error::{ControlError, ControlResult};
+use crate::export_access::ExportAccess;
 use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::safety::DriveIdentity;
@@ -141,6 +144,9 @@ pub struct VolumeRecord {
     pub cache: Option<CacheRecord>,
     /// Exports that are to be open.
     pub exports: Vec<ExportSpec>,
+    /// Who may open their sockets and files, by path, where that is not the user of the daemon alone.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub export_access: BTreeMap<PathBuf, ExportAccess>,
     /// The state to bring the volume to at start.
     pub desired: Desired,
 }
@@ -253,6 +259,19 @@ impl RegisteredArray {
 }
 
 impl VolumeRecord {
+    /// Who may open the socket or file of an export, if that is not the user of the daemon alone.
+    pub fn access_of(&self, export: &ExportSpec) -> Option<&ExportAccess> {
+        self.export_access.get(export.path()?)
+    }
+
+    /// Forgets an export.
+    pub fn forget_export(&mut self, export: &ExportSpec) {
+        self.exports.retain(|known| known != export);
+        if let Some(path) = export.path() {
+            self.export_access.remove(path);
+        }
+    }
+
     /// The devices of the volume.
     pub fn devices(&self) -> impl Iterator<Item = &DeviceSpec> {
         std::iter::once(&self.origin).chain(self.cache.as_ref().map(|cache| &cache.device))

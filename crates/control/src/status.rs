@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::export_access::ExportAccess;
 use crate::name::VolumeName;
 
 /// State of a volume as a whole.
@@ -133,6 +134,9 @@ pub struct ExportStatus {
     /// Why it is not open; empty when it is.
     #[serde(default)]
     pub error: String,
+    /// Who may open its socket or file, if that is not the user of the daemon alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<ExportAccess>,
 }
 
 /// Whether clients can come through an export.

@@ -6,12 +6,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use voltier_control::{ControlError, ControlResult, ExportSpec, NbdAddress, VolumeName};
-use voltier_export::ExportError;
+use voltier_control::{
+    ControlError, ControlResult, ExportAccess, ExportSpec, NbdAddress, VolumeName,
+};
 use voltier_export::fuse::FuseFile;
 use voltier_export::nbd::Budget;
+use voltier_export::{ExportError, FileAccess};
 use voltier_ring::{Remote, StreamAddress};
 
+use crate::access;
 use crate::call::call;
 use crate::volumes;
 
@@ -43,14 +46,21 @@ pub(super) fn open(
     remote: &Remote,
     name: &VolumeName,
     export: &ExportSpec,
+    access: Option<&ExportAccess>,
     budget: &Arc<Budget>,
 ) -> ControlResult<OpenExport> {
     let volume = name.clone();
+    // The user database may be slow: the control thread waits for it, and no core.
+    let access = match export.path() {
+        Some(path) => access::resolved(access, path)?,
+        None => FileAccess::default(),
+    };
     match export {
         ExportSpec::Nbd(address) => {
             let (at, budget) = (resolve(address)?, budget.clone());
-            let serve =
-                move |handle| async move { volumes::serve_nbd(&handle, &volume, &at, &budget) };
+            let serve = move |handle| async move {
+                volumes::serve_nbd(&handle, &volume, &at, access, &budget)
+            };
             let bound = call(remote, serve)?;
             let real = match (address, &bound) {
                 (NbdAddress::Tcp { host, .. }, StreamAddress::Tcp(bound)) => {
@@ -67,7 +77,7 @@ pub(super) fn open(
         ExportSpec::Fuse(path) => {
             let file =
                 call(remote, move |handle| async move { volumes::serve_file(&handle, &volume) })?;
-            let file = FuseFile::mount(file, path).map_err(ControlError::from_error)?;
+            let file = FuseFile::mount(file, path, access).map_err(ControlError::from_error)?;
             Ok(OpenExport::Fuse(export.clone(), file))
         }
     }
@@ -149,6 +159,7 @@ fn resolve(address: &NbdAddress) -> ControlResult<StreamAddress> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::net::TcpStream;
 
     use voltier_control::engine::{CacheStart, Engine};
@@ -168,6 +179,7 @@ mod tests {
             origin_identity: None,
             cache: None,
             exports: Vec::new(),
+            export_access: BTreeMap::new(),
             desired: Desired::Serving,
         };
         let mut engine = CoreEngine::start(1).unwrap();
@@ -179,7 +191,8 @@ mod tests {
     fn an_export_whose_host_name_means_nothing_any_more_is_closed_where_it_listens() {
         let (mut engine, name) = engine();
         let asked = ExportSpec::Nbd("tcp:127.0.0.1:0".parse().unwrap());
-        let ExportSpec::Nbd(NbdAddress::Tcp { port, .. }) = engine.export(&name, &asked).unwrap()
+        let ExportSpec::Nbd(NbdAddress::Tcp { port, .. }) =
+            engine.export(&name, &asked, None).unwrap()
         else {
             panic!("asked for TCP")
         };
@@ -206,7 +219,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let export = ExportSpec::Nbd(NbdAddress::Unix(path.clone()));
-        engine.export(&name, &export).unwrap();
+        engine.export(&name, &export, None).unwrap();
         assert_eq!(engine.export_trouble(&name, &export), None);
         fs::remove_file(&path).unwrap();
         let told = engine.export_trouble(&name, &export).unwrap();

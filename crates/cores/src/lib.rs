@@ -8,6 +8,7 @@
 //!
 //! The daemon's data path is generic code that the compiler puts together in this crate and in no other.
 
+mod access;
 mod array_news;
 mod array_status;
 mod assemble;
@@ -34,7 +35,8 @@ use voltier_control::engine::{
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::{
     ArrayDetail, ArrayName, ArraySettings, CacheRecord, ControlError, ControlResult, DeviceSpec,
-    ExportSpec, ModelBacking, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
+    ExportAccess, ExportSpec, ModelBacking, RegisteredArray, Settings, VolumeName, VolumeRecord,
+    VolumeStatus,
 };
 use voltier_export::nbd::{Budget, NbdLimits};
 use voltier_ring::{Core, Domain, Handle, Remote};
@@ -376,8 +378,13 @@ impl Engine for CoreEngine {
         }
     }
 
-    fn export(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec> {
-        let opened = exports::open(&self.home(name)?.remote, name, export, &self.budget)?;
+    fn export(
+        &mut self,
+        name: &VolumeName,
+        export: &ExportSpec,
+        access: Option<&ExportAccess>,
+    ) -> ControlResult<ExportSpec> {
+        let opened = exports::open(&self.home(name)?.remote, name, export, access, &self.budget)?;
         let real = opened.spec().clone();
         if let Some(home) = self.homes.get_mut(name) {
             home.exports.push(opened);

@@ -16,6 +16,7 @@ use voltier_control::{
 };
 use voltier_export::fuse::FileExport;
 use voltier_export::nbd::{Budget, ExportInfo, NbdServer};
+use voltier_export::{ByteDevice, FileAccess};
 #[cfg(test)]
 use voltier_ring::Domain;
 use voltier_ring::{FailsWith, Handle, OnFailure, Signal, StreamAddress};
@@ -33,6 +34,8 @@ const LOST_RANGES_COUNTED_MAX: usize = 1 << 16;
 /// One volume on its home core.
 struct Resident {
     volume: Rc<Volume<Drive>>,
+    /// The volume as its exports see it.
+    exported: Rc<ByteDevice<Volume<Drive>>>,
     servers: RefCell<Vec<(StreamAddress, NbdServer)>>,
     /// How often its dirty lines were given up: a drain that is under way ends then.
     given_up: Cell<u64>,
@@ -115,8 +118,10 @@ pub(super) async fn open(
         mem::forget(RESIDENTS.with_borrow_mut(|all| all.remove(&lost)));
         fault.tell(failure);
     });
+    let volume = Rc::new(volume);
     let resident = Resident {
-        volume: Rc::new(volume),
+        exported: Rc::new(ByteDevice::new(volume.clone())),
+        volume,
         servers: RefCell::default(),
         given_up: Cell::new(0),
         giving_up: Signal::new(),
@@ -356,12 +361,13 @@ pub(super) fn serve_nbd(
     handle: &Handle,
     name: &VolumeName,
     at: &StreamAddress,
+    access: FileAccess,
     budget: &Arc<Budget>,
 ) -> ControlResult<StreamAddress> {
     let resident = resident(name)?;
     let limits = resident.volume.limits().clone();
     let info = ExportInfo::new(name.as_str(), "Voltier volume", limits, false);
-    let server = NbdServer::start(handle, resident.volume.clone(), info, at, budget)
+    let server = NbdServer::start(handle, resident.exported.clone(), info, at, access, budget)
         .map_err(ControlError::from_error)?;
     let bound = server.address().clone();
     resident.servers.borrow_mut().push((bound.clone(), server));
@@ -402,5 +408,5 @@ pub(super) fn nbd_clients(name: &VolumeName, at: &StreamAddress) -> u64 {
 
 /// Starts serving a volume as a file; the control thread mounts it.
 pub(super) fn serve_file(handle: &Handle, name: &VolumeName) -> ControlResult<FileExport> {
-    Ok(FileExport::open(handle, resident(name)?.volume.clone()))
+    Ok(FileExport::open(handle, resident(name)?.exported.clone()))
 }

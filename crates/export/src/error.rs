@@ -20,6 +20,12 @@ pub enum ExportError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The socket file could not be given its owner and permissions.
+    #[error(
+        "{0}: cannot give the socket its mode, owner and group: {1}; run the daemon as root, or choose \
+             the daemon's user and a group of that user"
+    )]
+    Access(PathBuf, io::Error),
     /// The kernel has no FUSE.
     #[error("/dev/fuse is not there; load the module (modprobe fuse), or export over NBD")]
     NoFuse,

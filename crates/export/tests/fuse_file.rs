@@ -9,8 +9,8 @@ use std::rc::Rc;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate};
 use rustix::io::Errno;
 use voltier_block::{Limits, MIB, Prng};
-use voltier_export::ExportError;
 use voltier_export::fuse::{FileExport, FuseFile};
+use voltier_export::{ByteDevice, ExportError, FileAccess};
 use voltier_ring::Core;
 
 #[path = "support/memory.rs"]
@@ -36,7 +36,9 @@ fn may_mount() -> bool {
 }
 
 fn export(core: &Core, limits: Limits) -> FileExport {
-    let open = |handle| async move { FileExport::open(&handle, Rc::new(Memory::new(limits))) };
+    let open = |handle| async move {
+        FileExport::open(&handle, Rc::new(ByteDevice::new(Rc::new(Memory::new(limits)))))
+    };
     core.remote().call(open).unwrap()
 }
 
@@ -46,7 +48,12 @@ fn mount(limits: Limits) -> Option<Mounted> {
     }
     let core = Core::start("export").unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let file = FuseFile::mount(export(&core, limits), &folder.path().join("volume.img")).unwrap();
+    let file = FuseFile::mount(
+        export(&core, limits),
+        &folder.path().join("volume.img"),
+        FileAccess::default(),
+    )
+    .unwrap();
     Some(Mounted { file, folder, core })
 }
 
@@ -189,7 +196,7 @@ fn unfit_paths_are_refused_and_left_alone() {
     }
     let core = Core::start("export").unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let mount = |path: &Path| FuseFile::mount(export(&core, plain()), path);
+    let mount = |path: &Path| FuseFile::mount(export(&core, plain()), path, FileAccess::default());
     let unfit = |path: &Path| matches!(mount(path), Err(ExportError::MountPointUnfit(..)));
     let data = folder.path().join("data");
     fs::write(&data, "precious").unwrap();
@@ -227,7 +234,7 @@ fn a_mount_whose_server_is_gone_is_replaced() {
     fs::write(control.path().join(device.to_string()).join("abort"), "1").unwrap();
     drop(unmount);
     assert!(File::open(&path).is_err());
-    let mut again = FuseFile::mount(export(&core, plain()), &path).unwrap();
+    let mut again = FuseFile::mount(export(&core, plain()), &path, FileAccess::default()).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), SIZE_BYTES);
     again.stop().unwrap();
     drop((file, folder));

@@ -14,8 +14,8 @@ use rustix::net;
 use voltier_block::{
     BlockDevice, Buf, Durability, GIB, IoResult, Lba, Limits, MIB, Payload, SectorRange,
 };
-use voltier_export::ExportCounters;
 use voltier_export::nbd::{Budget, ExportInfo, NbdLimits, NbdServer, proto};
+use voltier_export::{ByteDevice, ExportCounters, FileAccess};
 use voltier_ring::{Core, Domain, Handle, Signal, StreamAddress};
 
 #[path = "support/client.rs"]
@@ -107,7 +107,15 @@ fn serve(limits: NbdLimits) -> Served {
         let device = Holding { limits: limits.clone(), held: held.clone() };
         let info = ExportInfo::new("disk", "", limits, false);
         let at = StreamAddress::Tcp(([127, 0, 0, 1], 0).into());
-        let server = NbdServer::start(&handle, Rc::new(device), info, &at, &of_server).unwrap();
+        let server = NbdServer::start(
+            &handle,
+            Rc::new(ByteDevice::new(Rc::new(device))),
+            info,
+            &at,
+            FileAccess::default(),
+            &of_server,
+        )
+        .unwrap();
         let StreamAddress::Tcp(at) = *server.address() else { panic!("asked for TCP") };
         SERVED.set(Some((server, held)));
         at

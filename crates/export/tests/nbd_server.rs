@@ -3,14 +3,14 @@
 use std::cell::RefCell;
 use std::fs;
 use std::net::Shutdown;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
 
 use voltier_block::{Lba, Limits, MIB, Prng, SectorRange};
 use voltier_export::nbd::{Budget, ExportInfo, NbdLimits, NbdServer, proto};
-use voltier_export::{ExportCounters, ExportError};
+use voltier_export::{ByteDevice, ExportCounters, ExportError, FileAccess};
 use voltier_ring::{Core, StreamAddress};
 
 #[path = "support/client.rs"]
@@ -32,12 +32,28 @@ struct Served {
 }
 
 fn start_at(core: &Core, at: StreamAddress, limits: Limits) -> Result<String, ExportError> {
+    start_for(core, at, FileAccess::default(), limits)
+}
+
+fn start_for(
+    core: &Core,
+    at: StreamAddress,
+    access: FileAccess,
+    limits: Limits,
+) -> Result<String, ExportError> {
     let start = move |handle| async move {
         let mut device = Memory::new(limits.clone());
         device.bad_sectors = SectorRange::new(Lba(8000), 8);
         let info = ExportInfo::new("disk", "a test", limits, false);
         let budget = Budget::new(NbdLimits::default());
-        let server = NbdServer::start(&handle, Rc::new(device), info, &at, &budget)?;
+        let server = NbdServer::start(
+            &handle,
+            Rc::new(ByteDevice::new(Rc::new(device))),
+            info,
+            &at,
+            access,
+            &budget,
+        )?;
         let uri = server.uri();
         SERVER.set(Some(server));
         Ok(uri)
@@ -129,19 +145,77 @@ fn errors_are_told_and_the_connection_goes_on() {
     }
 }
 
-/// Requests of every size, in flight together, against a model; disjoint while in flight.
-fn pipeline(served: &Served, seed: u64, structured: bool) {
+#[test]
+fn bytes_are_read_written_and_zeroed_wherever_they_begin_and_end() {
+    let folder = tempfile::tempdir().unwrap();
+    for block_bytes in [512, 4096] {
+        let core = Core::start("export").unwrap();
+        let path = folder.path().join(format!("{block_bytes}.sock"));
+        let limits = Limits { block_bytes, ..plain() };
+        start_at(&core, StreamAddress::Unix(path.clone()), limits).unwrap();
+        let mut client = Client::connect(&path, true);
+        let mut expected = vec![7; 16384];
+        assert_eq!(client.write(0, 0, &expected), 0);
+        assert_eq!(client.write(proto::CMD_FLAG_FUA, 511, &[1; 2]), 0);
+        expected[511..513].fill(1);
+        assert_eq!(client.write(0, 4000, &[2; 9000]), 0);
+        expected[4000..13000].fill(2);
+        assert_eq!(client.ask(proto::CMD_WRITE_ZEROES, 0, 100, 10_000).error, 0);
+        expected[100..10_100].fill(0);
+        assert_eq!(
+            client.ask(proto::CMD_WRITE_ZEROES, proto::CMD_FLAG_NO_HOLE, 16_000, 3).error,
+            0
+        );
+        expected[16_000..16_003].fill(0);
+        // Of a trim only whole blocks are given up: one of 512 bytes, or none of 4096.
+        assert_eq!(client.ask(proto::CMD_TRIM, 0, 12_000, 800).error, 0);
+        if block_bytes == 512 {
+            expected[12_288..12_800].fill(0);
+        }
+        assert_eq!(client.ask(proto::CMD_READ, 0, 0, 16384).data, expected);
+        assert_eq!(client.ask(proto::CMD_READ, 0, 510, 5).data, expected[510..515]);
+        assert_eq!(client.ask(proto::CMD_READ, 0, 4097, 9001).data, expected[4097..13_098]);
+        let end = plain().bytes();
+        assert_eq!(client.write(0, end - 1, &[9]), 0);
+        assert_eq!(client.ask(proto::CMD_READ, 0, end - 1, 1).data, [9]);
+        assert_eq!(client.write(0, end - 1, &[9; 2]), proto::ErrorCode::NoSpace as u32);
+    }
+}
+
+#[test]
+fn a_medium_error_in_one_block_is_told_with_the_first_byte_that_was_asked_for() {
+    let core = Core::start("export").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    start_at(&core, StreamAddress::Unix(path.clone()), plain()).unwrap();
+    let mut client = Client::connect(&path, true);
+    let bad = 8000 * 512;
+    let inside = client.ask(proto::CMD_READ, 0, bad + 3, 5);
+    assert_eq!((inside.error, inside.error_offset), (proto::ErrorCode::Io as u32, Some(bad + 3)));
+    let across = client.ask(proto::CMD_READ, 0, bad - 1, 2);
+    assert_eq!((across.error, across.error_offset), (proto::ErrorCode::Io as u32, None));
+    assert_eq!(
+        client.write(0, bad + 3, &[1]),
+        proto::ErrorCode::Io as u32,
+        "the rest cannot be read"
+    );
+}
+
+/// Requests of every size, in flight together, against a model; disjoint while in flight. With a grain of one
+/// byte they share sectors.
+fn pipeline(served: &Served, seed: u64, structured: bool, grain: u64) {
     let mut client = served.connect(structured);
     let mut prng = Prng::new(seed);
     let size = 2 * MIB; // clear of the bad sectors
     let mut model = vec![0; size as usize];
     for _ in 0..8 {
-        let slots = *prng.pick(&[1, 4, 32, 512]);
+        // With 509 of them the slots begin inside sectors.
+        let slots = *prng.pick(&[1, 4, 32, if grain == 1 { 509 } else { 512 }]);
         let slot_bytes = size / slots;
         let (mut stream, mut expected) = (Vec::new(), Vec::new());
         for slot in 0..slots {
-            let length = 512 * (1 + prng.below(slot_bytes / 512));
-            let offset = slot * slot_bytes + 512 * prng.below((slot_bytes - length) / 512 + 1);
+            let length = grain * (1 + prng.below(slot_bytes / grain));
+            let offset = slot * slot_bytes + grain * prng.below((slot_bytes - length) / grain + 1);
             let range = offset as usize..(offset + length) as usize;
             let write = prng.one_in(2);
             let kind = if write { proto::CMD_WRITE } else { proto::CMD_READ };
@@ -169,8 +243,8 @@ fn pipeline(served: &Served, seed: u64, structured: bool) {
 #[test]
 fn many_requests_in_flight_of_every_size_match_a_model() {
     let served = serve(plain());
-    for seed in 0..4 {
-        pipeline(&served, seed, seed % 2 == 0);
+    for (seed, grain) in [(0, 512), (1, 512), (2, 1), (3, 1)] {
+        pipeline(&served, seed, seed % 2 == 0, grain);
         served.wait_until_no_connection_is_open();
         served.connect(false).ask(proto::CMD_WRITE_ZEROES, 0, 0, 2 << 20);
     }
@@ -269,6 +343,25 @@ fn a_socket_file_is_private_and_only_a_dead_one_is_replaced() {
 }
 
 #[test]
+fn a_socket_is_for_whom_it_was_opened_for() {
+    let core = Core::start("export").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("shared.sock");
+    let owner = fs::metadata(folder.path()).unwrap();
+    let is_root = rustix::process::getuid().is_root();
+    let access = FileAccess {
+        mode: 0o666,
+        owner: Some(if is_root { 4711 } else { owner.uid() }),
+        group: Some(if is_root { 4712 } else { owner.gid() }),
+    };
+    start_for(&core, StreamAddress::Unix(path.clone()), access, plain()).unwrap();
+    let socket = fs::metadata(&path).unwrap();
+    assert_eq!(socket.permissions().mode() & 0o7777, 0o666);
+    assert_eq!((Some(socket.uid()), Some(socket.gid())), (access.owner, access.group));
+    assert_eq!(Client::connect(&path, true).ask(proto::CMD_READ, 0, 0, 512).error, 0);
+}
+
+#[test]
 fn a_tcp_port_of_the_kernels_choice_is_reported() {
     let core = Core::start("export").unwrap();
     let at = StreamAddress::Tcp("127.0.0.1:0".parse().unwrap());
@@ -306,7 +399,7 @@ fn nbdinfo_reads_the_exports_facts() {
         "\"can_multi_conn\": true",
         "\"can_df\": true",
         "\"can_fua\": true",
-        "\"block_size_minimum\": 512",
+        "\"block_size_minimum\": 1",
         "\"block_size_preferred\": 4096",
         "\"block_size_maximum\": 33554432",
     ] {

@@ -51,7 +51,7 @@ fn go_begins_with_export_block_sizes_name_and_description() {
     assert!(session.in_transmission() && !session.structured());
     let expected = format!(
         "{REPLY} 00000007 00000003 0000000c 0000 0000000004000000 {FLAGS}
-         {REPLY} 00000007 00000003 0000000e 0003 00000200 00001000 02000000
+         {REPLY} 00000007 00000003 0000000e 0003 00000001 00001000 02000000
          {REPLY} 00000007 00000003 00000006 0001 6469736b
          {REPLY} 00000007 00000003 00000008 0002 612074657374
          {REPLY} 00000007 00000001 00000000"
@@ -209,13 +209,13 @@ fn requests_are_parsed_wherever_the_stream_is_cut() {
 #[test]
 fn a_refused_write_is_answered_and_its_data_dropped() {
     let mut input = hex(BEGIN);
-    input.extend(hex("25609513 0000 0001 0000000000000007 0000000000000001 00000200"));
+    input.extend(hex("25609513 0000 0001 0000000000000007 0000000004000000 00000200"));
     input.extend([0x25; 512]);
     input.extend(hex("25609513 0000 0003 0000000000000008 0000000000000000 00000000"));
     let mut out = Vec::new();
     let requests = consume(&mut Session::new(export(), &mut out), &input, &mut out);
     assert_eq!((requests.len(), requests[0].command), (1, Command::Flush));
-    assert!(out.ends_with(&hex("67446698 00000016 0000000000000007")));
+    assert!(out.ends_with(&hex("67446698 0000001c 0000000000000007")));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net;
 
@@ -82,16 +83,23 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on a Unix socket at `path`, which must not exist.
-    pub fn unix(path: &Path) -> Result<Self, Errno> {
+    /// Listens on a Unix socket at `path`, which must not exist. The socket file has mode 0600 from its
+    /// beginning, and `prepare` may change it: nobody can connect before that has ended.
+    pub fn unix(path: &Path, prepare: impl FnOnce() -> Result<(), Errno>) -> Result<Self, Errno> {
         let fd = net::socket_with(
             net::AddressFamily::UNIX,
             net::SocketType::STREAM,
             net::SocketFlags::CLOEXEC,
             None,
         )?;
+        // The file takes over the mode of the socket, less the umask.
+        rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
         net::bind(&fd, &net::SocketAddrUnix::new(path)?)?;
-        net::listen(&fd, 128)?;
+        if let Err(errno) = prepare().and_then(|()| net::listen(&fd, 128)) {
+            // The file is ours, and nobody listens: it is in nobody's way if it stays.
+            let _ = rustix::fs::unlink(path);
+            return Err(errno);
+        }
         Ok(Self { fd: Fd::from_owned(fd), address: StreamAddress::Unix(path.to_owned()) })
     }
 

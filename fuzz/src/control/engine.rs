@@ -10,7 +10,7 @@ use voltier_control::engine::{
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::{
     ArrayDetail, ArrayName, ArraySettings, CacheRecord, ControlError, ControlResult, DeviceSpec,
-    ExportSpec, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
+    ExportAccess, ExportSpec, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 
 /// Size of every array, in bytes.
@@ -219,7 +219,12 @@ impl Engine for BookEngine {
 
     fn failure_is_recorded(&mut self, _: &VolumeName) {}
 
-    fn export(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec> {
+    fn export(
+        &mut self,
+        name: &VolumeName,
+        export: &ExportSpec,
+        _: Option<&ExportAccess>,
+    ) -> ControlResult<ExportSpec> {
         self.call()?;
         let fresh = self.volume(name, |open| open.exports.insert(place(export)));
         assert!(fresh, "{name}: {} is opened twice", place(export));

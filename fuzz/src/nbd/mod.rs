@@ -12,6 +12,7 @@ use std::rc::Rc;
 use voltier_block::Limits;
 use voltier_drive::MemoryDevice;
 use voltier_export::nbd::{Budget, ExportInfo, NbdLimits, NbdServer};
+use voltier_export::{ByteDevice, FileAccess};
 use voltier_ring::{Executor, StreamAddress};
 use voltier_volume::Volume;
 
@@ -44,7 +45,14 @@ fn serve(hostile: Script, read_only: bool) -> Vec<u8> {
         let info = ExportInfo::new(NAME, DESCRIPTION, limits, false);
         let any_port = StreamAddress::Tcp(([127, 0, 0, 1], 0).into());
         let budget = Budget::new(NbdLimits::default());
-        let server = NbdServer::start(&handle, Rc::new(volume.clone()), info, &any_port, &budget);
+        let server = NbdServer::start(
+            &handle,
+            Rc::new(ByteDevice::new(Rc::new(volume.clone()))),
+            info,
+            &any_port,
+            FileAccess::default(),
+            &budget,
+        );
         let server = server.expect("a loopback port to listen on");
         for look in 0.. {
             handle.sleep(LOOK_NS).await;

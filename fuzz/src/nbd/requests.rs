@@ -151,9 +151,8 @@ impl Reference {
             return (header.offset, header.length) == (0, 0);
         }
         let end = u128::from(header.offset) + u128::from(header.length);
-        let aligned = header.offset.is_multiple_of(512) && header.length.is_multiple_of(512);
         (header.kind == proto::CMD_READ || !self.read_only)
-            && (header.length > 0 && aligned && end <= u128::from(VOLUME_BYTES))
+            && (header.length > 0 && end <= u128::from(VOLUME_BYTES))
             && !(transfers && header.length > TRANSFER_BYTES_MAX)
     }
 }
@@ -167,7 +166,13 @@ fn answer(volume: &mut [u8], header: &Header, data: &[u8]) -> Owed {
     match header.kind {
         proto::CMD_READ => return Owed::Data(range.to_vec()),
         proto::CMD_WRITE => range.copy_from_slice(data),
-        // A trim of memory reads as zeroes.
+        // Whole sectors that a trim gives up read as zeroes in memory; the others stay.
+        proto::CMD_TRIM => {
+            let end = start + header.length as usize;
+            let first = start.next_multiple_of(512).min(end);
+            let last = (end - end % 512).max(first);
+            range[first - start..last - start].fill(0);
+        }
         _ => range.fill(0),
     }
     Owed::Success

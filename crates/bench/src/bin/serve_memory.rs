@@ -8,10 +8,11 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, MIB};
+use voltier_block::MIB;
 use voltier_drive::MemoryDevice;
 use voltier_export::fuse::{FileExport, FuseFile};
 use voltier_export::nbd::{Budget, ExportInfo, NbdLimits, NbdServer};
+use voltier_export::{ByteDevice, FileAccess};
 use voltier_ring::{Core, Executor, StreamAddress};
 
 const USAGE: &str = "usage: serve_memory nbd SOCKET|ADDRESS:PORT [MIB]
@@ -37,20 +38,28 @@ fn serve_nbd(at: &str, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
         Ok(address) => StreamAddress::Tcp(address),
         Err(_) => StreamAddress::Unix(at.into()),
     };
-    let memory = Rc::new(MemoryDevice::new(bytes));
+    let memory = Rc::new(ByteDevice::new(Rc::new(MemoryDevice::new(bytes))));
     let info = ExportInfo::new("memory", "", memory.limits().clone(), false);
     let budget = Budget::new(NbdLimits::default());
-    let server = NbdServer::start(&executor.handle(), memory, info, &address, &budget)?;
+    let server = NbdServer::start(
+        &executor.handle(),
+        memory,
+        info,
+        &address,
+        FileAccess::default(),
+        &budget,
+    )?;
     println!("{}", server.uri());
     executor.block_on(std::future::pending())
 }
 
 fn serve_fuse(at: &str, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
     let core = Core::start("memory")?;
-    let open =
-        move |handle| async move { FileExport::open(&handle, Rc::new(MemoryDevice::new(bytes))) };
+    let open = move |handle| async move {
+        FileExport::open(&handle, Rc::new(ByteDevice::new(Rc::new(MemoryDevice::new(bytes)))))
+    };
     let export = core.remote().call(open).map_err(|_| "the core has ended")?;
-    let mut file = FuseFile::mount(export, at.as_ref())?;
+    let mut file = FuseFile::mount(export, at.as_ref(), FileAccess::default())?;
     println!("{at}");
     std::io::stdin().read_line(&mut String::new())?;
     Ok(file.stop()?)

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::ControlResult;
+use crate::export_access::ExportAccess;
 use crate::export_spec::ExportSpec;
 use crate::name::VolumeName;
 use crate::records::{CacheRecord, Identity, VolumeRecord};
@@ -216,11 +217,18 @@ pub trait Engine: ArrayEngine + 'static {
     /// The loss of an SSD is on record: requests that wait for it may change the origin now.
     fn failure_is_recorded(&mut self, name: &VolumeName);
 
-    /// Opens an export; the answer is where it really is (TCP port 0 asks for a free one).
+    /// Opens an export, its socket or file with the given access (without one for the user of the daemon
+    /// alone). The answer is where the export really is: TCP port 0 asks for a free one.
     ///
     /// # Errors
-    /// When the address is taken, not permitted, or the kernel has no such export.
-    fn export(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec>;
+    /// When the address is taken, not permitted, the kernel has no such export, or a user or group of the
+    /// access is not there.
+    fn export(
+        &mut self,
+        name: &VolumeName,
+        export: &ExportSpec,
+        access: Option<&ExportAccess>,
+    ) -> ControlResult<ExportSpec>;
 
     /// Closes an export; network clients on it are cut off. With `cut_off`, the users of a file are too.
     ///

@@ -11,8 +11,9 @@ use crate::spec::DeviceSpec;
 /// can say what there is. Version 1 is for no arrays, 2 for arrays that have neither spare pools nor
 /// limits of their own, 3 for arrays that merge small writes as usual. Version 4 is for caches whose
 /// `congested` is as usual, and arrays whose deadline is. Version 5 is for caches of which none is evacuated.
-/// Version 6 is for volumes and arrays of which none is stopped.
-pub const REGISTRY_VERSION: u32 = 7;
+/// Version 6 is for volumes and arrays of which none is stopped, version 7 for exports that only the user of
+/// the daemon may open.
+pub const REGISTRY_VERSION: u32 = 8;
 
 const FORMAT: &str = "voltier-registry";
 const TAIL: &str = "\n}\n";
@@ -47,7 +48,11 @@ impl Body {
         let is_evacuating =
             |volume: &VolumeRecord| volume.cache.as_ref().is_some_and(|cache| cache.evacuating);
         let is_stopped = |volume: &VolumeRecord| volume.desired == Desired::Stopped;
-        if self.volumes.iter().any(is_stopped) || self.arrays.iter().any(|array| array.stopped) {
+        if self.volumes.iter().any(|volume| !volume.export_access.is_empty()) {
+            8
+        } else if self.volumes.iter().any(is_stopped)
+            || self.arrays.iter().any(|array| array.stopped)
+        {
             7
         } else if self.volumes.iter().any(is_evacuating) {
             6

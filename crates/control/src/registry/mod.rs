@@ -186,12 +186,15 @@ impl Registry {
 mod tests {
     use std::fs;
 
+    use std::collections::BTreeMap;
+
     use super::body::*;
     use super::store::previous_path;
     use super::*;
     use voltier_array::Consistency;
 
     use crate::array_settings::*;
+    use crate::export_access::ExportAccess;
     use crate::export_spec::ExportSpec;
     use crate::records::{CacheRecord, Desired, Identity};
     use crate::safety::DriveIdentity;
@@ -219,6 +222,7 @@ mod tests {
                 lost_total: 1,
             }),
             exports: vec![ExportSpec::Nbd("unix:/run/x.sock".parse().unwrap())],
+            export_access: BTreeMap::new(),
             desired: Desired::Serving,
         }
     }
@@ -344,6 +348,21 @@ mod tests {
         assert_eq!(decode(&bytes).unwrap().volumes, body.volumes);
         body.volumes[0].cache.as_mut().unwrap().settings.apply("congested", "3ms").unwrap();
         assert_eq!(body.version(), 6);
+    }
+
+    #[test]
+    fn an_export_for_others_needs_version_8() {
+        let mut body = body(&["v"], &[]);
+        let access = ExportAccess::parse(None, None, Some("kvm")).unwrap().unwrap();
+        body.volumes[0].export_access.insert("/run/x.sock".into(), access.clone());
+        body.volumes[0].desired = Desired::Stopped;
+        let bytes = encode(&body);
+        assert!(bytes.starts_with(b"{\"format\":\"voltier-registry\",\"version\":8,"));
+        let text = String::from_utf8(bytes.clone()).unwrap();
+        assert!(text.contains("\"mode\": \"0660\",\n          \"group\": \"kvm\""), "{text}");
+        let volumes = decode(&bytes).unwrap().volumes;
+        assert_eq!(volumes, body.volumes);
+        assert_eq!(volumes[0].access_of(&volumes[0].exports[0]), Some(&access));
     }
 
     #[test]

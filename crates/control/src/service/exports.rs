@@ -1,11 +1,13 @@
 //! Opening and closing exports, and trying again those that could not be opened.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::live::{ClosedExport, now};
 use super::{Service, stops};
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
+use crate::export_access::ExportAccess;
 use crate::export_spec::ExportSpec;
 use crate::name::VolumeName;
 use crate::protocol::Response;
@@ -22,18 +24,28 @@ impl<E: Engine> Service<E> {
         name: &VolumeName,
         export: ExportSpec,
         insecure: bool,
+        access: Option<ExportAccess>,
     ) -> ControlResult<Response> {
         let mut record = self.open_record(name)?;
+        let uri = export.uri(name);
+        check_access(&export, access.as_ref())?;
         let is_open = record.exports.contains(&export) && !self.is_closed(name, &export);
+        if is_open && access.is_some() && record.access_of(&export) != access.as_ref() {
+            let before = record.access_of(&export);
+            return Err(ControlError::failed(format!(
+                "{uri} is open already with {}; `voltier unexport {name} {}`, then export it again",
+                before.map_or_else(|| "mode 0600".to_owned(), ToString::to_string),
+                export.option()
+            )));
+        }
         if is_open {
             return Ok(self.volume(name));
         }
         if export.leaves_host() && !insecure {
             return Err(ControlError::usage(format!(
-                "{} would let every host that reaches the port read and write {name}: there is no \
+                "{uri} would let every host that reaches the port read and write {name}: there is no \
                  password and no encryption; export a Unix socket and forward that (ssh -L), or say \
-                 --insecure if only trusted hosts reach the port",
-                export.uri(name)
+                 --insecure if only trusted hosts reach the port"
             )));
         }
         if self.jobs.running(name).is_some_and(|(_, purpose)| purpose.verb() == "delete") {
@@ -45,9 +57,11 @@ impl<E: Engine> Service<E> {
                 export.uri(&other)
             )));
         }
-        let export = self.engine.export(name, &export)?;
-        record.exports.retain(|known| *known != export);
+        let access = access.or_else(|| record.access_of(&export).cloned());
+        let export = self.engine.export(name, &export, access.as_ref())?;
+        record.forget_export(&export);
         record.exports.push(export.clone());
+        record.export_access.extend(export.path().map(PathBuf::from).zip(access));
         if let Err(error) = self.registry.put(record) {
             let closed = self.engine.unexport(name, &export, false);
             self.note(name, closed);
@@ -71,7 +85,8 @@ impl<E: Engine> Service<E> {
                 );
                 self.log(name, &line);
             }
-            if let Err(error) = self.again(|service| service.engine.export(name, export)) {
+            let access = record.access_of(export);
+            if let Err(error) = self.again(|service| service.engine.export(name, export, access)) {
                 self.log(name, &error.message);
                 self.try_later(name, export, error.message);
             }
@@ -106,7 +121,8 @@ impl<E: Engine> Service<E> {
     }
 
     fn try_export_again(&mut self, name: &VolumeName, export: &ExportSpec, now: Instant) {
-        let opened = self.engine.export(name, export);
+        let access = self.registry.find(name).and_then(|record| record.access_of(export)).cloned();
+        let opened = self.engine.export(name, export, access.as_ref());
         let Some(live) = self.live.get_mut(name) else { return };
         let line = match opened {
             Ok(_) => {
@@ -179,7 +195,7 @@ impl<E: Engine> Service<E> {
             if self.is_open(&name) && !self.is_closed(&name, export) {
                 self.engine.unexport(&name, export, cut_off)?;
             }
-            record.exports.retain(|known| known != export);
+            record.forget_export(export);
             self.registry.put(record.clone())?;
             if let Some(live) = self.live.get_mut(&name) {
                 live.closed_exports.retain(|closed| closed.export != *export);
@@ -203,4 +219,16 @@ impl<E: Engine> Service<E> {
             .find(|volume| volume.name != *name && volume.exports.contains(export))
             .map(|volume| volume.name.clone())
     }
+}
+
+/// Refuses an access that the export cannot have. The command line checks words too; another client of the
+/// control socket may not.
+fn check_access(export: &ExportSpec, access: Option<&ExportAccess>) -> ControlResult<()> {
+    let Some(access) = access else { return Ok(()) };
+    if export.path().is_none() {
+        return Err(ControlError::usage(
+            "a TCP port has no mode, owner or group; export a Unix socket (--nbd unix:PATH) for them",
+        ));
+    }
+    access.check()
 }

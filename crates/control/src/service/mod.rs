@@ -160,7 +160,9 @@ impl<E: Engine> Service<E> {
             Request::Flush { name } => self.flush(&name),
             Request::Attach { name, cache } => self.attach(&name, cache),
             Request::Detach { name, flush } => self.detach(&name, flush),
-            Request::Export { name, export, insecure } => self.export(&name, export, insecure),
+            Request::Export { name, export, insecure, access } => {
+                self.export(&name, export, insecure, access)
+            }
             Request::Unexport { name, export, now } => self.unexport(&name, export.as_ref(), now),
             Request::Array { ask } => self.array(ask),
             Request::Job { id } => self.job_response(id),

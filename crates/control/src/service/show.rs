@@ -44,7 +44,14 @@ impl<E: Engine> Service<E> {
             Some(why) => (ExportState::Failed, why),
             None => (ExportState::Open, String::new()),
         };
-        ExportStatus { kind: export.kind().to_owned(), uri: export.uri(name), state, error }
+        let record = self.registry.find(name);
+        ExportStatus {
+            kind: export.kind().to_owned(),
+            uri: export.uri(name),
+            state,
+            error,
+            access: record.and_then(|record| record.access_of(export)).cloned(),
+        }
     }
 
     /// Everything about one volume.
@@ -124,6 +131,7 @@ fn closed_exports(record: &VolumeRecord) -> Vec<ExportStatus> {
         uri: export.uri(&record.name),
         state: ExportState::Closed,
         error: why.to_owned(),
+        access: record.access_of(export).cloned(),
     };
     record.exports.iter().map(status).collect()
 }

@@ -65,7 +65,7 @@ fn close_files<E: Engine>(
         }
         let Err(error) = service.engine.unexport(name, export, cut_off) else { continue };
         for before in &files[..at] {
-            if let Err(error) = service.engine.export(name, before) {
+            if let Err(error) = service.engine.export(name, before, record.access_of(before)) {
                 service.try_later(name, before, error.message);
             }
         }

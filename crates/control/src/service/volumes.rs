@@ -1,5 +1,7 @@
 //! Creating, changing and deleting volumes and their caches.
 
+use std::collections::BTreeMap;
+
 use super::Service;
 use super::admit::Beside;
 use super::drives;
@@ -44,6 +46,7 @@ impl<E: Engine> Service<E> {
             origin,
             cache,
             exports: Vec::new(),
+            export_access: BTreeMap::new(),
             desired: Desired::Serving,
         };
         // No export is open yet, so nothing can be acknowledged before the record is written.

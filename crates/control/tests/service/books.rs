@@ -17,8 +17,8 @@ use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{self, Examined, Machine, Role};
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, ByteRange, CacheRecord,
-    ControlError, ControlResult, DeviceSpec, ExportSpec, REGISTRY_FILE, RegisteredArray, Settings,
-    VolumeName, VolumeRecord, VolumeStatus,
+    ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec, REGISTRY_FILE,
+    RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 
 /// The books of one test engine; shared, so that a test looks into them and steers them.
@@ -215,7 +215,12 @@ impl Engine for BookEngine {
         self.books().calls.push(format!("recorded {name}"));
     }
 
-    fn export(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec> {
+    fn export(
+        &mut self,
+        _: &VolumeName,
+        export: &ExportSpec,
+        _: Option<&ExportAccess>,
+    ) -> ControlResult<ExportSpec> {
         self.call("export", export.kind())?;
         let failed = self.books().exports_fail.then(|| ControlError::failed("cannot listen there"));
         failed.map_or_else(|| Ok(export.clone()), Err)

@@ -14,7 +14,7 @@ fn request(fixture: &Fixture, address: &str, insecure: bool) -> Request {
         "" => voltier_control::NbdAddress::Unix(fixture.path("s.sock")),
         text => text.parse().unwrap(),
     };
-    Request::Export { name: name(), export: ExportSpec::Nbd(address), insecure }
+    Request::Export { name: name(), export: ExportSpec::Nbd(address), insecure, access: None }
 }
 
 /// The state of the only export, and why.

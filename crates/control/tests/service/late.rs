@@ -70,7 +70,12 @@ fn a_clean_cache_is_not_given_up_while_its_ssd_may_come() {
     assert!((1..=30).contains(&state.waits_seconds.unwrap()), "{state:?}");
     assert_eq!(state.ssd.state, DeviceState::Missing);
     let socket = format!("unix:{}", fixture.path("s").display()).parse().unwrap();
-    let export = Request::Export { name: name(), export: ExportSpec::Nbd(socket), insecure: false };
+    let export = Request::Export {
+        name: name(),
+        export: ExportSpec::Nbd(socket),
+        insecure: false,
+        access: None,
+    };
     assert!(fixture.error(export).contains("v is not served: it waits for its SSD"));
     assert_eq!(fixture.look(begun, 1), Some(Duration::from_secs(1)));
     assert_eq!(fixture.calls(), [""; 0], "nothing is opened");
@@ -104,6 +109,7 @@ fn a_volume_that_failed_for_want_of_a_drive_is_served_when_it_comes_exports_incl
             name: name(),
             export: ExportSpec::Nbd(socket),
             insecure: false,
+            access: None,
         });
         fixture.take_away(drive);
         let begun = fixture.start_waiting();

@@ -24,7 +24,12 @@ pub(super) fn exported() -> Fixture {
     fixture.create(Mode::WriteBack);
     let (socket, file) = (fixture.path("s.sock"), fixture.path("file"));
     for export in [ExportSpec::Nbd(NbdAddress::Unix(socket)), ExportSpec::Fuse(file)] {
-        fixture.service.handle(Request::Export { name: name(), export, insecure: false });
+        fixture.service.handle(Request::Export {
+            name: name(),
+            export,
+            insecure: false,
+            access: None,
+        });
     }
     fixture.calls();
     fixture

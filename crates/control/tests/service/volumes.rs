@@ -29,7 +29,12 @@ fn a_volume_is_created_exported_and_back_after_a_restart_of_either_kind() {
         let mut fixture = Fixture::new();
         fixture.create(Mode::WriteBack);
         let export = nbd(&fixture);
-        fixture.service.handle(Request::Export { name: name(), export, insecure: false });
+        fixture.service.handle(Request::Export {
+            name: name(),
+            export,
+            insecure: false,
+            access: None,
+        });
         assert_eq!(fixture.state().state, VolumeState::Running);
         fixture.restart(clean);
         let state = fixture.state();
@@ -62,7 +67,7 @@ fn a_delete_drains_closes_exports_and_forgets() {
     let mut fixture = Fixture::new();
     fixture.create(Mode::WriteBack);
     let export = nbd(&fixture);
-    fixture.service.handle(Request::Export { name: name(), export, insecure: false });
+    fixture.service.handle(Request::Export { name: name(), export, insecure: false, access: None });
     fixture.steer(|books| books.dirty = 10);
     fixture.calls();
     let job = fixture.job(delete(true));
@@ -115,7 +120,7 @@ fn delete_refuses_while_clients_are_connected() {
     let mut fixture = Fixture::new();
     fixture.create(Mode::WriteBack);
     let export = nbd(&fixture);
-    fixture.service.handle(Request::Export { name: name(), export, insecure: false });
+    fixture.service.handle(Request::Export { name: name(), export, insecure: false, access: None });
     fixture.steer(|books| books.clients = 2);
     assert!(fixture.error(delete(true)).contains("unexport"));
     fixture.service.handle(Request::Unexport { name: name(), export: None, now: true });

@@ -14,8 +14,8 @@ use rustix::fs::{FallocateFlags, OFlags};
 use voltier_block::{BlockDevice, Bytes, Durability, IoError, IoResult, SECTOR_BYTES};
 use voltier_ring::Handle;
 
-use super::bytes::ByteDevice;
 use super::mailbox::{FileRequest, Mailbox, Receiver};
+use crate::bytes::ByteDevice;
 use crate::counters::{CounterCell, ExportCounters, Served};
 use crate::requests::{Service, Workers};
 
@@ -46,7 +46,7 @@ pub struct FileExport {
 
 impl FileExport {
     /// Starts serving `device` on this core; the export may then be sent to another thread.
-    pub fn open<D: BlockDevice>(handle: &Handle, device: Rc<D>) -> Self {
+    pub fn open<D: BlockDevice>(handle: &Handle, device: Rc<ByteDevice<D>>) -> Self {
         let mailbox = Arc::new(Mailbox::default());
         let counters = Arc::new(CounterCell::default());
         let limits = device.limits();
@@ -58,7 +58,7 @@ impl FileExport {
             preferred_bytes: limits.preferred_bytes,
             read_only: limits.read_only,
         };
-        let service = Serve { device: ByteDevice::new(device), counters };
+        let service = Serve { device, counters };
         let workers = Workers::new(handle.clone(), service, WORKERS_MAX);
         let (failing, receiver) = (mailbox.clone(), Receiver(mailbox));
         let on_failure = handle.on_failure(move |_| failing.fail());
@@ -85,7 +85,7 @@ impl Drop for FileExport {
 }
 
 struct Serve<D> {
-    device: ByteDevice<D>,
+    device: Rc<ByteDevice<D>>,
     counters: Arc<CounterCell>,
 }
 
@@ -112,7 +112,11 @@ impl<D: BlockDevice> Service for Serve<D> {
                 }
             }
             FileRequest::Zero { offset, length, keep_space, reply } => {
-                let result = self.device.zero(offset, length, keep_space).await;
+                let result = if keep_space {
+                    self.device.zero(offset, length, Durability::Cached, true).await
+                } else {
+                    self.device.punch(offset, length).await
+                };
                 self.count(&result, Served::Discard);
                 answer(result, reply);
             }
@@ -145,6 +149,9 @@ fn answer(result: IoResult<()>, reply: ReplyEmpty) {
 /// The file as the kernel sees it, on fuser's thread.
 pub(super) struct File {
     pub(super) export: FileExport,
+    /// The permission bits.
+    pub(super) mode: u32,
+    /// User and group.
     pub(super) owner: (u32, u32),
     pub(super) mounted_at: SystemTime,
 }
@@ -160,7 +167,7 @@ impl File {
             ctime: self.mounted_at,
             crtime: self.mounted_at,
             kind: FileType::RegularFile,
-            perm: if self.export.read_only { 0o400 } else { 0o600 },
+            perm: self.permissions(),
             nlink: 1,
             uid: self.owner.0,
             gid: self.owner.1,
@@ -168,6 +175,11 @@ impl File {
             blksize: self.export.preferred_bytes,
             flags: 0,
         }
+    }
+
+    fn permissions(&self) -> u16 {
+        let writers = if self.export.read_only { 0o222 } else { 0 };
+        (self.mode & !writers) as u16
     }
 
     /// How many of `length` bytes at `offset` lie on the device.

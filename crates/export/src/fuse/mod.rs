@@ -17,11 +17,9 @@
 //! - The file behaves as a block device does. `O_TRUNC` is ignored so that `cp` works, the size never
 //!   changes, and writes past the end find no space.
 
-mod bytes;
 mod file;
 mod mailbox;
 mod mount;
-mod range_locks;
 
 pub use file::FileExport;
 pub use mount::{FuseFile, clear_dead};

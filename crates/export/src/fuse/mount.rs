@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use fuser::{BackgroundSession, Config, MountOption, Session};
+use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::file::{File, FileExport};
+use crate::access::FileAccess;
 use crate::counters::{CounterCell, ExportCounters};
 use crate::error::ExportError;
 
@@ -29,19 +30,24 @@ pub struct FuseFile {
 }
 
 impl FuseFile {
-    /// Mounts an export over the file at `path`, which is made if it is missing.
+    /// Mounts an export over the file at `path`, which is made if it is missing. `access` says who may open
+    /// the file.
     ///
     /// Must not be called on the device's core: the kernel's first requests may need it.
     ///
     /// # Errors
     /// When FUSE is missing or not permitted, or the path is unfit. Unfit is a path in use, not an empty
     /// file, or in a folder that does not exist.
-    pub fn mount(export: FileExport, path: &Path) -> Result<FuseFile, ExportError> {
+    pub fn mount(
+        export: FileExport,
+        path: &Path,
+        access: FileAccess,
+    ) -> Result<FuseFile, ExportError> {
         check_fuse(path)?;
         clear_dead(path);
         let created = prepare_mount_point(path)?;
         let (counters, handles) = (export.counters.clone(), export.handles.clone());
-        mount_over(export, path)
+        mount_over(export, path, access)
             .map(|session| {
                 counters.connected();
                 let (path, session) = (path.to_owned(), Some(session));
@@ -203,17 +209,29 @@ fn is_fuse(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|facts| facts.f_type as u64 == 0x6573_5546)
 }
 
-fn mount_over(export: FileExport, path: &Path) -> Result<BackgroundSession, ExportError> {
+fn mount_over(
+    export: FileExport,
+    path: &Path,
+    access: FileAccess,
+) -> Result<BackgroundSession, ExportError> {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName("voltier".to_owned()),
         MountOption::NoAtime,
         if export.read_only { MountOption::RO } else { MountOption::RW },
     ];
-    let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    if access.is_shared() {
+        config.acl = SessionACL::All;
+        // The kernel holds every open against mode, owner and group of the file.
+        config.mount_options.push(MountOption::DefaultPermissions);
+    }
+    let owner = (
+        access.owner.unwrap_or_else(|| rustix::process::getuid().as_raw()),
+        access.group.unwrap_or_else(|| rustix::process::getgid().as_raw()),
+    );
     #[expect(clippy::disallowed_methods, reason = "the date of a file, for people, not for timing")]
     let mounted_at = SystemTime::now();
-    let file = File { export, owner, mounted_at };
+    let file = File { export, mode: access.mode, owner, mounted_at };
     let session = Session::new(file, path, &config).and_then(Session::spawn);
     session.map_err(|source| match source.kind() {
         io::ErrorKind::PermissionDenied => ExportError::MountNotPermitted(path.to_owned()),

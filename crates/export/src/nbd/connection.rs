@@ -20,6 +20,7 @@ use super::input::Input;
 use super::link::Link;
 use super::serve::{Job, Outbox, Serve};
 use super::session::{Command, Event, Request, Session};
+use crate::bytes::ByteDevice;
 use crate::counters::CounterCell;
 use crate::requests::Workers;
 
@@ -78,6 +79,7 @@ struct Over;
 pub(super) struct Connection<D: BlockDevice> {
     handle: Handle,
     link: Rc<Link>,
+    device: Rc<ByteDevice<D>>,
     workers: Workers<Serve<D>>,
     outbox: Rc<Outbox>,
     in_flight: Rc<InFlight>,
@@ -88,7 +90,7 @@ impl<D: BlockDevice> Connection<D> {
     pub(super) async fn run(
         handle: Handle,
         link: Rc<Link>,
-        device: Rc<D>,
+        device: Rc<ByteDevice<D>>,
         info: Rc<ExportInfo>,
         counters: Arc<CounterCell>,
         seat: SharedSeat,
@@ -96,7 +98,7 @@ impl<D: BlockDevice> Connection<D> {
         let outbox = Rc::new(Outbox::default());
         let handshake_ns = seat.handshake_ns();
         let in_flight = Rc::new(InFlight::new(seat));
-        let service = Serve { device, outbox: outbox.clone(), counters };
+        let service = Serve { device: device.clone(), outbox: outbox.clone(), counters };
         let workers = Workers::new(handle.clone(), service, IN_FLIGHT_REQUESTS_MAX);
         let writer = {
             let (handle, link) = (handle.clone(), link.clone());
@@ -110,7 +112,7 @@ impl<D: BlockDevice> Connection<D> {
                     .await;
             })
         };
-        let connection = Self { handle, link, workers, outbox, in_flight };
+        let connection = Self { handle, link, device, workers, outbox, in_flight };
         // An error says only that the stream is over, which is why we are here either way.
         let _ = connection.read_requests(info, handshake_ns).await;
         connection.all_sent().await;
@@ -156,8 +158,10 @@ impl<D: BlockDevice> Connection<D> {
         request: Request,
         structured: bool,
     ) -> Result<(), Over> {
-        // Zeroes need no memory, but the device's time: they count as data of the longest request.
-        let cost_bytes = u64::from(request.length.min(TRANSFER_BYTES_MAX));
+        // A part of a block is held as the whole block. Zeroes need no memory, but the device's time: they
+        // count as data of the longest request.
+        let covered = self.device.cover(request.offset, request.length.into()).bytes();
+        let cost_bytes = covered.min(TRANSFER_BYTES_MAX.into());
         self.room(cost_bytes).await?;
         let data = match request.command {
             Command::Write => match self.payload(input, request.length as usize).await {

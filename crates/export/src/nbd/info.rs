@@ -70,12 +70,11 @@ impl ExportInfo {
         flags
     }
 
-    /// Minimum, preferred and maximum block size, in bytes.
+    /// Minimum, preferred and maximum block size, in bytes. Clients that never ask for them may send any
+    /// bytes, so those that do ask may as well.
     pub(super) fn block_sizes(&self) -> [u32; 3] {
-        let minimum = self.limits.block_bytes;
-        let preferred =
-            self.limits.preferred_bytes.clamp(PREFERRED_BYTES_MIN.max(minimum), TRANSFER_BYTES_MAX);
-        [minimum, preferred, TRANSFER_BYTES_MAX]
+        let smallest = PREFERRED_BYTES_MIN.max(self.limits.block_bytes);
+        [1, self.limits.preferred_bytes.clamp(smallest, TRANSFER_BYTES_MAX), TRANSFER_BYTES_MAX]
     }
 }
 

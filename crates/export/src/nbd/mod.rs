@@ -19,6 +19,8 @@ pub mod proto;
 mod serve;
 mod server;
 mod session;
+#[cfg(test)]
+mod unaligned;
 
 pub use budget::{Budget, NbdLimits};
 pub use close_reason::CloseReason;

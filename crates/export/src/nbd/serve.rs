@@ -7,14 +7,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, SectorRange};
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult};
 use voltier_ring::{Errno, Handle, WakerCell};
 
 use super::link::Link;
 use super::proto::{ErrorCode, Failure};
 use super::session::{Command, ReplyHeader, Request, error_reply, read_reply, success_reply};
+use crate::bytes::ByteDevice;
 use crate::counters::{CounterCell, Served};
-use crate::requests::{self, Service};
+use crate::requests::Service;
 
 /// A request on its way to the device.
 pub(super) struct Job {
@@ -28,7 +29,7 @@ pub(super) struct Job {
 
 /// Serves the requests of one connection.
 pub(super) struct Serve<D> {
-    pub(super) device: Rc<D>,
+    pub(super) device: Rc<ByteDevice<D>>,
     pub(super) outbox: Rc<Outbox>,
     pub(super) counters: Arc<CounterCell>,
 }
@@ -44,7 +45,7 @@ impl<D: BlockDevice> Service for Serve<D> {
             Ok(Some(data)) => Reply::Data { request, data, structured },
             Ok(None) => Reply::Success { cookie: request.cookie },
             Err(error) => {
-                let failure = failure_of(error, &request, &*self.device);
+                let failure = failure_of(error, &request, &self.device);
                 Reply::Error { cookie: request.cookie, failure, structured }
             }
         };
@@ -53,32 +54,31 @@ impl<D: BlockDevice> Service for Serve<D> {
 }
 
 impl<D: BlockDevice> Serve<D> {
-    async fn execute(&self, request: &Request, data: Option<Bytes>) -> IoResult<Option<Bytes>> {
+    pub(super) async fn execute(
+        &self,
+        request: &Request,
+        data: Option<Bytes>,
+    ) -> IoResult<Option<Bytes>> {
         let device = &*self.device;
         let durability = if request.fua { Durability::Durable } else { Durability::Cached };
+        let (offset, length) = (request.offset, u64::from(request.length));
         match (request.command, data) {
-            (Command::Read, _) => {
-                let into = Buf::new(request.length as usize);
-                let data = requests::read(device, Lba::from_bytes(request.offset), into).await?;
-                Ok(Some(data.freeze()))
-            }
+            (Command::Read, _) => device.read(offset, length).await.map(Some),
             (Command::Write, Some(data)) => {
-                let at = Lba::from_bytes(request.offset);
-                requests::write(device, at, data, durability).await.map(|()| None)
+                device.write(offset, data, durability).await.map(|()| None)
             }
             (Command::Write, None) => unreachable!("a write comes with its data"),
             (Command::Flush, _) => device.flush().await.map(|()| None),
             (Command::Trim, _) => {
-                device.discard(range_of(request)).await?;
+                device.discard(offset, length).await?;
                 if request.fua {
                     device.flush().await?;
                 }
                 Ok(None)
             }
             (Command::WriteZeroes, _) => {
-                let range = range_of(request);
-                requests::write_zeroes(device, range, durability, request.no_hole).await?;
-                Ok(None)
+                let zeroed = device.zero(offset, length, durability, request.no_hole);
+                zeroed.await.map(|()| None)
             }
         }
     }
@@ -95,11 +95,11 @@ impl<D: BlockDevice> Serve<D> {
     }
 }
 
-fn range_of(request: &Request) -> SectorRange {
-    SectorRange::from_bytes(request.offset, u64::from(request.length))
-}
-
-fn failure_of(error: IoError, request: &Request, device: &impl BlockDevice) -> Failure {
+fn failure_of<D: BlockDevice>(
+    error: IoError,
+    request: &Request,
+    device: &ByteDevice<D>,
+) -> Failure {
     let message = match error {
         IoError::OutOfRange => "outside the device",
         IoError::Medium => "medium error",
@@ -109,7 +109,8 @@ fn failure_of(error: IoError, request: &Request, device: &impl BlockDevice) -> F
         IoError::Unsupported => "not supported by the device",
     };
     // The device does not say which byte is bad, except where there is one block to choose from.
-    let one_block = request.length == device.limits().block_bytes;
+    let cover = device.cover(request.offset, request.length.into());
+    let one_block = cover.bytes() == u64::from(device.limits().block_bytes);
     let offset = (error == IoError::Medium && one_block).then_some(request.offset);
     Failure { offset, ..Failure::new(ErrorCode::from(error), message) }
 }

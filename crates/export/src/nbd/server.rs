@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::pin::pin;
@@ -20,6 +20,8 @@ use super::budget::{Budget, Seat, SharedSeat};
 use super::connection::Connection;
 use super::info::ExportInfo;
 use super::link::{LOOKS_PER_STALL, Link};
+use crate::access::FileAccess;
+use crate::bytes::ByteDevice;
 use crate::counters::{CounterCell, ExportCounters};
 use crate::error::ExportError;
 
@@ -64,19 +66,20 @@ pub struct NbdServer {
 impl NbdServer {
     /// Listens at `at` and serves `device` to every client, on this core, within the daemon's budget.
     ///
-    /// A socket file on which nobody listens is replaced; the new one is for its owner only (mode
-    /// 0600). TCP port 0 asks the kernel for a free one: see [`address`](Self::address).
+    /// A socket file on which nobody listens is replaced; `access` says who may open the new one. TCP
+    /// port 0 asks the kernel for a free one: see [`address`](Self::address).
     ///
     /// # Errors
     /// When the address is in use, not permitted, or not a socket.
     pub fn start<D: BlockDevice>(
         handle: &Handle,
-        device: Rc<D>,
+        device: Rc<ByteDevice<D>>,
         info: ExportInfo,
         at: &StreamAddress,
+        access: FileAccess,
         budget: &Arc<Budget>,
     ) -> Result<Self, ExportError> {
-        let listener = listen(at)?;
+        let listener = listen(at, access)?;
         handle.close_on_failure(listener.fd());
         let shared = Rc::new(Shared {
             handle: handle.clone(),
@@ -155,7 +158,11 @@ impl NbdServer {
     }
 }
 
-async fn accept_clients<D: BlockDevice>(shared: Rc<Shared>, listener: Listener, device: Rc<D>) {
+async fn accept_clients<D: BlockDevice>(
+    shared: Rc<Shared>,
+    listener: Listener,
+    device: Rc<ByteDevice<D>>,
+) {
     let mut number = 0;
     while !shared.stopping.get() {
         let accepted = shared.handle.accept(&listener).await;
@@ -210,7 +217,7 @@ fn open<D: BlockDevice>(
     number: u64,
     stream: Stream,
     seat: Seat,
-    device: Rc<D>,
+    device: Rc<ByteDevice<D>>,
 ) {
     // The first two only make things faster, and Unix sockets refuse the first and the last.
     let _ = stream.set_nodelay();
@@ -234,7 +241,7 @@ fn open<D: BlockDevice>(
     drop(handle.spawn(task));
 }
 
-fn listen(at: &StreamAddress) -> Result<Listener, ExportError> {
+fn listen(at: &StreamAddress, access: FileAccess) -> Result<Listener, ExportError> {
     let failed = |errno: Errno| ExportError::Listen {
         address: match at {
             StreamAddress::Unix(path) => path.display().to_string(),
@@ -246,10 +253,12 @@ fn listen(at: &StreamAddress) -> Result<Listener, ExportError> {
         StreamAddress::Tcp(address) => Listener::tcp(*address).map_err(failed),
         StreamAddress::Unix(path) => {
             clear_stale_socket(path)?;
-            let listener = Listener::unix(path).map_err(failed)?;
-            fs::set_permissions(path, fs::Permissions::from_mode(0o600))
-                .map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
-            Ok(listener)
+            let mut refusal = None;
+            let prepare = || access.apply(path).inspect_err(|errno| refusal = Some(*errno));
+            Listener::unix(path, prepare).map_err(|errno| match refusal {
+                Some(errno) => ExportError::Access(path.to_owned(), errno.into()),
+                None => failed(errno),
+            })
         }
     }
 }

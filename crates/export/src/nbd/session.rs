@@ -150,7 +150,7 @@ pub enum Command {
     WriteZeroes,
 }
 
-/// A request that the export can serve: inside it, aligned, and within the limits.
+/// A request that the export can serve: inside it, and within the limits. The bytes may begin and end anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The operation.
@@ -237,12 +237,8 @@ impl RawRequest {
             return fail(ErrorCode::Invalid, "trim is not served");
         }
         let length = u64::from(self.length);
-        let block = u64::from(info.limits.block_bytes);
         if length == 0 {
             return fail(ErrorCode::Invalid, "length is zero");
-        }
-        if !length.is_multiple_of(block) || !self.offset.is_multiple_of(block) {
-            return fail(ErrorCode::Invalid, "not aligned to the minimum block size");
         }
         let past_end = self.offset.checked_add(length).is_none_or(|end| end > info.limits.bytes());
         if past_end {
@@ -392,8 +388,11 @@ mod tests {
             (raw(CMD_READ, 0, 0, 33 << 20), Some(ErrorCode::Invalid)),
             (raw(CMD_READ, CMD_FLAG_DF, 0, 33 << 20), Some(ErrorCode::Overflow)),
             (raw(CMD_READ, 0, 0, 0), Some(ErrorCode::Invalid)),
-            (raw(CMD_READ, 0, 1, 512), Some(ErrorCode::Invalid)),
-            (raw(CMD_READ, 0, 0, 513), Some(ErrorCode::Invalid)),
+            (raw(CMD_READ, 0, 1, 512), None),
+            (raw(CMD_WRITE, 0, end - 1, 1), None),
+            (raw(CMD_WRITE, 0, end - 1, 2), Some(ErrorCode::NoSpace)),
+            (raw(CMD_TRIM, 0, 1, 1), None),
+            (raw(CMD_READ, 0, 0, 513), None),
             (raw(CMD_READ, 0, end, 512), Some(ErrorCode::Invalid)),
             (raw(CMD_READ, CMD_FLAG_NO_HOLE, 0, 512), Some(ErrorCode::Invalid)),
             (raw(CMD_WRITE, 0, end - 512, 1024), Some(ErrorCode::NoSpace)),
@@ -427,7 +426,7 @@ mod tests {
         }
         assert_eq!(code(raw(CMD_READ, 0, 0, 512), &read_only), None);
         let large_blocks = export(|limits| limits.block_bytes = 4096);
-        assert_eq!(code(raw(CMD_READ, 0, 512, 512), &large_blocks), Some(ErrorCode::Invalid));
+        assert_eq!(code(raw(CMD_READ, 0, 512, 512), &large_blocks), None);
         let no_trim = export(|limits| limits.after_discard = AfterDiscard::Unchanged);
         assert_eq!(code(raw(CMD_TRIM, 0, 0, 512), &no_trim), Some(ErrorCode::Invalid));
     }

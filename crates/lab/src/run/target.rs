@@ -374,7 +374,12 @@ impl Target {
             return Err(self.refuse("is no volume: it has no FUSE file"));
         };
         let export = ExportSpec::Fuse(path.to_path_buf());
-        volume.ask(&Request::Export { name: volume.name.clone(), export, insecure: false })?;
+        volume.ask(&Request::Export {
+            name: volume.name.clone(),
+            export,
+            insecure: false,
+            access: None,
+        })?;
         Ok(path.to_path_buf())
     }
 
@@ -447,6 +452,7 @@ impl VolumeTarget {
             name: self.name.clone(),
             export: export.clone(),
             insecure: false,
+            access: None,
         })?;
         self.export = Some(export);
         Ok(())

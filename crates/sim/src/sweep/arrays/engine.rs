@@ -17,8 +17,8 @@ use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{DeviceId, Examined, Finding, Machine, Role};
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, CacheRecord, ControlError,
-    ControlResult, DeviceSpec, ExportSpec, Identity, JournalStatus, PlaceStatus, RegisteredArray,
-    Service, Settings, VolumeName, VolumeRecord, VolumeStatus,
+    ControlResult, DeviceSpec, ExportAccess, ExportSpec, Identity, JournalStatus, PlaceStatus,
+    RegisteredArray, Service, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 
 use super::fixture::{ArrayDaemonFixture, DRIVES, Open};
@@ -474,7 +474,12 @@ impl Engine for ArraySimEngine {
 
     fn failure_is_recorded(&mut self, _: &VolumeName) {}
 
-    fn export(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec> {
+    fn export(
+        &mut self,
+        _: &VolumeName,
+        export: &ExportSpec,
+        _: Option<&ExportAccess>,
+    ) -> ControlResult<ExportSpec> {
         Ok(export.clone())
     }
 

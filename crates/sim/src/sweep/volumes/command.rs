@@ -258,7 +258,11 @@ impl Command {
         fixture.client_count.set(self.clients());
         ask(fixture, &mut service, create(settings.as_ref()));
         let at = ExportSpec::Nbd("unix:/run/v.sock".parse().expect("an address"));
-        ask(fixture, &mut service, Request::Export { name: name(), export: at, insecure: false });
+        ask(
+            fixture,
+            &mut service,
+            Request::Export { name: name(), export: at, insecure: false, access: None },
+        );
         fixture.pass(WARM_UP_NS);
         service.stop();
         let stale = settings.is_some().then(|| fixture.ssd.medium());

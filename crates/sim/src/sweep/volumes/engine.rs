@@ -11,8 +11,8 @@ use voltier_control::engine::{
 };
 use voltier_control::safety::{DeviceId, DriveIdentity, Examined, Finding, Machine, Role};
 use voltier_control::{
-    CacheRecord, ControlError, ControlResult, DeviceSpec, ExportSpec, Service, Settings,
-    VolumeName, VolumeRecord, VolumeStatus, check_origin, configure, put_in_front,
+    CacheRecord, ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec, Service,
+    Settings, VolumeName, VolumeRecord, VolumeStatus, check_origin, configure, put_in_front,
 };
 use voltier_volume::Volume;
 
@@ -231,7 +231,12 @@ impl Engine for SimEngine {
 
     fn failure_is_recorded(&mut self, _: &VolumeName) {}
 
-    fn export(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec> {
+    fn export(
+        &mut self,
+        _: &VolumeName,
+        export: &ExportSpec,
+        _: Option<&ExportAccess>,
+    ) -> ControlResult<ExportSpec> {
         self.0.step();
         let count = self.0.client_count.get();
         if count > 0 {
