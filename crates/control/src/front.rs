@@ -44,6 +44,7 @@ pub async fn put_in_front<D: BlockDevice>(
             CacheStart::Adopt => OriginTrust::AsFound,
             CacheStart::Format | CacheStart::Load => OriginTrust::AsBefore,
         },
+        owner: None,
     };
     let opened = match start {
         CacheStart::Load | CacheStart::Adopt => volume.attach_existing(ssd, options).await,
