@@ -10,7 +10,9 @@ use voltier_control::engine::{CacheLabel, JournalDeviceLabel, MemberLabel, Spare
 use voltier_control::{ControlError, ControlResult, DeviceSpec, Identity, ModelBacking};
 use voltier_drive::model::Profile;
 use voltier_ring::Handle;
-use voltier_volume::{Cache, DriveSpec, Leaf};
+use voltier_volume::{Cache, Drive, DriveSpec, Leaf};
+
+use crate::table;
 
 /// A device of an array.
 #[derive(Clone)]
@@ -101,15 +103,11 @@ pub(super) async fn cache_label_of(
     handle: Handle,
     device: DeviceSpec,
 ) -> ControlResult<Option<CacheLabel>> {
-    let leaf = open_leaf(&handle, &device)?;
-    let found = answered(&handle, &device, Cache::<Leaf, Leaf>::probe(&leaf)).await?;
+    let ssd = table::open_ssd(&handle, &device)?;
+    let found = answered(&handle, &device, Cache::<Drive, Drive>::probe(&ssd)).await?;
     let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
-    let size_bytes = leaf.limits().bytes();
-    Ok(found.map(|label| CacheLabel {
-        uuid: Identity(label.uuid),
-        dirty_lines: label.dirty_lines,
-        size_bytes,
-    }))
+    let size_bytes = ssd.limits().bytes();
+    Ok(found.map(|label| CacheLabel::of(label, size_bytes)))
 }
 
 /// The label of a device, if it has a journal.

@@ -84,8 +84,8 @@ pub(super) async fn open(
     let volume = Volume::plain(&handle, origin);
     voltier_control::check_origin(&volume, &record).await?;
     let (mut generation, mut evacuates) = (0, false);
-    if let Some(cache) = record.cache.as_ref().filter(|cache| cache.failed.is_none()) {
-        let opened = put_in_front(&handle, &volume, (cache, Some(&record)), start, gate).await?;
+    if record.cache.as_ref().is_some_and(|cache| cache.failed.is_none()) {
+        let opened = put_in_front(&handle, &volume, &record, start, gate).await?;
         (generation, evacuates) = (opened.generation, opened.evacuates);
     }
     let size_bytes = volume.limits().bytes();
@@ -104,14 +104,17 @@ pub(super) async fn open(
 async fn put_in_front(
     handle: &Handle,
     volume: &Volume<Drive>,
-    (cache, owner): (&CacheRecord, Option<&VolumeRecord>),
+    record: &VolumeRecord,
     start: CacheStart,
     gate: LossGate,
 ) -> ControlResult<Opened> {
-    let ssd = table::open_ssd(handle, &cache.device)?;
-    let opened = voltier_control::put_in_front(volume, ssd, cache, start, owner).await?;
+    let Some(CacheRecord { device, .. }) = &record.cache else {
+        return Err(ControlError::failed(format!("{} has no cache to open", record.name)));
+    };
+    let ssd = table::open_ssd(handle, device)?;
+    let opened = voltier_control::put_in_front(volume, ssd, record, start).await?;
     if opened.origin_changed || opened.suspect_lines > 0 || opened.differing_lines > 0 {
-        tracing::warn!("the cache on {}: {opened:?}", cache.device);
+        tracing::warn!("the cache on {device}: {opened:?}");
     }
     let (handle, waker) = (handle.clone(), gate.waker.clone());
     let salvaged = move || waker.iter().for_each(|wake| wake());
@@ -147,12 +150,11 @@ pub(super) async fn close(name: VolumeName, devices: DeviceNames) -> ControlResu
 /// Formats an SSD and puts it in front of an open volume; the cache's generation.
 pub(super) async fn attach(
     handle: Handle,
-    name: VolumeName,
-    cache: CacheRecord,
+    record: VolumeRecord,
     gate: LossGate,
 ) -> ControlResult<u64> {
-    let volume = resident(&name)?.volume.clone();
-    let opened = put_in_front(&handle, &volume, (&cache, None), CacheStart::Format, gate).await?;
+    let volume = resident(&record.name)?.volume.clone();
+    let opened = put_in_front(&handle, &volume, &record, CacheStart::Format, gate).await?;
     Ok(opened.generation)
 }
 

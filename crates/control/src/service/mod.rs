@@ -12,6 +12,7 @@ mod crash_wait;
 mod drains;
 mod drives;
 mod exports;
+mod import;
 mod jobs;
 mod late;
 mod live;
@@ -58,6 +59,7 @@ fn needs_a_record(request: &Request) -> bool {
         | Request::Job { .. }
         | Request::Start { .. }
         | Request::Flush { .. } => false,
+        Request::Import { order } => !order.dry_run,
         Request::Array { ask } => !matches!(
             ask,
             Ask::Show { .. }
@@ -160,6 +162,7 @@ impl<E: Engine> Service<E> {
             Request::Detach { name, flush } => self.detach(&name, flush),
             Request::Export { name, export, insecure } => self.export(&name, export, insecure),
             Request::Unexport { name, export, now } => self.unexport(&name, export.as_ref(), now),
+            Request::Import { order } => import::import(self, &order),
             Request::Array { ask } => self.array(ask),
             Request::Job { id } => self.job_response(id),
         }

@@ -4,6 +4,7 @@ mod arrays;
 mod books;
 mod exports;
 mod fixture;
+mod import;
 mod late;
 mod spare_pools;
 mod stops;
