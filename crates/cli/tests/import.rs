@@ -46,10 +46,16 @@ fn has_everything(instance: &Instance, name: &str, byte: u8) {
     }
 }
 
-/// The daemon is killed, and nobody has the state folder any more.
-fn lose_state(instance: &Instance) {
+/// The daemon is killed, and nobody has the state folder any more. The kernel has let go of the drives.
+fn lose_state(instance: &Instance, drives: &[String]) {
     instance.kill();
     fs::remove_dir_all(instance.state()).unwrap();
+    for drive in drives {
+        let file = File::open(drive).unwrap();
+        while file.try_lock().is_err() {
+            std::thread::park_timeout(std::time::Duration::from_millis(5));
+        }
+    }
 }
 
 /// The content of files: what refusals may not change.
@@ -63,7 +69,7 @@ fn a_write_back_volume_comes_back_with_its_dirty_lines() {
     let drives = volume(&instance, 1);
     let [ssd, hdd] = &drives;
     let had_mark = instance.show("v")["hdd"]["identity"] != "";
-    lose_state(&instance);
+    lose_state(&instance, &drives);
     let other = instance.drive("other", 64 * MIB);
     let creates: [[&str; 6]; 2] =
         [["create", "-s", ssd, "-p", &other, "w"], ["create", "-s", &other, "-p", ssd, "w"]];
@@ -91,10 +97,11 @@ fn a_write_back_volume_comes_back_with_its_dirty_lines() {
 #[test]
 fn an_import_is_on_record_like_any_volume() {
     let instance = Instance::new();
-    let [ssd, hdd] = volume(&instance, 3);
+    let drives = volume(&instance, 3);
+    let [ssd, hdd] = &drives;
     instance.stop();
     fs::remove_dir_all(instance.state()).unwrap();
-    let report = instance.run(&["import", &hdd, &ssd, "--json", "--name", "w"]).json();
+    let report = instance.run(&["import", hdd, ssd, "--json", "--name", "w"]).json();
     assert_eq!(report["volumes"][0]["name"], "w");
     assert_eq!(report["dry_run"], false);
     assert_eq!(report["volumes"][0]["stopped_in_order"], true);
@@ -103,8 +110,8 @@ fn an_import_is_on_record_like_any_volume() {
     instance.serve();
     assert_eq!(instance.show("w")["state"], "running");
     // The SSD names it now by its new name.
-    lose_state(&instance);
-    let answer = instance.run(&["import", &ssd, &hdd]).ok();
+    lose_state(&instance, &drives);
+    let answer = instance.run(&["import", ssd, hdd]).ok();
     assert!(answer.out.starts_with("w: imported ("), "{answer:?}");
     has_everything(&instance, "w", 3);
 }
@@ -114,7 +121,7 @@ fn a_changed_origin_is_refused_and_taken_when_the_user_says_so() {
     let instance = Instance::new();
     let drives = volume(&instance, 5);
     let [ssd, hdd] = &drives;
-    lose_state(&instance);
+    lose_state(&instance, &drives);
     let file = File::options().write(true).open(hdd).unwrap();
     (0..BLOCKS / 2).for_each(|block| file.write_all_at(&[77], at(block)).unwrap());
     let before = contents(&drives);
@@ -134,7 +141,7 @@ fn a_changed_origin_is_refused_and_taken_when_the_user_says_so() {
 fn refusals_are_one_line_and_change_nothing() {
     let instance = Instance::new();
     let [ssd, hdd] = volume(&instance, 7);
-    lose_state(&instance);
+    lose_state(&instance, &[ssd.clone(), hdd.clone()]);
     let (empty, small) = (instance.drive("empty", 64 * MIB), instance.drive("small", MIB));
     let drives = [ssd, hdd, empty, small];
     let [ssd, hdd, empty, small] = &drives;
@@ -173,7 +180,7 @@ fn an_array_with_a_cache_over_it_comes_back_whatever_the_order() {
     instance.run(&["create", "-s", &ssd, "-p", "array:a", "-t", "wb", "v"]).ok();
     instance.export("v");
     fill(&mut client(&instance, "v"), 9);
-    lose_state(&instance);
+    lose_state(&instance, &[&members[..], &[ssd.clone()]].concat());
     let [d0, d1, d2, d3] = [0, 1, 2, 3].map(|number| members[number].as_str());
     instance.run(&["import", &ssd]).refused(1, "give the members of that array");
     instance.run(&["import", d3, &ssd]).refused(1, "it can do without 2");
@@ -201,7 +208,7 @@ fn a_cache_on_an_array_comes_back() {
     instance.run(&["create", "-s", "array:mirror", "-p", &hdd, "-t", "wb", "v"]).ok();
     instance.export("v");
     fill(&mut client(&instance, "v"), 11);
-    lose_state(&instance);
+    lose_state(&instance, &[&members[..], &[hdd.clone()]].concat());
     let answer = instance.run(&["import", &members[1], &hdd, &members[0]]).ok();
     assert!(answer.out.contains("wb lru on array:mirror"), "{answer:?}");
     instance.export("v");

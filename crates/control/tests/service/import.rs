@@ -222,6 +222,16 @@ fn owner_of(fixture: &Fixture, ssd: &str) -> Owner {
 }
 
 #[test]
+fn a_device_that_somebody_has_is_refused_and_taken_when_it_is_free() {
+    let mut fixture = lost_volume();
+    let asked = order(&fixture, &["ssd", "hdd"]);
+    let user = fixture.keep_busy("ssd");
+    refused(&mut fixture, asked.clone(), &["in use by another program"]);
+    drop(user);
+    assert_eq!(imported(&mut fixture, asked).volumes.len(), 1);
+}
+
+#[test]
 fn several_origins_that_would_fit_are_not_guessed_at() {
     let mut fixture = lost_volume();
     change(&fixture, "ssd", |label| label.owner.origin_mark.clear());

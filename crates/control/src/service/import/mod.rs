@@ -15,6 +15,7 @@ mod find;
 mod volumes;
 
 use super::Service;
+use super::crash_wait::CRASH_TRIES;
 use super::live::Live;
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
@@ -40,7 +41,19 @@ struct Done {
     volumes: Vec<VolumeName>,
 }
 
+/// Imports what an order names. A daemon that was killed a moment ago may not have let go of its devices yet:
+/// what is busy is tried again for a while.
 pub(super) fn import<E: Engine>(
+    service: &mut Service<E>,
+    order: &ImportOrder,
+) -> ControlResult<Response> {
+    service.busy_tries = CRASH_TRIES;
+    let imported = import_found(service, order);
+    service.busy_tries = 1;
+    imported
+}
+
+fn import_found<E: Engine>(
     service: &mut Service<E>,
     order: &ImportOrder,
 ) -> ControlResult<Response> {
