@@ -232,6 +232,23 @@ fn a_device_that_somebody_has_is_refused_and_taken_when_it_is_free() {
 }
 
 #[test]
+fn two_volumes_come_back_at_once_each_with_its_own_origin() {
+    let mut fixture = lost_volume();
+    change(&fixture, "ssd", |label| label.owner.origin_mark.clear());
+    let of_v = owner_of(&fixture, "ssd");
+    let of_w = Owner { volume: "w".into(), volume_uuid: [9; 16], ..of_v };
+    let of_w = CacheLabel { uuid: Identity([6; 16]), origin_bytes: 2 << 20, ..label(of_w) };
+    put(&fixture, "ssd2", of_w);
+    fs::File::options().write(true).open(fixture.path("d1")).unwrap().set_len(2 << 20).unwrap();
+    let report = import(&mut fixture, &["d1", "ssd2", "hdd", "ssd"]);
+    let origins: Vec<_> = report.volumes.iter().map(|it| (it.name.as_str(), &it.origin)).collect();
+    assert_eq!(origins, [("w", &fixture.device("d1")), ("v", &fixture.device("hdd"))]);
+    assert_eq!(fixture.registry().volumes().len(), 2);
+    let one_name = ImportOrder { name: Some("x".parse().unwrap()), ..order(&fixture, &[]) };
+    refused(&mut fixture, one_name, &["--name goes with one volume or array"]);
+}
+
+#[test]
 fn several_origins_that_would_fit_are_not_guessed_at() {
     let mut fixture = lost_volume();
     change(&fixture, "ssd", |label| label.owner.origin_mark.clear());

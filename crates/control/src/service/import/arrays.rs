@@ -134,7 +134,7 @@ fn is_complete(name: &ArrayName, newest: &MemberLabel, array: &FoundArray) -> Co
     }
     if newest.has_journal_device && array.journal.is_none() {
         return Err(ControlError::failed(format!(
-            "the journal device of the array {name} was not found; connect it, or give it as well if it is a \
+            "its journal device was not found, and the array {name} counts on it; connect it, or give it as well if it is a \
              file; without it, the choice is `voltier array assemble -f DEV...`"
         )));
     }
