@@ -15,7 +15,6 @@ mod find;
 mod volumes;
 
 use super::Service;
-use super::crash_wait::CRASH_TRIES;
 use super::live::Live;
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
@@ -26,6 +25,9 @@ use crate::spec::DeviceSpec;
 use arrays::ArrayPlan;
 use find::{Found, FoundCache};
 use volumes::VolumePlan;
+
+/// How often an import tries what is busy: with the patience of a lock's own that is two seconds of a file.
+const BUSY_TRIES: u32 = 20;
 
 /// Names that the user chose instead of those on the drives.
 #[derive(Default)]
@@ -47,7 +49,7 @@ pub(super) fn import<E: Engine>(
     service: &mut Service<E>,
     order: &ImportOrder,
 ) -> ControlResult<Response> {
-    service.busy_tries = CRASH_TRIES;
+    service.busy_tries = BUSY_TRIES;
     let imported = import_found(service, order);
     service.busy_tries = 1;
     imported
