@@ -193,7 +193,8 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     }
 
     /// Changes settings while it serves. A mode that writes through takes effect at once; lines
-    /// that are dirty then are served from the cache until the cleaner has written them.
+    /// that are dirty then are served from the cache until the cleaner has written them. The next checkpoint
+    /// records mode and order on the SSD.
     ///
     /// # Errors
     /// A sentence for the user when they make no sense together; nothing is changed then.
@@ -205,6 +206,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
             let capacity = ground.map.geometry().capacity_lines();
             ground.admission.replace(Admission::new(settings.admission, capacity));
         }
+        ground.ssd.set_owner_settings(&settings);
         ground.settings.replace(settings);
         ground.pressure.hurry();
         ground.pressure.notify_dirty();

@@ -55,13 +55,14 @@ impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
         recovered: Recovered,
         settings: Settings,
     ) -> Self {
-        let Recovered { superblock, map, log, intents, .. } = recovered;
+        let Recovered { superblock, owner, map, log, intents, .. } = recovered;
         let limits = limits_over(origin.limits(), map.geometry());
         let admission = Admission::new(settings.admission, map.geometry().capacity_lines());
         let (settings, counters) = (Rc::new(RefCell::new(settings)), Rc::new(Counters::default()));
         let health = SsdHealth::new(handle.clone());
         let map = Map::new(map);
-        let ssd = Ssd::new(handle.clone(), ssd, map.clone(), health.clone(), counters.clone());
+        let (own, tally) = (health.clone(), counters.clone());
+        let ssd = Ssd::new(handle.clone(), ssd, map.clone(), own, tally, owner);
         let log = Log::new(log, map.clone(), ssd.clone());
         let origin = Origin::new(origin, counters.clone());
         let intents = Rc::new(intents);

@@ -49,6 +49,8 @@ pub(crate) enum Verb {
     Export(OpenExport),
     /// Close one export of a volume, or all
     Unexport(Unexport),
+    /// Bring back volumes and arrays that the state folder has lost, from what their drives say
+    Import(Import),
     /// Make arrays of drives, look at them and change them
     Array(ArrayArgs),
     /// Measure, explain and compare
@@ -235,6 +237,26 @@ pub(crate) struct Unexport {
     /// Cut off clients that use it: what they have not written yet is lost
     #[arg(long)]
     pub(crate) now: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Nothing is formatted. An origin is found by the mark that the SSD has for it; give it as well \
+    if it is\nanother drive now. Members of arrays are looked for on all block devices; files must be given."
+)]
+pub(crate) struct Import {
+    /// SSDs with caches, members of arrays, origins, in any order
+    #[arg(value_name = "DEVICE", required = true)]
+    pub(crate) devices: Vec<String>,
+    /// Another name than the drives have: of the volume, or of the array if there is no volume
+    #[arg(long, value_name = "NEW")]
+    pub(crate) name: Option<String>,
+    /// What the origin holds now counts, though it is not what the SSD knows: dirty lines come over it
+    #[arg(long)]
+    pub(crate) changed_origin: bool,
+    /// Say what would be imported, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 #[derive(Debug, Args)]

@@ -4,6 +4,7 @@ mod args;
 mod array;
 mod array_args;
 mod array_table;
+mod import;
 mod laboratory;
 mod progress;
 mod request;
@@ -50,6 +51,7 @@ fn run(cli: &Cli) -> ControlResult<()> {
         Verb::Start(args) => volumes::start(&session, args),
         Verb::Stop(args) => volumes::stop(&session, args),
         Verb::Show(args) => volumes::show(&session, args),
+        Verb::Import(args) => import::run(args, &session),
         Verb::Array(args) => array::run(&args.verb, &session),
         Verb::Udev(args) => udev(args, &state),
         Verb::Daemon(args) => daemon(args, &state),

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::array_status::{ArrayDetail, PoolStatus};
 use crate::error::{ControlError, ControlResult};
+use crate::import_report::{ImportOrder, ImportReport};
 use crate::name::{ArrayName, VolumeName};
 use crate::notify;
 use crate::protocol::{self, ArrayRequest, JobStatus, Request, Response};
@@ -218,6 +219,17 @@ impl Client {
             )));
         }
         Ok(())
+    }
+
+    /// An import; what was imported.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn import(&mut self, order: ImportOrder) -> ControlResult<ImportReport> {
+        match self.request(&Request::Import { order })? {
+            Response::Imported { report } => Ok(*report),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// A request that is answered with a job.

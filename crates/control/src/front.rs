@@ -2,13 +2,14 @@
 //! drives, and the simulator with its own.
 
 use voltier_block::BlockDevice;
+use voltier_cache::Owner;
 use voltier_volume::{
     Cache, OpenError, OpenOptions, Opened, OriginTrust, UnwritableSsd, Volume, VolumeError,
 };
 
 use crate::engine::CacheStart;
 use crate::error::{ControlError, ControlResult};
-use crate::records::{CacheRecord, Identity, VolumeRecord};
+use crate::records::{Identity, VolumeRecord};
 use crate::settings::Settings;
 
 /// The seed of a cache, from its identity: of its dice, and of the choice of lines by which a start knows the
@@ -17,18 +18,31 @@ pub fn seed_of(uuid: &Identity) -> u64 {
     u64::from_le_bytes(*uuid.0.first_chunk().expect("16 bytes"))
 }
 
-/// Opens or makes the cache of a record in front of a volume; what was found. `owner` is the record of the
-/// volume, if there is one yet.
+/// The volume of a record, as the superblock of its cache names it.
+fn owner_of(record: &VolumeRecord) -> Owner {
+    let mark = record.origin_identity.as_ref().filter(|mark| mark.is_known());
+    Owner {
+        volume_uuid: record.uuid.0,
+        volume: record.name.to_string(),
+        origin_mark: mark.map(ToString::to_string).unwrap_or_default(),
+        origin_path: record.origin.to_string(),
+        ..Owner::default()
+    }
+}
+
+/// Opens or makes the cache of a record in front of a volume; what was found.
 ///
 /// # Errors
 /// One line for the user; the volume is then as before.
 pub async fn put_in_front<D: BlockDevice>(
     volume: &Volume<D>,
     ssd: D,
-    cache: &CacheRecord,
+    record: &VolumeRecord,
     start: CacheStart,
-    owner: Option<&VolumeRecord>,
 ) -> ControlResult<Opened> {
+    let Some(cache) = &record.cache else {
+        return Err(ControlError::failed(format!("{} has no cache to open", record.name)));
+    };
     let uuid = cache.uuid.0;
     let options = OpenOptions {
         uuid: Some(uuid),
@@ -38,21 +52,24 @@ pub async fn put_in_front<D: BlockDevice>(
         unwritable: match start {
             CacheStart::Format => UnwritableSsd::Refuse,
             _ if cache.evacuating => UnwritableSsd::EvacuateFurther,
-            CacheStart::Load | CacheStart::Adopt => UnwritableSsd::Evacuate,
+            CacheStart::Load | CacheStart::Import | CacheStart::Adopt => UnwritableSsd::Evacuate,
         },
         origin: match start {
             CacheStart::Adopt => OriginTrust::AsFound,
-            CacheStart::Format | CacheStart::Load => OriginTrust::AsBefore,
+            CacheStart::Format | CacheStart::Load | CacheStart::Import => OriginTrust::AsBefore,
         },
+        owner: Some(owner_of(record)),
     };
     let opened = match start {
-        CacheStart::Load | CacheStart::Adopt => volume.attach_existing(ssd, options).await,
+        CacheStart::Load | CacheStart::Import | CacheStart::Adopt => {
+            volume.attach_existing(ssd, options).await
+        }
         CacheStart::Format => {
             volume.attach_new(ssd, &cache.settings.for_format(uuid)?, options).await
         }
     };
     let opened = opened.map_err(|error| {
-        let ways_on = owner.map_or_else(String::new, |owner| ways_on(&error, owner));
+        let ways_on = ways_on(&error, record, start);
         ControlError::failed(format!("the cache on {}: {error}{ways_on}", cache.device))
     })?;
     if let Some(cached) = volume.cache() {
@@ -63,13 +80,19 @@ pub async fn put_in_front<D: BlockDevice>(
 }
 
 /// The ways on of a user whose cache does not know the origin; empty if that is not the error.
-fn ways_on(error: &VolumeError, owner: &VolumeRecord) -> String {
+fn ways_on(error: &VolumeError, owner: &VolumeRecord, start: CacheStart) -> String {
     let (VolumeError::Open(OpenError::OriginChanged { .. })
     | VolumeError::Open(OpenError::ForeignOrigin { .. })) = error
     else {
         return String::new();
     };
     let VolumeRecord { name, origin, .. } = owner;
+    if start == CacheStart::Import {
+        return format!(
+            "; connect the right drive, or, if what {origin} holds now counts, say so with --changed-origin: \
+             the dirty lines come over it"
+        );
+    }
     format!(
         "; connect the right drive as {origin}, then `voltier start {name}`, or, if what {origin} holds now \
          counts, `voltier set {name} hdd={origin}`, or give those lines up with \

@@ -22,6 +22,7 @@ mod export_spec;
 mod file_lock;
 mod front;
 mod host;
+mod import_report;
 pub mod log;
 mod name;
 mod notify;
@@ -55,6 +56,7 @@ pub use export_access::{ExportAccess, FileMode};
 pub use export_spec::{ExportSpec, NBD_PORT, NbdAddress, absolute};
 pub use front::{check_origin, configure, put_in_front, seed_of};
 pub use host::part_of;
+pub use import_report::{ImportOrder, ImportReport, ImportedArray, ImportedVolume};
 pub use name::{ArrayName, NAME_BYTES_MAX, PoolName, VolumeName};
 pub use records::{
     CacheRecord, Desired, Identity, LOST_RANGES_MAX, PoolRecord, PoolSpare, RegisteredArray,

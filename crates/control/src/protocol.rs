@@ -13,6 +13,7 @@ use crate::array_status::{ArrayDetail, PoolStatus};
 use crate::error::{ControlError, ControlResult};
 use crate::export_access::ExportAccess;
 use crate::export_spec::ExportSpec;
+use crate::import_report::{ImportOrder, ImportReport};
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
@@ -325,6 +326,11 @@ pub enum Request {
         #[serde(default)]
         now: bool,
     },
+    /// Put volumes and arrays on record again that no registry knows.
+    Import {
+        /// The devices, and how.
+        order: ImportOrder,
+    },
     /// Something about arrays.
     Array {
         /// The request.
@@ -380,6 +386,11 @@ pub enum Response {
         pools: Vec<PoolStatus>,
         /// Notes for the user about the change: a line each.
         notes: Vec<String>,
+    },
+    /// Volumes and arrays that were imported, or would be.
+    Imported {
+        /// What they are.
+        report: Box<ImportReport>,
     },
     /// Work that goes on, or has ended.
     Job {

@@ -11,7 +11,9 @@ use voltier_control::{ControlError, ControlResult, DeviceSpec, Identity, ModelBa
 use voltier_drive::OpenError;
 use voltier_drive::model::Profile;
 use voltier_ring::Handle;
-use voltier_volume::{Cache, DriveError, DriveSpec, Leaf};
+use voltier_volume::{Cache, Drive, DriveError, DriveSpec, Leaf};
+
+use crate::table;
 
 /// A device of an array.
 #[derive(Clone)]
@@ -124,15 +126,11 @@ pub(super) async fn cache_label_of(
     handle: Handle,
     device: DeviceSpec,
 ) -> ControlResult<Option<CacheLabel>> {
-    let leaf = open_leaf(&handle, &device)?;
-    let found = answered(&handle, &device, Cache::<Leaf, Leaf>::probe(&leaf)).await?;
+    let (ssd, _fails) = table::open_ssd(&handle, &device).await?;
+    let found = answered(&handle, &device, Cache::<Drive, Drive>::probe(&ssd)).await?;
     let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
-    let size_bytes = leaf.limits().bytes();
-    Ok(found.map(|label| CacheLabel {
-        uuid: Identity(label.uuid),
-        dirty_lines: label.dirty_lines,
-        size_bytes,
-    }))
+    let size_bytes = ssd.limits().bytes();
+    Ok(found.map(|label| CacheLabel::of(label, size_bytes)))
 }
 
 /// The label of a device, if it has a journal.

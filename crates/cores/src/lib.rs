@@ -34,9 +34,8 @@ use voltier_control::engine::{
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::{
-    ArrayDetail, ArrayName, ArraySettings, CacheRecord, ControlError, ControlResult, DeviceSpec,
-    ExportAccess, ExportSpec, ModelBacking, RegisteredArray, Settings, VolumeName, VolumeRecord,
-    VolumeStatus,
+    ArrayDetail, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, ExportAccess,
+    ExportSpec, ModelBacking, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 use voltier_export::nbd::{Budget, NbdLimits};
 use voltier_ring::{Core, Domain, Handle, Remote};
@@ -234,8 +233,8 @@ impl Engine for CoreEngine {
     }
 
     fn cache_label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
-        let device = device.clone();
-        call(&self.cores[0].remote(), move |handle| drives::cache_label_of(handle, device))
+        let (core, device) = (self.core_of(Some(device)).unwrap_or(0), device.clone());
+        call(&self.cores[core].remote(), move |handle| drives::cache_label_of(handle, device))
     }
 
     fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
@@ -283,13 +282,13 @@ impl Engine for CoreEngine {
         closed
     }
 
-    fn attach(&mut self, name: &VolumeName, cache: &CacheRecord) -> ControlResult<u64> {
-        self.bring(Some(&cache.device), self.home(name)?.core)?;
+    fn attach(&mut self, record: &VolumeRecord) -> ControlResult<u64> {
+        let (name, ssd) = (&record.name, record.cache.as_ref().map(|cache| &cache.device));
+        self.bring(ssd, self.home(name)?.core)?;
         let loss = Arc::new(SsdLoss::default());
         let gate = LossGate { loss: loss.clone(), waker: self.waker.clone() };
-        let (volume, ssd, cache) = (name.clone(), cache.device.to_string(), cache.clone());
-        let generation =
-            self.on_core(name, move |handle| volumes::attach(handle, volume, cache, gate))?;
+        let (ssd, plan) = (ssd.map(ToString::to_string).unwrap_or_default(), record.clone());
+        let generation = self.on_core(name, move |handle| volumes::attach(handle, plan, gate))?;
         if let Some(home) = self.homes.get_mut(name) {
             home.loss = loss;
             home.devices.ssd = ssd;

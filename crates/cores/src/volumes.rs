@@ -105,8 +105,8 @@ pub(super) async fn open(
     let volume = Volume::plain(&handle, origin);
     voltier_control::check_origin(&volume, &record).await?;
     let (mut generation, mut evacuates, ssd_fails) = (0, false, Cell::new(None));
-    if let Some(cache) = record.cache.as_ref().filter(|cache| cache.failed.is_none()) {
-        let opened = put_in_front(&handle, &volume, (cache, Some(&record)), start, gate).await?;
+    if record.cache.as_ref().is_some_and(|cache| cache.failed.is_none()) {
+        let opened = put_in_front(&handle, &volume, &record, start, gate).await?;
         (generation, evacuates) = (opened.0.generation, opened.0.evacuates);
         ssd_fails.set(opened.1);
     }
@@ -139,14 +139,17 @@ pub(super) async fn open(
 async fn put_in_front(
     handle: &Handle,
     volume: &Volume<Drive>,
-    (cache, owner): (&CacheRecord, Option<&VolumeRecord>),
+    record: &VolumeRecord,
     start: CacheStart,
     gate: LossGate,
 ) -> ControlResult<(Opened, Option<FailsWith>)> {
-    let (ssd, ssd_fails) = table::open_ssd(handle, &cache.device).await?;
-    let opened = voltier_control::put_in_front(volume, ssd, cache, start, owner).await?;
+    let Some(CacheRecord { device, .. }) = &record.cache else {
+        return Err(ControlError::failed(format!("{} has no cache to open", record.name)));
+    };
+    let (ssd, ssd_fails) = table::open_ssd(handle, device).await?;
+    let opened = voltier_control::put_in_front(volume, ssd, record, start).await?;
     if opened.origin_changed || opened.suspect_lines > 0 || opened.differing_lines > 0 {
-        tracing::warn!("the cache on {}: {opened:?}", cache.device);
+        tracing::warn!("the cache on {device}: {opened:?}");
     }
     let (handle, waker) = (handle.clone(), gate.waker.clone());
     let salvaged = move || waker.iter().for_each(|wake| wake());
@@ -182,12 +185,11 @@ pub(super) async fn close(name: VolumeName, devices: DeviceNames) -> ControlResu
 /// Formats an SSD and puts it in front of an open volume; the cache's generation.
 pub(super) async fn attach(
     handle: Handle,
-    name: VolumeName,
-    cache: CacheRecord,
+    record: VolumeRecord,
     gate: LossGate,
 ) -> ControlResult<u64> {
-    let resident = resident(&name)?;
-    let front = put_in_front(&handle, &resident.volume, (&cache, None), CacheStart::Format, gate);
+    let resident = resident(&record.name)?;
+    let front = put_in_front(&handle, &resident.volume, &record, CacheStart::Format, gate);
     let (opened, ssd_fails) = front.await?;
     resident.ssd_fails.set(ssd_fails);
     Ok(opened.generation)

@@ -177,7 +177,7 @@ fn connections_of_a_failed_domain_end_and_nobody_listens_any_more() {
     let core = Core::start("test").unwrap();
     let (domain, at) = (Domain::fresh(), path.clone());
     let listen = core.remote().within(domain).call(move |handle| async move {
-        let listener = Listener::unix(&at).unwrap();
+        let listener = Listener::unix(&at, || Ok(())).unwrap();
         handle.close_on_failure(listener.fd());
         drop(handle.clone().spawn(async move {
             let mut streams = Vec::new();

@@ -191,7 +191,10 @@ impl Model {
 
     /// From now on a range may hold anything, for good: no layer can know what it holds.
     pub fn give_up(&mut self, range: SectorRange) {
-        let gone = self.begin(range, |_| ANYTHING);
+        // An origin that has grown has sectors behind those of the volume.
+        let end = range.end().0.min(self.settled.len() as u64);
+        let Some(count) = end.checked_sub(range.start.0).filter(|count| *count > 0) else { return };
+        let gone = self.begin(SectorRange::new(range.start, count), |_| ANYTHING);
         self.end_write(gone, true);
     }
 

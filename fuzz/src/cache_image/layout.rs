@@ -38,7 +38,7 @@ pub(super) struct Structure {
 /// A number inside a structure: its place and its width, in bytes.
 pub(super) type Field = (usize, usize);
 
-const SUPERBLOCK_FIELDS: [Field; 25] = [
+const SUPERBLOCK_FIELDS: [Field; 30] = [
     (0, 8),
     (8, 4),
     (16, 8),
@@ -64,6 +64,11 @@ const SUPERBLOCK_FIELDS: [Field; 25] = [
     (152, 8),
     (160, 4),
     (164, 4),
+    (512, 8),
+    (528, 4),
+    (544, 8),
+    (608, 8),
+    (1024, 8),
 ];
 const INTENT_FIELDS: [Field; 6] = [(0, 4), (8, 8), (24, 8), (32, 8), (64, 8), (72, 8)];
 const CHUNK_FIELDS: [Field; 6] = [(0, 4), (8, 8), (24, 8), (32, 4), (36, 4), (40, 4)];

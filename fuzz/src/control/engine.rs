@@ -1,6 +1,7 @@
 //! A data path that only keeps books, and fails when it is told to.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use voltier_control::engine::{
@@ -8,9 +9,10 @@ use voltier_control::engine::{
     JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
+use voltier_control::safety::Machine;
 use voltier_control::{
-    ArrayDetail, ArrayName, ArraySettings, CacheRecord, ControlError, ControlResult, DeviceSpec,
-    ExportAccess, ExportSpec, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
+    ArrayDetail, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, ExportAccess,
+    ExportSpec, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 
 /// Size of every array, in bytes.
@@ -125,6 +127,10 @@ impl Engine for BookEngine {
         })
     }
 
+    fn own_devices(&mut self, _: &Machine) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
     fn cache_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
         Ok(None)
     }
@@ -156,10 +162,10 @@ impl Engine for BookEngine {
         self.call()
     }
 
-    fn attach(&mut self, name: &VolumeName, _: &CacheRecord) -> ControlResult<u64> {
+    fn attach(&mut self, record: &VolumeRecord) -> ControlResult<u64> {
         self.call()?;
-        self.volume(name, |open| {
-            assert!(!open.has_cache, "{name} has a cache");
+        self.volume(&record.name, |open| {
+            assert!(!open.has_cache, "{} has a cache", record.name);
             open.has_cache = true;
         });
         Ok(1)

@@ -10,9 +10,11 @@ use voltier_block::{
 use voltier_ring::Handle;
 
 use crate::canary::{self, Canary};
+use crate::config::Settings;
 use crate::counters::{Counters, add};
 use crate::devices::health::{Health, SsdHealth};
 use crate::devices::read_errors::ReadErrors;
+use crate::format::owner::Owner;
 use crate::format::superblock::{BLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 use crate::map::shared::Map;
 use crate::numbers::Slot;
@@ -38,6 +40,8 @@ pub(crate) struct Ssd<S> {
     read_errors: RefCell<ReadErrors>,
     /// A flush has failed, and what it was for may be lost: a later flush says nothing of that.
     flush_failed: Cell<bool>,
+    /// The volume that the superblock names.
+    owner: RefCell<Owner>,
 }
 
 impl<S: BlockDevice> Ssd<S> {
@@ -47,10 +51,12 @@ impl<S: BlockDevice> Ssd<S> {
         map: Rc<Map>,
         health: Rc<SsdHealth>,
         counters: Rc<Counters>,
+        owner: Owner,
     ) -> Rc<Self> {
         let read_errors = RefCell::new(ReadErrors::new(map.geometry().slot_count()));
         let flush_failed = Cell::new(false);
-        Rc::new(Self { handle, device, map, health, counters, read_errors, flush_failed })
+        let owner = RefCell::new(owner);
+        Rc::new(Self { handle, device, map, health, counters, read_errors, flush_failed, owner })
     }
 
     /// The device itself, for traffic that is not counted.
@@ -224,6 +230,12 @@ impl<S: BlockDevice> Ssd<S> {
         if copy.holds(&data) { Ok(data) } else { Err(IoError::Medium) }
     }
 
+    /// The next superblock records these settings, if it names a volume.
+    pub(crate) fn set_owner_settings(&self, settings: &Settings) {
+        let owner = self.owner.take();
+        self.owner.replace(owner.with(settings));
+    }
+
     /// Writes both copies of the superblock of a checkpoint.
     ///
     /// # Errors
@@ -240,7 +252,8 @@ impl<S: BlockDevice> Ssd<S> {
     /// The device's, of a write that was tried again or of a flush.
     pub(crate) async fn write_superblock_uncounted(&self, superblock: Superblock) -> IoResult<()> {
         for copy in 0..SUPERBLOCK_OFFSETS.len() {
-            let write = || write_copy(&self.device, superblock, copy);
+            let block = Bytes::copy_of(&superblock.encode(copy as u32, &self.owner.borrow()));
+            let write = || write_copy(&self.device, block.clone(), copy);
             if let Err(error) = write().await {
                 self.write_again(error, async || write().await).await?;
             }
@@ -263,16 +276,18 @@ impl<S: BlockDevice> Ssd<S> {
 pub(crate) async fn store_superblock<S: BlockDevice>(
     ssd: &S,
     superblock: Superblock,
+    owner: &Owner,
 ) -> IoResult<()> {
     for copy in 0..SUPERBLOCK_OFFSETS.len() {
-        write_copy(ssd, superblock, copy).await?;
+        let block = Bytes::copy_of(&superblock.encode(copy as u32, owner));
+        write_copy(ssd, block, copy).await?;
         ssd.flush().await?;
     }
     Ok(())
 }
 
 /// Writes one copy of a superblock.
-async fn write_copy<S: BlockDevice>(ssd: &S, superblock: Superblock, copy: usize) -> IoResult<()> {
-    let payload = Bytes::copy_of(&superblock.encode(copy as u32)).into();
-    ssd.write(Lba::from_bytes(SUPERBLOCK_OFFSETS[copy]), payload, Durability::Durable).await
+async fn write_copy<S: BlockDevice>(ssd: &S, block: Bytes, copy: usize) -> IoResult<()> {
+    let at = Lba::from_bytes(SUPERBLOCK_OFFSETS[copy]);
+    ssd.write(at, block.into(), Durability::Durable).await
 }

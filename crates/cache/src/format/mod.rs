@@ -12,6 +12,7 @@ pub(crate) mod checksum;
 pub(crate) mod chunk;
 pub(crate) mod geometry;
 pub(crate) mod intent;
+pub(crate) mod owner;
 pub(crate) mod position;
 pub(crate) mod record;
 pub(crate) mod superblock;

@@ -5,6 +5,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::format::checksum::{are_counters, crc_without};
+use crate::format::owner::Owner;
 use crate::policy::PolicyKind;
 
 /// First bytes of every cache SSD: what the safety checks of other programs may look for too.
@@ -21,7 +22,7 @@ pub(crate) const STATE_CLEAN: u32 = 1;
 /// The cache is in use, or was when the power went.
 pub(crate) const STATE_OPEN: u32 = 2;
 
-/// The head of a superblock; the rest of its 4096 bytes is zero.
+/// The head of a superblock; of the rest of its 4096 bytes the owner has a part.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Superblock {
@@ -71,11 +72,12 @@ const _: () = assert!(size_of::<Superblock>() == 168);
 const SUPERBLOCK_CRC_AT: usize = 12;
 
 impl Superblock {
-    /// The 4096 bytes of copy `copy`.
-    pub(crate) fn encode(mut self, copy: u32) -> [u8; BLOCK_BYTES] {
+    /// The 4096 bytes of copy `copy`, with the volume that the cache belongs to.
+    pub(crate) fn encode(mut self, copy: u32, owner: &Owner) -> [u8; BLOCK_BYTES] {
         self.copy = copy.into();
         let mut block = [0; BLOCK_BYTES];
         block[..size_of::<Self>()].copy_from_slice(self.as_bytes());
+        owner.encode_into(&mut block);
         let crc = crc_without(&block, SUPERBLOCK_CRC_AT);
         block[SUPERBLOCK_CRC_AT..SUPERBLOCK_CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
         block

@@ -3,6 +3,10 @@
 use voltier_block::IoError;
 
 use crate::config::Settings;
+use crate::format::owner::Owner;
+use crate::format::superblock::{
+    BLOCK_BYTES, FORMAT_VERSION, STATE_CLEAN, SUPERBLOCK_OFFSETS, Superblock, policy_of,
+};
 use crate::policy::PolicyKind;
 
 /// Why a cache cannot be made or brought back. Each is one line for the user.
@@ -93,6 +97,34 @@ pub struct Label {
     pub policy: PolicyKind,
     /// Size of the origin it belongs to, in sectors.
     pub origin_sectors: u64,
+    /// The volume that the cache belongs to, as far as it is recorded.
+    pub owner: Owner,
+}
+
+impl Label {
+    pub(crate) fn of(found: &Superblock, owner: Owner) -> Self {
+        Self {
+            uuid: found.uuid,
+            generation: found.generation.get(),
+            clean: found.state.get() == STATE_CLEAN,
+            dirty_lines: found.dirty_lines.get(),
+            line_bytes: found.line_bytes.get().into(),
+            policy: policy_of(found.policy.get()),
+            origin_sectors: found.origin_sectors.get(),
+            owner,
+        }
+    }
+
+    /// The label in the first bytes of a device, for those who have read them already; `None` when they
+    /// have no whole superblock of this version.
+    pub fn in_head(head: &[u8]) -> Option<Self> {
+        let copies = SUPERBLOCK_OFFSETS.into_iter().enumerate().filter_map(|(copy, offset)| {
+            let block = head.get(offset as usize..)?.get(..BLOCK_BYTES)?;
+            Some((Superblock::decode(block, copy as u32)?, block))
+        });
+        let (found, block) = copies.max_by_key(|(found, _)| found.sequence.get())?;
+        (found.version == FORMAT_VERSION).then(|| Self::of(&found, Owner::decode(block)))
+    }
 }
 
 /// The fate of a cache whose SSD can be read, and takes no writes at the start.
@@ -132,6 +164,9 @@ pub struct OpenOptions {
     pub unwritable: UnwritableSsd,
     /// Whether the origin must have what it had.
     pub origin: OriginTrust,
+    /// The volume that the superblock is to name from now on; mode and order are the settings'. Without one
+    /// the superblock goes on to say what it says.
+    pub owner: Option<Owner>,
 }
 
 impl OpenOptions {
@@ -144,6 +179,7 @@ impl OpenOptions {
             seed: 1,
             unwritable: UnwritableSsd::Refuse,
             origin: OriginTrust::AsBefore,
+            owner: None,
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::config::FormatOptions;
 use crate::devices::ssd::store_superblock;
 use crate::format::geometry::Geometry;
 use crate::format::intent::{INTENT_MAGIC, INTENT_OFFSETS, IntentHead};
+use crate::format::owner::Owner;
 use crate::format::position::Position;
 use crate::format::superblock::{
     BLOCK_BYTES, FORMAT_VERSION, STATE_CLEAN, STATE_OPEN, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS,
@@ -23,6 +24,7 @@ use crate::map::contents::Contents;
 pub(crate) struct Recovered {
     /// To be written before anything else.
     pub(crate) superblock: Superblock,
+    pub(crate) owner: Owner,
     pub(crate) map: Contents,
     pub(crate) log: LogState,
     pub(crate) intents: Intents,
@@ -33,8 +35,8 @@ fn uuid_text(uuid: &[u8; 16]) -> String {
     uuid.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<Superblock, OpenError> {
-    let mut newest: Option<Superblock> = None;
+async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<(Superblock, Owner), OpenError> {
+    let mut newest: Option<(Superblock, Owner)> = None;
     let (mut has_magic, mut unreadable) = (false, None);
     for (copy, offset) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
         if offset + BLOCK_BYTES as u64 > ssd.limits().bytes() {
@@ -51,11 +53,12 @@ async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<Superblock, OpenErro
         };
         has_magic |= block.starts_with(&SUPERBLOCK_MAGIC);
         let Some(found) = Superblock::decode(&block, copy as u32) else { continue };
-        if newest.is_none_or(|other| found.sequence.get() > other.sequence.get()) {
-            newest = Some(found);
+        let is_newer = |other: &(Superblock, _)| found.sequence.get() > other.0.sequence.get();
+        if newest.as_ref().is_none_or(is_newer) {
+            newest = Some((found, Owner::decode(&block)));
         }
     }
-    let Some(found) = newest else {
+    let Some((found, owner)) = newest else {
         if let Some(error) = unreadable {
             return Err(ssd_error(error));
         }
@@ -71,7 +74,7 @@ async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<Superblock, OpenErro
             found.version
         )));
     }
-    Ok(found)
+    Ok((found, owner))
 }
 
 /// Lays an empty cache out on the SSD. All older content of the SSD is lost.
@@ -104,7 +107,8 @@ pub(crate) async fn format<S: BlockDevice>(
         let block = Bytes::copy_of(&head.encode(&[])).into();
         ssd.write(Lba::from_bytes(offset), block, Durability::Durable).await.map_err(ssd_error)?;
     }
-    store_superblock(ssd, first_superblock(&geometry, options, ssd_bytes)).await.map_err(ssd_error)
+    let superblock = first_superblock(&geometry, options, ssd_bytes);
+    store_superblock(ssd, superblock, &Owner::default()).await.map_err(ssd_error)
 }
 
 /// Reads the label of the cache on an SSD; `None` if the SSD holds none.
@@ -112,19 +116,11 @@ pub(crate) async fn format<S: BlockDevice>(
 /// # Errors
 /// When there is one, but not whole or not of this version.
 pub(crate) async fn probe<S: BlockDevice>(ssd: &S) -> Result<Option<Label>, OpenError> {
-    let found = match load_superblock(ssd).await {
+    let (found, owner) = match load_superblock(ssd).await {
         Err(OpenError::NotACache) => return Ok(None),
         found => found?,
     };
-    Ok(Some(Label {
-        uuid: found.uuid,
-        generation: found.generation.get(),
-        clean: found.state.get() == STATE_CLEAN,
-        dirty_lines: found.dirty_lines.get(),
-        line_bytes: found.line_bytes.get().into(),
-        policy: policy_of(found.policy.get()),
-        origin_sectors: found.origin_sectors.get(),
-    }))
+    Ok(Some(Label::of(&found, owner)))
 }
 
 /// Reads the state of the cache on `ssd`.
@@ -136,7 +132,7 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
     origin: &O,
     options: &OpenOptions,
 ) -> Result<Recovered, OpenError> {
-    let found = load_superblock(ssd).await?;
+    let (found, owner) = load_superblock(ssd).await?;
     check_expected(&found, options)?;
     let geometry = Geometry::of(&found, ssd.limits().bytes()).map_err(OpenError::Layout)?;
     if geometry.origin_sectors > origin.limits().sectors {
@@ -192,7 +188,13 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
         differing_lines: sample.differing,
         evacuates: false,
     };
-    Ok(Recovered { superblock, map, log, intents, opened })
+    let owner = owner_now(owner, options);
+    Ok(Recovered { superblock, owner, map, log, intents, opened })
+}
+
+/// The owner that the superblock of this opening names.
+fn owner_now(found: Owner, options: &OpenOptions) -> Owner {
+    options.owner.clone().unwrap_or(found).with(&options.settings)
 }
 
 fn check_expected(found: &Superblock, options: &OpenOptions) -> Result<(), OpenError> {

@@ -9,11 +9,15 @@ mod arrays;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use voltier_block::SECTOR_BYTES;
+use voltier_cache::policy::PolicyKind;
+use voltier_cache::{Label, Owner};
+
 use crate::error::ControlResult;
 use crate::export_access::ExportAccess;
 use crate::export_spec::ExportSpec;
 use crate::name::VolumeName;
-use crate::records::{CacheRecord, Identity, VolumeRecord};
+use crate::records::{Identity, VolumeRecord};
 use crate::safety::{self, DeviceId, DriveIdentity, Examined, Machine, Role};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
@@ -32,6 +36,8 @@ pub enum CacheStart {
     /// Load the cache that is there; a foreign, stale or damaged one is an error, and so is another origin
     /// while lines are dirty.
     Load,
+    /// The same, of a cache that no registry knows.
+    Import,
     /// The same, before an origin whose present content counts, as the user says.
     Adopt,
 }
@@ -50,14 +56,43 @@ pub struct OpenedVolume {
 }
 
 /// The facts in the superblock of a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheLabel {
     /// Identity of the cache.
     pub uuid: Identity,
+    /// Grows with every opening of the cache.
+    pub generation: u64,
+    /// Whether the cache was stopped in order.
+    pub is_clean: bool,
     /// Dirty lines at its last checkpoint.
     pub dirty_lines: u64,
     /// Size of the SSD in bytes.
     pub size_bytes: u64,
+    /// Size of the origin in bytes.
+    pub origin_bytes: u64,
+    /// Bytes of a line.
+    pub line_bytes: u32,
+    /// Replacement policy.
+    pub policy: PolicyKind,
+    /// The volume of the cache, as far as it is recorded.
+    pub owner: Owner,
+}
+
+impl CacheLabel {
+    /// The label of a cache on an SSD of this size.
+    pub fn of(label: Label, size_bytes: u64) -> Self {
+        Self {
+            uuid: Identity(label.uuid),
+            generation: label.generation,
+            is_clean: label.clean,
+            dirty_lines: label.dirty_lines,
+            size_bytes,
+            origin_bytes: label.origin_sectors.saturating_mul(SECTOR_BYTES),
+            line_bytes: u32::try_from(label.line_bytes).unwrap_or(u32::MAX),
+            policy: label.policy,
+            owner: label.owner,
+        }
+    }
 }
 
 /// Where a drain stands.
@@ -135,7 +170,13 @@ pub trait Engine: ArrayEngine + 'static {
         identity.find(machine, hint)
     }
 
-    /// The superblock of the cache on a device that is not open; `None` when there is no cache.
+    /// The block devices of the machine that have a mark of Voltier's.
+    fn own_devices(&mut self, machine: &Machine) -> Vec<PathBuf> {
+        safety::own_devices(machine)
+    }
+
+    /// The superblock of the cache on a device that is not open, or on an open array that nobody uses;
+    /// `None` when there is no cache.
     ///
     /// # Errors
     /// When the device cannot be read, or the superblock is damaged.
@@ -170,11 +211,12 @@ pub trait Engine: ArrayEngine + 'static {
     /// When the clean stop could not be written; the volume is closed all the same.
     fn close(&mut self, name: &VolumeName) -> ControlResult<()>;
 
-    /// Puts a freshly formatted cache in front of an open volume that has none; its generation.
+    /// Puts the freshly formatted cache of a record in front of its volume, which is open and has none; its
+    /// generation.
     ///
     /// # Errors
     /// The volume serves on without it.
-    fn attach(&mut self, name: &VolumeName, cache: &CacheRecord) -> ControlResult<u64>;
+    fn attach(&mut self, record: &VolumeRecord) -> ControlResult<u64>;
 
     /// Writes everything back, the last of it while requests wait. Requests wait until `detach` or
     /// `resume`: so the registry can forget the cache while nothing can become dirty in it.

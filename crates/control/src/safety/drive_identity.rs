@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::identity::Node;
 use super::machine::{Machine, backing_file, names};
+use crate::records::Identity;
 
 /// A mark that stays with a drive: `KIND:VALUE`, with `;start=SECTOR` for a partition of it.
 ///
@@ -24,9 +25,12 @@ use super::machine::{Machine, backing_file, names};
 /// | `partuuid` | the partition's own uuid | partitions of disks without a mark |
 /// | `file` | inode and time of birth | regular files |
 /// | `loop` | the same of the file behind it | loop devices |
+/// | `array` | the uuid of the array | Voltier's own arrays |
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DriveIdentity(String);
+
+const ARRAY_KIND: &str = "array:";
 
 impl DriveIdentity {
     /// The identity of what a path leads to now; `None` when nothing is there, and when it has no mark that
@@ -55,6 +59,21 @@ impl DriveIdentity {
         let beside = fs::read_dir(hint.parent()?).ok()?.flatten().map(|entry| entry.path());
         let is_file = |path: &PathBuf| path.symlink_metadata().is_ok_and(|meta| meta.is_file());
         beside.filter(is_file).find(|path| file_mark(path).as_deref() == Some(mark))
+    }
+
+    /// The identity of an array of Voltier's.
+    pub fn of_array(uuid: &Identity) -> Self {
+        Self(format!("{ARRAY_KIND}{uuid}"))
+    }
+
+    /// The array of this identity, if it is one of an array.
+    pub fn array(&self) -> Option<Identity> {
+        Identity::try_from(self.0.strip_prefix(ARRAY_KIND)?.to_owned()).ok()
+    }
+
+    /// The identity that a superblock has as its text; `None` when none is recorded.
+    pub fn recorded(text: &str) -> Option<Self> {
+        (!text.is_empty()).then(|| Self(text.to_owned()))
     }
 
     /// The identity of a drive that has no mark, or shares it: the path alone says which drive is meant.
@@ -153,10 +172,23 @@ const PLACES: [&str; 3] = ["QEMU", "QM000", "CRYPT-PLAIN-"];
 
 /// All block devices with a mark, by their paths.
 fn block_devices(machine: &Machine, mark: &str) -> Vec<PathBuf> {
+    let marked = folders(machine).filter(|dir| block_mark(dir).as_deref() == Some(mark));
+    marked.filter_map(|dir| node_of(&dir)).collect()
+}
+
+/// The paths of all block devices.
+pub(super) fn all_block_devices(machine: &Machine) -> Vec<PathBuf> {
+    folders(machine).filter_map(|dir| node_of(&dir)).collect()
+}
+
+/// The folders of all block devices in sysfs.
+fn folders(machine: &Machine) -> impl Iterator<Item = PathBuf> {
     let class = machine.sys.join("class/block");
-    let devices = names(&class).into_iter().map(|name| class.join(name));
-    let marked = devices.filter(|dir| block_mark(dir).as_deref() == Some(mark));
-    marked.filter_map(|dir| Some(Path::new("/dev").join(uevent(&dir, "DEVNAME")?))).collect()
+    names(&class).into_iter().map(move |name| class.join(name))
+}
+
+fn node_of(dir: &Path) -> Option<PathBuf> {
+    Some(Path::new("/dev").join(uevent(dir, "DEVNAME")?))
 }
 
 /// The first line of a file of sysfs, its blanks made single; none if it says nothing.
@@ -235,6 +267,26 @@ mod tests {
         }
         let shared = DriveIdentity("wwid:usb.bridge".to_owned());
         assert_eq!(shared.find(&sys.machine(), Path::new("/dev/sda")), None);
+    }
+
+    #[test]
+    fn all_block_devices_are_listed_with_a_mark_or_without() {
+        let sys = Sys::new();
+        sys.device("sdb", &[("device/wwid", "naa.5")]);
+        sys.device("sda", &[]);
+        let expected = ["/dev/sda", "/dev/sdb"].map(PathBuf::from);
+        assert_eq!(all_block_devices(&sys.machine()), expected);
+    }
+
+    #[test]
+    fn an_array_is_known_by_its_uuid_and_nothing_else_is_taken_for_one() {
+        let uuid = Identity([0xa5; 16]);
+        let mark = DriveIdentity::of_array(&uuid);
+        assert_eq!(DriveIdentity::recorded(&mark.to_string()), Some(mark.clone()));
+        assert_eq!((mark.array(), DriveIdentity::recorded("")), (Some(uuid), None));
+        for other in ["wwid:naa.5", "array:", "array:xyz"] {
+            assert_eq!(DriveIdentity(other.to_owned()).array(), None, "{other}");
+        }
     }
 
     #[test]

@@ -20,12 +20,14 @@ pub enum Finding {
     SameDevice(String),
     /// The device holds something; the text says what.
     Content(String),
+    /// The device holds a cache of Voltier's, perhaps with the only copy of something; the text says which.
+    Cache(String),
 }
 
 impl Finding {
     /// Whether `-f` may set it aside.
     pub fn may_be_overridden(&self) -> bool {
-        matches!(self, Finding::Content(_))
+        matches!(self, Finding::Content(_) | Finding::Cache(_))
     }
 }
 
@@ -41,6 +43,11 @@ impl fmt::Display for Finding {
             Finding::Content(what) => {
                 write!(out, "holds {what}, which would be lost; use -f to overwrite it")
             }
+            Finding::Cache(what) => write!(
+                out,
+                "holds {what}, which would be lost; `voltier import DEVICE` brings a lost volume back, -f \
+                 overwrites it"
+            ),
         }
     }
 }

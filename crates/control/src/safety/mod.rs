@@ -24,7 +24,7 @@ pub use role::Role;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::{ControlError, ControlResult};
 use crate::file_lock;
@@ -47,6 +47,17 @@ pub(crate) fn says_it_is_ours(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     let found = signature::contents(&file, path, Role::Origin);
     found.is_ok_and(|found| found.iter().any(|content| content.is_ours))
+}
+
+/// The block devices of the machine that have such a mark. A device that does not answer has none.
+pub fn own_devices(machine: &Machine) -> Vec<PathBuf> {
+    let mut devices = drive_identity::all_block_devices(machine);
+    machine.knock(devices.iter().cloned());
+    devices.retain(|path| {
+        let at = path.clone();
+        machine.looks.ask(path, ANSWER_MAX, move || says_it_is_ours(&at)).unwrap_or(false)
+    });
+    devices
 }
 
 /// Looks at a device.
@@ -124,7 +135,10 @@ fn counting(content: Vec<Content>, role: Role) -> impl Iterator<Item = Finding> 
         Role::Cache => true,
         Role::Spare => !found.is_spare,
     });
-    counts.map(|found| Finding::Content(found.what))
+    counts.map(|found| match found.is_cache {
+        true => Finding::Cache(found.what),
+        false => Finding::Content(found.what),
+    })
 }
 
 /// Turns findings into a refusal, unless there are none or `force` sets all of them aside.
@@ -167,8 +181,6 @@ fn size_of(mut file: &File) -> std::io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
     use std::fs;
 

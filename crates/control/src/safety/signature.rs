@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use voltier_array::{JOURNAL_MAGIC, MemberLayout, SPARE_MAGIC, SUPERBLOCK_MAGIC as ARRAY_MAGIC};
 use voltier_block::SECTOR_BYTES;
-use voltier_cache::{SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
+use voltier_cache::{Label, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 
 use super::role::Role;
 
@@ -24,15 +24,17 @@ pub(super) struct Content {
     pub(super) is_ours: bool,
     /// Whether it is a spare: the label says whose.
     pub(super) is_spare: bool,
+    /// Whether it is a cache.
+    pub(super) is_cache: bool,
 }
 
 impl Content {
     fn ours(what: &str) -> Self {
-        Self { what: what.to_owned(), is_ours: true, is_spare: false }
+        Self { what: what.to_owned(), is_ours: true, is_spare: false, is_cache: false }
     }
 
     fn foreign(what: &str) -> Self {
-        Self { what: what.to_owned(), is_ours: false, is_spare: false }
+        Self { is_ours: false, ..Self::ours(what) }
     }
 }
 
@@ -98,6 +100,24 @@ fn last_copy(mut file: &File) -> std::io::Result<Option<Content>> {
     Ok(array_part(&mark).filter(|_| is_whole))
 }
 
+/// The cache in the first bytes of a device, in words.
+fn cache_in(first: &[u8]) -> String {
+    let Some(Label { owner, clean, dirty_lines, .. }) = Label::in_head(first) else {
+        return "a Voltier cache".to_owned();
+    };
+    let of_volume = match owner.is_recorded() {
+        true => format!("of volume {}", owner.volume),
+        false => "of a volume that it does not name".to_owned(),
+    };
+    let dirty = match dirty_lines {
+        1 => "1 dirty line".to_owned(),
+        count => format!("{count} dirty lines"),
+    };
+    let since =
+        if clean { "" } else { " at its last checkpoint, and was not stopped in order since" };
+    format!("a Voltier cache {of_volume} with {dirty}{since}")
+}
+
 /// The content that the first bytes of a device, or of an array, show.
 pub(super) fn own_marks(first: &[u8]) -> Vec<Content> {
     let mut found: Vec<Content> = array_part(first).into_iter().collect();
@@ -105,7 +125,7 @@ pub(super) fn own_marks(first: &[u8]) -> Vec<Content> {
         first.get(offset as usize..).is_some_and(|rest| rest.starts_with(&SUPERBLOCK_MAGIC))
     };
     if SUPERBLOCK_OFFSETS.into_iter().any(ours) {
-        found.push(Content::ours("a Voltier cache"));
+        found.push(Content { is_cache: true, ..Content::ours(&cache_in(first)) });
     }
     for (offset, mark, what) in SIGNATURES {
         if first.get(offset..).is_some_and(|rest| rest.starts_with(mark)) {

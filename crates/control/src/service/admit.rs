@@ -9,7 +9,7 @@ use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};
 use crate::protocol::NewCache;
 use crate::records::{CacheRecord, Identity, PoolRecord, RegisteredArray, VolumeRecord};
-use crate::safety::{self, DeviceId, Finding, Role};
+use crate::safety::{self, DeviceId, DriveIdentity, Finding, Role};
 use crate::spec::DeviceSpec;
 
 /// The other devices of a command.
@@ -69,7 +69,7 @@ impl<E: Engine> Service<E> {
         self.check_size_stays(&new.device)?;
         self.admit(&new.device, Role::Cache, new.force, Beside::Origin(origin))?;
         Ok(CacheRecord {
-            identity: drives::identity_of(&mut self.engine, &self.machine, &new.device),
+            identity: self.mark_of(&new.device),
             device: new.device,
             uuid: Identity::random()?,
             maybe_dirty: new.settings.mode.writes_back(),
@@ -81,6 +81,14 @@ impl<E: Engine> Service<E> {
             lost: Vec::new(),
             lost_total: 0,
         })
+    }
+
+    /// The mark that a device of a volume is to be known by from now on: of an array the identity.
+    pub(super) fn mark_of(&mut self, device: &DeviceSpec) -> Option<DriveIdentity> {
+        let Some(name) = device.array() else {
+            return drives::identity_of(&mut self.engine, &self.machine, device);
+        };
+        self.registry.find_array(name).map(|array| DriveIdentity::of_array(&array.uuid))
     }
 
     /// Checks a device that is to be used; its size in bytes.
@@ -161,7 +169,7 @@ impl<E: Engine> Service<E> {
 
     /// The volume, array or pool a piece of storage already belongs to, other than the volume or array
     /// `but`.
-    fn user_of(&mut self, id: &DeviceId, but: Option<Identity>) -> Option<String> {
+    pub(super) fn user_of(&mut self, id: &DeviceId, but: Option<Identity>) -> Option<String> {
         let Self { engine, registry, machine, .. } = self;
         let mut is_it = |device: &DeviceSpec| {
             let used = device.path().and_then(|path| engine.id_of(machine, path));

@@ -123,7 +123,7 @@ impl<E: Engine> Service<E> {
     }
 
     /// Records an array that the engine has opened, and gives it its settings; closed again when that fails.
-    fn keep_array(
+    pub(super) fn keep_array(
         &mut self,
         mut record: RegisteredArray,
         opened: OpenedArray,

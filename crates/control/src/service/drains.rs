@@ -39,7 +39,7 @@ impl<E: Engine> Service<E> {
         if self.is_open(name) {
             return self.engine.health(name).dirty_lines;
         }
-        if let Some(label) = self.live.get(name).and_then(|live| live.ssd_label) {
+        if let Some(label) = self.live.get(name).and_then(|live| live.ssd_label.as_ref()) {
             return label.dirty_lines;
         }
         let cache = self.registry.find(name).and_then(|record| record.cache.as_ref());

@@ -64,26 +64,6 @@ pub(super) fn place_of<E: Engine>(
     }
 }
 
-/// Gives the drives of an open volume the identities that its record lacks: it was made by a program that
-/// knew none.
-pub(super) fn adopt<E: Engine>(
-    engine: &mut E,
-    machine: &Machine,
-    record: &VolumeRecord,
-) -> VolumeRecord {
-    let mut record = record.clone();
-    if record.origin_identity.is_none() {
-        record.origin_identity = identity_of(engine, machine, &record.origin);
-    }
-    if let Some(cache) = &mut record.cache
-        && cache.failed.is_none()
-        && cache.identity.is_none()
-    {
-        cache.identity = identity_of(engine, machine, &cache.device);
-    }
-    record
-}
-
 /// Where a drive of a record is.
 enum Whereabouts {
     /// Where it was, or nowhere, or without a mark to know it by.

@@ -13,6 +13,7 @@ mod drains;
 mod drives;
 mod exports;
 mod faults;
+mod import;
 mod jobs;
 mod late;
 mod live;
@@ -59,6 +60,7 @@ fn needs_a_record(request: &Request) -> bool {
         | Request::Job { .. }
         | Request::Start { .. }
         | Request::Flush { .. } => false,
+        Request::Import { order } => !order.dry_run,
         Request::Array { ask } => !matches!(
             ask,
             Ask::Show { .. }
@@ -164,6 +166,7 @@ impl<E: Engine> Service<E> {
                 self.export(&name, export, insecure, access)
             }
             Request::Unexport { name, export, now } => self.unexport(&name, export.as_ref(), now),
+            Request::Import { order } => import::import(self, &order),
             Request::Array { ask } => self.array(ask),
             Request::Job { id } => self.job_response(id),
         }

@@ -79,7 +79,7 @@ impl<E: Engine> Service<E> {
             if let Some(cache) = record.cache.as_ref().filter(|cache| cache.failed.is_none()) {
                 status.ssd.state = live.absence.state_of(&cache.device);
             }
-            if let Some(label) = live.ssd_label {
+            if let Some(label) = &live.ssd_label {
                 status.lines.dirty = label.dirty_lines;
                 status.ssd.size_bytes = label.size_bytes;
             }

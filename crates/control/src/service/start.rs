@@ -130,7 +130,7 @@ impl<E: Engine> Service<E> {
         }
         let size_bytes = self.admit(&device, Role::Origin, false, Beside::Cache(&record))?;
         large_enough(&device, size_bytes, record.size_bytes, "origin")?;
-        let origin_identity = drives::identity_of(&mut self.engine, &self.machine, &device);
+        let origin_identity = self.mark_of(&device);
         let taken = VolumeRecord { origin: device, origin_identity, ..record.clone() };
         self.registry.put(taken.clone())?;
         let since = late::hold_off_of(self, name);
@@ -164,7 +164,14 @@ impl<E: Engine> Service<E> {
     /// Records what the drives of an open volume are known by, where the record does not say it.
     fn adopt_identities(&mut self, name: &VolumeName) -> ControlResult<()> {
         let Some(record) = self.registry.find(name).cloned() else { return Ok(()) };
-        let adopted = drives::adopt(&mut self.engine, &self.machine, &record);
+        let mut adopted = record.clone();
+        if adopted.origin_identity.is_none() {
+            adopted.origin_identity = self.mark_of(&record.origin);
+        }
+        let cache = adopted.cache.as_mut().filter(|cache| cache.failed.is_none());
+        if let Some(cache) = cache.filter(|cache| cache.identity.is_none()) {
+            cache.identity = self.mark_of(&cache.device);
+        }
         if adopted == record { Ok(()) } else { self.registry.put(adopted) }
     }
 
@@ -232,7 +239,7 @@ impl<E: Engine> Service<E> {
     }
 
     /// Opens a volume and records the new generation of its cache, before any client is served.
-    fn open_and_record(
+    pub(super) fn open_and_record(
         &mut self,
         mut record: VolumeRecord,
         start: CacheStart,

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::Service;
 use super::admit::Beside;
-use super::drives;
 use super::jobs::Purpose;
 use super::late;
 use super::live::Live;
@@ -42,7 +41,7 @@ impl<E: Engine> Service<E> {
             name: name.clone(),
             uuid: Identity::random()?,
             size_bytes,
-            origin_identity: drives::identity_of(&mut self.engine, &self.machine, &origin),
+            origin_identity: self.mark_of(&origin),
             origin,
             cache,
             exports: Vec::new(),
@@ -124,7 +123,7 @@ impl<E: Engine> Service<E> {
         let mut with_cache = record.clone();
         with_cache.cache = Some(quiet.clone());
         self.registry.put(with_cache.clone())?;
-        match self.engine.attach(name, &quiet) {
+        match self.engine.attach(&with_cache) {
             Ok(generation) => quiet.generation = generation,
             Err(error) => {
                 self.registry.put(record)?;

@@ -16,9 +16,9 @@ use voltier_control::engine::{
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{self, Examined, Machine, Role};
 use voltier_control::{
-    ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, ByteRange, CacheRecord,
-    ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec, REGISTRY_FILE,
-    RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
+    ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, ByteRange, ControlError,
+    ControlResult, DeviceSpec, ExportAccess, ExportSpec, REGISTRY_FILE, RegisteredArray, Settings,
+    VolumeName, VolumeRecord, VolumeStatus,
 };
 
 /// The books of one test engine; shared, so that a test looks into them and steers them.
@@ -37,8 +37,10 @@ pub(super) struct Books {
     pub(super) clients: u64,
     /// Exports cannot be opened, by later daemons neither, and those that are open take no clients.
     pub(super) exports_fail: bool,
-    /// The superblock on every SSD that is not open.
-    pub(super) cache_label: Option<CacheLabel>,
+    /// Superblocks of caches, by the paths of their SSDs or the names of arrays.
+    pub(super) cache_labels: BTreeMap<String, CacheLabel>,
+    /// Block devices of the machine with a mark.
+    pub(super) own_devices: Vec<PathBuf>,
     /// Calls that are to fail, by their first word.
     pub(super) failing: Option<&'static str>,
     pub(super) lost: Vec<ByteRange>,
@@ -124,8 +126,12 @@ impl Engine for BookEngine {
         }
     }
 
-    fn cache_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
-        Ok(self.books().cache_label)
+    fn own_devices(&mut self, _: &Machine) -> Vec<PathBuf> {
+        self.books().own_devices.clone()
+    }
+
+    fn cache_label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
+        Ok(self.books().cache_labels.get(&device.to_string()).cloned())
     }
 
     fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
@@ -161,9 +167,10 @@ impl Engine for BookEngine {
         self.call("close", name.as_str())
     }
 
-    fn attach(&mut self, name: &VolumeName, cache: &CacheRecord) -> ControlResult<u64> {
-        self.call("attach", cache.settings.mode.to_string().as_str())?;
-        self.books().open.insert(name.clone(), true);
+    fn attach(&mut self, record: &VolumeRecord) -> ControlResult<u64> {
+        let mode = record.cache.as_ref().unwrap().settings.mode;
+        self.call("attach", mode.to_string().as_str())?;
+        self.books().open.insert(record.name.clone(), true);
         Ok(1)
     }
 

@@ -105,6 +105,10 @@ impl Fixture {
         change(&mut self.engine.books());
     }
 
+    pub(super) fn steer_and_read<T>(&self, look: impl FnOnce(&mut Books) -> T) -> T {
+        look(&mut self.engine.books())
+    }
+
     /// Another drive is where this one was: the books know no labels but by their places.
     pub(super) fn take_label(&self, drive: &str) -> MemberLabel {
         self.engine.books().labels.remove(&self.path(drive)).unwrap()

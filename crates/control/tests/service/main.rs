@@ -5,6 +5,7 @@ mod books;
 mod exports;
 mod faults;
 mod fixture;
+mod import;
 mod late;
 mod spare_pools;
 mod stops;

@@ -6,6 +6,8 @@ use voltier_cache::Mode;
 
 use super::fixture::{Fixture, name};
 use super::late::now;
+use voltier_cache::Owner;
+use voltier_cache::policy::PolicyKind;
 use voltier_control::engine::CacheLabel;
 use voltier_control::protocol::{Request, Response};
 use voltier_control::{Desired, DeviceState, ExportSpec, ExportState, NbdAddress, VolumeState};
@@ -112,8 +114,19 @@ fn a_failed_volume_says_which_drive_is_well_and_what_its_ssd_holds() {
     std::fs::create_dir(fixture.path("away")).unwrap();
     std::fs::rename(fixture.path("hdd"), fixture.path("away/hdd")).unwrap();
     fixture.restart(false);
-    let label = CacheLabel { uuid, dirty_lines: 9, size_bytes: 1 << 20 };
-    fixture.steer(|books| books.cache_label = Some(label));
+    let label = CacheLabel {
+        uuid,
+        generation: 1,
+        is_clean: false,
+        dirty_lines: 9,
+        size_bytes: 1 << 20,
+        origin_bytes: 1 << 20,
+        line_bytes: 4096,
+        policy: PolicyKind::Lru,
+        owner: Owner::default(),
+    };
+    let ssd = fixture.device("ssd").to_string();
+    fixture.steer(|books| drop(books.cache_labels.insert(ssd, label)));
     assert!(fixture.error(start()).contains("not served"));
     let state = fixture.state();
     assert_eq!(state.state, VolumeState::Failed);

@@ -82,7 +82,12 @@ impl Stand {
         let volume = name.parse().unwrap();
         self.ask(Request::Create { name: volume, origin, cache });
         let export = ExportSpec::Nbd(NbdAddress::Unix(self.socket(name)));
-        self.ask(Request::Export { name: name.parse().unwrap(), export, insecure: false });
+        self.ask(Request::Export {
+            name: name.parse().unwrap(),
+            export,
+            insecure: false,
+            access: None,
+        });
     }
 
     fn show(&mut self, name: &str) -> VolumeStatus {

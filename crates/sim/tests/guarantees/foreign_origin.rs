@@ -170,7 +170,7 @@ fn a_start_before_a_changed_origin_ends_although_a_checkpoint_is_due_at_once() {
         let mut starts = 0;
         // A checkpoint takes long, and the log goes on beside it.
         stand.ssd.inject(&FaultMix { rates: vec![(FaultKind::LatencySpike, 8)] }, |_| {});
-        for number in 0..400 {
+        for _ in 0..400 {
             let reads = (0..16).map(|_| stand.read(line_range(dice.below(lines - 1))));
             for read in join_all(reads).await {
                 read.expect("a read works");

@@ -16,9 +16,9 @@ use voltier_control::engine::{
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{DeviceId, Examined, Finding, Machine, Role};
 use voltier_control::{
-    ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, CacheRecord, ControlError,
-    ControlResult, DeviceSpec, ExportAccess, ExportSpec, Identity, JournalStatus, PlaceStatus,
-    RegisteredArray, Service, Settings, VolumeName, VolumeRecord, VolumeStatus,
+    ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, ControlError, ControlResult,
+    DeviceSpec, ExportAccess, ExportSpec, Identity, JournalStatus, PlaceStatus, RegisteredArray,
+    Service, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 
 use super::fixture::{ArrayDaemonFixture, DRIVES, Open};
@@ -440,7 +440,7 @@ impl Engine for ArraySimEngine {
         Ok(())
     }
 
-    fn attach(&mut self, _: &VolumeName, _: &CacheRecord) -> ControlResult<u64> {
+    fn attach(&mut self, _: &VolumeRecord) -> ControlResult<u64> {
         Err(failed("no volumes here"))
     }
 

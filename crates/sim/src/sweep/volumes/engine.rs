@@ -4,17 +4,19 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use voltier_block::BlockDevice;
-use voltier_cache::{Cache, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
+use voltier_block::{BlockDevice, Lba};
+use voltier_cache::{Cache, Label, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 use voltier_control::engine::{
     CacheHealth, CacheLabel, CacheStart, Drain, Engine, OpenedVolume, Waker,
 };
-use voltier_control::safety::{DeviceId, DriveIdentity, Examined, Finding, Machine, Role};
-use voltier_control::{
-    CacheRecord, ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec, Service,
-    Settings, VolumeName, VolumeRecord, VolumeStatus, check_origin, configure, put_in_front,
+use voltier_control::safety::{
+    DeviceId, DriveIdentity, Examined, Finding, HEAD_BYTES, Machine, Role,
 };
-use voltier_volume::Volume;
+use voltier_control::{
+    ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec, Service, Settings,
+    VolumeName, VolumeRecord, VolumeStatus, check_origin, configure, put_in_front,
+};
+use voltier_volume::{Opened, Volume};
 
 use super::fixture::VolumeFixture;
 use crate::disk::SimDisk;
@@ -39,6 +41,15 @@ fn one_line(error: impl std::fmt::Display) -> ControlError {
     ControlError::failed(error.to_string())
 }
 
+/// An SSD that took the superblock of an opening names its volume and origin: an import goes by that.
+fn check_owner(record: &VolumeRecord, ssd: &SimDisk) {
+    let mut head = vec![0; HEAD_BYTES];
+    ssd.peek(Lba(0), &mut head);
+    let owner = Label::in_head(&head).expect("the cache was just opened").owner;
+    let expected = (record.name.as_str(), record.uuid.0, record.origin.to_string());
+    assert_eq!((owner.volume.as_str(), owner.volume_uuid, owner.origin_path), expected);
+}
+
 impl SimEngine {
     fn disk(&self, path: &Path) -> ControlResult<SimDisk> {
         let is_hdd = path == Path::new(HDD);
@@ -51,6 +62,22 @@ impl SimEngine {
 
     fn disk_of(&self, device: &DeviceSpec) -> ControlResult<SimDisk> {
         self.disk(device.path().expect("a simulated drive has a path"))
+    }
+
+    fn put_in_front(
+        &self,
+        volume: &Volume<SimDrive>,
+        record: &VolumeRecord,
+        device: &DeviceSpec,
+        start: CacheStart,
+    ) -> ControlResult<Opened> {
+        let disk = self.disk_of(device)?;
+        let (volume, ssd, own) = (volume.clone(), SimDrive::Plain(disk.clone()), record.clone());
+        let opened = self.0.run(async move { put_in_front(&volume, ssd, &own, start).await })?;
+        if !opened.evacuates {
+            check_owner(record, &disk);
+        }
+        Ok(opened)
     }
 
     /// A cache that has served for the last time holds nothing any more.
@@ -80,7 +107,7 @@ impl Engine for SimEngine {
         let disk = self.disk(path)?;
         let is_ours = SUPERBLOCK_OFFSETS.into_iter().any(|offset| {
             let mut mark = [0; SUPERBLOCK_MAGIC.len()];
-            disk.peek(voltier_block::Lba::from_bytes(offset), &mut mark);
+            disk.peek(Lba::from_bytes(offset), &mut mark);
             mark == SUPERBLOCK_MAGIC
         });
         let id = DeviceId::simulated(u64::from(path == Path::new(HDD)));
@@ -121,12 +148,8 @@ impl Engine for SimEngine {
         let (opened, checked) = (volume.clone(), record.clone());
         self.0.run(async move { check_origin(&opened, &checked).await })?;
         let (mut generation, mut evacuates) = (0, false);
-        if let Some(cache) = record.cache.clone().filter(|cache| cache.failed.is_none()) {
-            let ssd = SimDrive::Plain(self.disk_of(&cache.device)?);
-            let (volume, owner) = (volume.clone(), record.clone());
-            let opened = self.0.run(async move {
-                put_in_front(&volume, ssd, &cache, start, Some(&owner)).await
-            })?;
+        if let Some(cache) = record.cache.as_ref().filter(|cache| cache.failed.is_none()) {
+            let opened = self.put_in_front(&volume, record, &cache.device, start)?;
             (generation, evacuates) = (opened.generation, opened.evacuates);
         }
         let size_bytes = volume.limits().bytes();
@@ -153,13 +176,11 @@ impl Engine for SimEngine {
         Ok(())
     }
 
-    fn attach(&mut self, _: &VolumeName, cache: &CacheRecord) -> ControlResult<u64> {
+    fn attach(&mut self, record: &VolumeRecord) -> ControlResult<u64> {
         self.0.step();
-        let (volume, cache) = (self.volume()?, cache.clone());
-        let ssd = SimDrive::Plain(self.disk_of(&cache.device)?);
-        let opened = self.0.run(async move {
-            put_in_front(&volume, ssd, &cache, CacheStart::Format, None).await
-        })?;
+        let (volume, cache) = (self.volume()?, record.cache.as_ref());
+        let device = &cache.expect("an attach brings a cache").device;
+        let opened = self.put_in_front(&volume, record, device, CacheStart::Format)?;
         self.0.step();
         Ok(opened.generation)
     }

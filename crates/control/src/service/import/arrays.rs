@@ -1,0 +1,204 @@
+//! Records of arrays, from the labels of their members.
+
+use std::collections::BTreeMap;
+
+use voltier_array::MemberState;
+
+use super::super::Service;
+use super::Done;
+use super::find::{Found, FoundArray};
+use crate::array_settings::ArraySettings;
+use crate::engine::{Engine, MemberLabel};
+use crate::error::{ControlError, ControlResult};
+use crate::import_report::ImportedArray;
+use crate::name::ArrayName;
+use crate::records::{Identity, RegisteredArray};
+use crate::spec::DeviceSpec;
+
+/// An array that is to be put on record.
+pub(super) struct ArrayPlan {
+    pub(super) record: RegisteredArray,
+    /// All devices that say they are of it.
+    devices: Vec<DeviceSpec>,
+    /// Devices that wait to replace a lost member.
+    spares: Vec<DeviceSpec>,
+}
+
+impl ArrayPlan {
+    pub(super) fn reported(&self) -> ImportedArray {
+        ImportedArray { spares: self.spares.clone(), ..reported(&self.record) }
+    }
+}
+
+/// An array of a record, for the answer.
+pub(super) fn reported(record: &RegisteredArray) -> ImportedArray {
+    ImportedArray {
+        name: record.name.clone(),
+        uuid: record.uuid,
+        level: record.level,
+        members: record.members.clone(),
+        journal: record.journal.clone(),
+        spares: record.spares.clone(),
+    }
+}
+
+/// The records of all arrays that were found.
+///
+/// # Errors
+/// When an array is on record, has another one's name, or cannot be assembled.
+pub(super) fn plan<E: Engine>(
+    service: &mut Service<E>,
+    found: &Found,
+    chosen: Option<&ArrayName>,
+) -> ControlResult<Vec<ArrayPlan>> {
+    let mut plans: Vec<ArrayPlan> = Vec::new();
+    for (uuid, array) in &found.arrays {
+        let plan = plan_one(service, *uuid, array, chosen)?;
+        if let Some(other) = plans.iter().find(|other| other.record.name == plan.record.name) {
+            return Err(name_is_taken(&plan.record.name, other.record.uuid));
+        }
+        plans.push(plan);
+    }
+    for (device, label) in &found.spares {
+        match plans.iter_mut().find(|plan| plan.record.uuid == label.owner) {
+            Some(plan) => plan.spares.push(device.clone()),
+            None => {
+                return Err(ControlError::failed(format!(
+                    "{device} is a spare of {}, and no member of that array was given; leave it out: `voltier \
+                     array add-spare` and `voltier array spare-pool add` take it later",
+                    label.name
+                )));
+            }
+        }
+    }
+    Ok(plans)
+}
+
+fn name_is_taken(name: &ArrayName, uuid: Identity) -> ControlError {
+    ControlError::failed(format!(
+        "another array `{name}` ({uuid}) exists; import this one alone, under another name: `voltier import \
+         --name NEW DEVICE...`"
+    ))
+}
+
+fn plan_one<E: Engine>(
+    service: &Service<E>,
+    uuid: Identity,
+    array: &FoundArray,
+    chosen: Option<&ArrayName>,
+) -> ControlResult<ArrayPlan> {
+    if let Some(known) = service.registry.arrays().iter().find(|known| known.uuid == uuid) {
+        return Err(ControlError::failed(format!(
+            "the array {0} is on record already; `voltier array show {0}` says how it is, `voltier array \
+             assemble DEVICE...` takes these members",
+            known.name
+        )));
+    }
+    let Some(newest) = array.newest() else {
+        let (device, name) = array.journal.as_ref().expect("an array was found by some label");
+        return Err(ControlError::failed(format!(
+            "{device} is the journal of the array {name}; give its members as well"
+        )));
+    };
+    let name = match chosen {
+        Some(name) => name.clone(),
+        None => newest.name.parse().map_err(|_| {
+            ControlError::failed(format!(
+                "the array {uuid} has a name that is none here; give it one with --name NEW"
+            ))
+        })?,
+    };
+    if let Some(other) = service.registry.find_array(&name) {
+        return Err(name_is_taken(&name, other.uuid));
+    }
+    is_complete(&name, newest, array)?;
+    Ok(plan_of(name, newest, array))
+}
+
+/// Refuses an array of which more is missing than it can do without.
+fn is_complete(name: &ArrayName, newest: &MemberLabel, array: &FoundArray) -> ControlResult<()> {
+    let mut lost: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for (place, own) in newest.places.iter().enumerate() {
+        if own.state != MemberState::InService || !array.has_member(place) {
+            lost.entry(own.group).or_default().push(place.to_string());
+        }
+    }
+    let redundancy = newest.redundancy as usize;
+    if let Some(places) = lost.values().find(|places| places.len() > redundancy) {
+        return Err(ControlError::failed(format!(
+            "of the array {name} (level {}) the members {} were not found or are lost, and it can do without \
+             {redundancy}; connect them, or give them as well if they are files",
+            newest.level,
+            places.join(", ")
+        )));
+    }
+    if newest.has_journal_device && array.journal.is_none() {
+        return Err(ControlError::failed(format!(
+            "its journal device was not found, and the array {name} counts on it; connect it, or give it as well if it is a \
+             file; without it, the choice is `voltier array assemble -f DEV...`"
+        )));
+    }
+    Ok(())
+}
+
+fn plan_of(name: ArrayName, newest: &MemberLabel, array: &FoundArray) -> ArrayPlan {
+    let mut members: Vec<Option<(u64, DeviceSpec)>> = vec![None; newest.places.len()];
+    for (device, label) in &array.members {
+        let Some(place) = members.get_mut(label.place as usize) else { continue };
+        // Of two that were the same member one after the other, the newer one.
+        if place.as_ref().is_none_or(|(event, _)| *event < label.event) {
+            *place = Some((label.event, device.clone()));
+        }
+    }
+    let journal = array.journal.as_ref().map(|(device, _)| device.clone());
+    let devices = array.members.iter().map(|(device, _)| device).chain(&journal).cloned().collect();
+    let record = RegisteredArray {
+        name,
+        uuid: newest.array,
+        level: newest.level,
+        chunk_bytes: newest.chunk_bytes,
+        consistency: newest.consistency,
+        size_bytes: 0,
+        // Nobody knows whether these members are the newest: the assembly asks for what is missing.
+        events: 0,
+        members: members.into_iter().map(|place| place.map(|(_, device)| device)).collect(),
+        spares: Vec::new(),
+        incoming: Vec::new(),
+        journal,
+        stopped: false,
+        settings: ArraySettings::default(),
+    };
+    ArrayPlan { record, devices, spares: Vec::new() }
+}
+
+/// Assembles an array and records it; what there is to know about it.
+///
+/// # Errors
+/// The array's, as at any start; nothing of it is on record then.
+pub(super) fn open<E: Engine>(
+    service: &mut Service<E>,
+    plan: ArrayPlan,
+    done: &mut Done,
+) -> ControlResult<Vec<String>> {
+    let ArrayPlan { record, devices, spares } = plan;
+    let name = record.name.clone();
+    let told = |error: ControlError| {
+        ControlError::failed(format!("the array {name} is not imported: {error}"))
+    };
+    let opened = service.engine.open_array(&record, &devices, false).map_err(told)?;
+    let mut notes: Vec<String> =
+        opened.left_out.iter().map(|line| format!("array {name}: {line}")).collect();
+    service.keep_array(record, opened, Vec::new())?;
+    done.arrays.push(name.clone());
+    service.engine.log(&format!("array {name}: imported from what its members say"));
+    for spare in spares {
+        if let Err(error) = service.take_spare(&name, spare.clone(), false) {
+            notes.push(format!("array {name}: the spare {spare} is left out: {error}"));
+        }
+    }
+    notes.push(format!(
+        "the settings of the array {name} are the usual ones, and so it has no spare pool: `voltier array set \
+         {name} KEY=VALUE`"
+    ));
+    Ok(notes)
+}

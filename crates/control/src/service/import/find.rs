@@ -1,0 +1,170 @@
+//! The devices of an import, by what they say of themselves.
+
+use std::collections::BTreeMap;
+
+use voltier_array::MemberState;
+
+use super::super::Service;
+use crate::engine::{CacheLabel, Engine, MemberLabel, SpareLabel};
+use crate::error::{ControlError, ControlResult};
+use crate::records::Identity;
+use crate::spec::DeviceSpec;
+
+/// Everything that the devices of an import hold.
+#[derive(Default)]
+pub(super) struct Found {
+    /// Arrays, by the identities in their labels.
+    pub(super) arrays: BTreeMap<Identity, FoundArray>,
+    /// SSDs with caches.
+    pub(super) caches: Vec<FoundCache>,
+    /// Spares that arrays or pools have labelled.
+    pub(super) spares: Vec<(DeviceSpec, SpareLabel)>,
+    /// Devices that hold nothing of Voltier: origins, perhaps.
+    pub(super) others: Vec<OtherDevice>,
+}
+
+/// The parts of an array.
+#[derive(Default)]
+pub(super) struct FoundArray {
+    pub(super) members: Vec<(DeviceSpec, MemberLabel)>,
+    /// The device of the journal, with the name that it has for the array.
+    pub(super) journal: Option<(DeviceSpec, String)>,
+}
+
+/// An SSD with a cache.
+pub(super) struct FoundCache {
+    pub(super) device: DeviceSpec,
+    pub(super) label: CacheLabel,
+}
+
+/// A device that holds nothing of Voltier.
+#[derive(Clone)]
+pub(super) struct OtherDevice {
+    pub(super) device: DeviceSpec,
+    pub(super) size_bytes: u64,
+}
+
+impl FoundArray {
+    /// The label that knows most.
+    pub(super) fn newest(&self) -> Option<&MemberLabel> {
+        self.members.iter().map(|(_, label)| label).max_by_key(|label| label.event)
+    }
+
+    /// Whether a member says that it has this place.
+    pub(super) fn has_member(&self, place: usize) -> bool {
+        self.members.iter().any(|(_, label)| label.place as usize == place)
+    }
+
+    /// Whether the array counts on a device that was not found yet.
+    fn is_incomplete(&self) -> bool {
+        let Some(newest) = self.newest() else { return true };
+        let counts = |state| matches!(state, MemberState::InService | MemberState::Rebuilding);
+        let mut places = newest.places.iter().enumerate();
+        places.any(|(place, own)| counts(own.state) && !self.has_member(place))
+            || (newest.has_journal_device && self.journal.is_none())
+    }
+}
+
+/// Looks at the devices of an import, and for what is missing of their arrays at all block devices. Nothing
+/// is written.
+pub(super) fn examine<E: Engine>(
+    service: &mut Service<E>,
+    devices: &[DeviceSpec],
+) -> ControlResult<Found> {
+    let mut found = Found::default();
+    for (at, device) in devices.iter().enumerate() {
+        if devices[..at].iter().any(|other| service.is_same(other, device)) {
+            return Err(ControlError::failed(format!("{device} is given twice; name it once")));
+        }
+        let size_bytes = size_of_free(service, device)?;
+        sort_in(service, &mut found, device, size_bytes)?;
+    }
+    look_further(service, &mut found, devices);
+    Ok(found)
+}
+
+/// The size in bytes of a device that may be imported.
+fn size_of_free<E: Engine>(service: &mut Service<E>, device: &DeviceSpec) -> ControlResult<u64> {
+    if device.is_volatile() {
+        return Err(ControlError::usage(format!(
+            "{device} is empty at every start, so nothing can be imported from it; leave it out"
+        )));
+    }
+    if let Some(name) = device.array() {
+        service.array_record(name)?;
+        return match service.user_of_array(name, None) {
+            Some(user) => Err(in_use(device, &format!("volume {user}"))),
+            None => service.size_of_array(name),
+        };
+    }
+    if let Some(user) = user_of(service, device) {
+        return Err(in_use(device, &user));
+    }
+    service.look(device).map_err(|(_, why)| ControlError::failed(why))
+}
+
+/// The volume, array or pool on record that has a device.
+pub(super) fn user_of<E: Engine>(service: &mut Service<E>, device: &DeviceSpec) -> Option<String> {
+    let id = device.path().and_then(|path| service.id_of(path))?;
+    service.user_of(&id, None)
+}
+
+pub(super) fn in_use(device: &DeviceSpec, user: &str) -> ControlError {
+    ControlError::failed(format!(
+        "{device} is part of {user} on record already, and needs no import; leave it out"
+    ))
+}
+
+fn sort_in<E: Engine>(
+    service: &mut Service<E>,
+    found: &mut Found,
+    device: &DeviceSpec,
+    size_bytes: u64,
+) -> ControlResult<()> {
+    let engine = &mut service.engine;
+    let own = device.clone();
+    if device.array().is_none() {
+        if let Some(label) = engine.label_of(device)? {
+            found.arrays.entry(label.array).or_default().members.push((own, label));
+            return Ok(());
+        }
+        if let Some(label) = engine.journal_label_of(device)? {
+            found.arrays.entry(label.array).or_default().journal = Some((own, label.name));
+            return Ok(());
+        }
+        if let Some(label) = engine.spare_label_of(device)? {
+            found.spares.push((own, label));
+            return Ok(());
+        }
+    }
+    match engine.cache_label_of(device)? {
+        Some(label) => found.caches.push(FoundCache { device: own, label }),
+        None => found.others.push(OtherDevice { device: own, size_bytes }),
+    }
+    Ok(())
+}
+
+/// Looks at all block devices for parts of arrays of which something is missing. A device that cannot be
+/// used, or that somebody has, is passed over.
+fn look_further<E: Engine>(service: &mut Service<E>, found: &mut Found, given: &[DeviceSpec]) {
+    if !found.arrays.values().any(FoundArray::is_incomplete) {
+        return;
+    }
+    for path in service.engine.own_devices(&service.machine) {
+        let device = DeviceSpec::Path(path);
+        let is_given = given.iter().any(|other| service.is_same(other, &device));
+        if is_given || user_of(service, &device).is_some() || service.look(&device).is_err() {
+            continue;
+        }
+        if let Ok(Some(label)) = service.engine.label_of(&device) {
+            if let Some(array) = found.arrays.get_mut(&label.array) {
+                array.members.push((device, label));
+            }
+        } else if let Ok(Some(label)) = service.engine.journal_label_of(&device)
+            && let Some(array) = found.arrays.get_mut(&label.array)
+            && array.journal.is_none()
+        {
+            array.journal = Some((device, label.name));
+        }
+    }
+}

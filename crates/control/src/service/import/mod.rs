@@ -1,0 +1,199 @@
+//! Putting on record again what drives say of themselves, after the registry was lost.
+//!
+//! ```text
+//! find      what each device is: member, journal, spare, SSD with a cache, or none of ours
+//! arrays    records of arrays, from the labels of members
+//! volumes   records of volumes, from the superblocks of caches; their origins by mark
+//! ```
+//!
+//! Until everything is known nothing is written. Then arrays are assembled and volumes opened the way a
+//! start does it, so that all its checks hold; when one fails, what was imported before it is forgotten
+//! again. Nothing is ever formatted.
+
+mod arrays;
+mod find;
+mod volumes;
+
+use super::Service;
+use super::live::Live;
+use crate::engine::{CacheStart, Engine};
+use crate::error::{ControlError, ControlResult};
+use crate::import_report::{ImportOrder, ImportReport};
+use crate::name::{ArrayName, VolumeName};
+use crate::protocol::Response;
+use crate::spec::DeviceSpec;
+use arrays::ArrayPlan;
+use find::{Found, FoundCache};
+use volumes::VolumePlan;
+
+/// How often an import tries what is busy: with the patience of a lock's own that is two seconds of a file.
+const BUSY_TRIES: u32 = 20;
+
+/// Names that the user chose instead of those on the drives.
+#[derive(Default)]
+struct Names {
+    volume: Option<VolumeName>,
+    array: Option<ArrayName>,
+}
+
+/// Parts of an import that are on record, and open.
+#[derive(Default)]
+struct Done {
+    arrays: Vec<ArrayName>,
+    volumes: Vec<VolumeName>,
+}
+
+/// Imports what an order names. A daemon that was killed a moment ago may not have let go of its devices yet:
+/// what is busy is tried again for a while.
+pub(super) fn import<E: Engine>(
+    service: &mut Service<E>,
+    order: &ImportOrder,
+) -> ControlResult<Response> {
+    service.busy_tries = BUSY_TRIES;
+    let imported = import_found(service, order);
+    service.busy_tries = 1;
+    imported
+}
+
+fn import_found<E: Engine>(
+    service: &mut Service<E>,
+    order: &ImportOrder,
+) -> ControlResult<Response> {
+    let mut found = find::examine(service, &order.devices)?;
+    let names = names_of(order, &found)?;
+    let arrays = arrays::plan(service, &found, names.array.as_ref())?;
+    // A cache on an array is seen when the array is open: only then is it known which origins are left over.
+    let volumes = volumes::plan(service, &names, &found, &arrays)?;
+    let left_over = volumes::left_over(service, &found, &volumes);
+    if arrays.is_empty() {
+        left_over.iter().try_for_each(|device| Err(volumes::no_origin(device)))?;
+    }
+    if order.dry_run {
+        return Ok(answer(planned(&arrays, &volumes, &left_over)));
+    }
+    let mut done = Done::default();
+    match carry_out(service, order, &names, &mut found, arrays, &mut done) {
+        Ok(report) => Ok(answer(report)),
+        Err(error) => {
+            undo(service, done);
+            Err(error)
+        }
+    }
+}
+
+fn answer(report: ImportReport) -> Response {
+    Response::Imported { report: Box::new(report) }
+}
+
+/// The part of what was found that a chosen name is for.
+fn names_of(order: &ImportOrder, found: &Found) -> ControlResult<Names> {
+    let Some(name) = &order.name else { return Ok(Names::default()) };
+    match (found.caches.len(), found.arrays.len()) {
+        (1, _) => Ok(Names { volume: Some(name.clone()), array: None }),
+        (0, 1) => Ok(Names { volume: None, array: Some(name.as_str().parse()?) }),
+        (volumes, arrays) => Err(ControlError::usage(format!(
+            "--name goes with one volume or array, and these devices hold {volumes} volumes and {arrays} \
+             arrays; import them one at a time"
+        ))),
+    }
+}
+
+/// The report of an import that was not carried out.
+fn planned(arrays: &[ArrayPlan], volumes: &[VolumePlan], left_over: &[DeviceSpec]) -> ImportReport {
+    let mut notes: Vec<String> = Vec::new();
+    if !arrays.is_empty() {
+        notes.push("caches on these arrays are found when the arrays are assembled".to_owned());
+    }
+    let at_most = |device| {
+        format!("{device} holds nothing of Voltier: the origin of a cache on an array, or none")
+    };
+    notes.extend(left_over.iter().map(at_most));
+    notes.extend(volumes.iter().flat_map(|plan| plan.notes.iter().cloned()));
+    ImportReport {
+        dry_run: true,
+        arrays: arrays.iter().map(ArrayPlan::reported).collect(),
+        volumes: volumes.iter().map(VolumePlan::reported).collect(),
+        notes,
+    }
+}
+
+/// Assembles the arrays, looks for caches on them, and opens the volumes.
+fn carry_out<E: Engine>(
+    service: &mut Service<E>,
+    order: &ImportOrder,
+    names: &Names,
+    found: &mut Found,
+    arrays: Vec<ArrayPlan>,
+    done: &mut Done,
+) -> ControlResult<ImportReport> {
+    let mut report = ImportReport::default();
+    for plan in arrays {
+        let name = plan.record.name.clone();
+        report.notes.extend(arrays::open(service, plan, done)?);
+        let device = DeviceSpec::Array(name);
+        if let Some(label) = service.engine.cache_label_of(&device)? {
+            found.caches.push(FoundCache { device, label });
+        }
+    }
+    let volumes = volumes::plan(service, names, found, &[])?;
+    volumes::left_over(service, found, &volumes)
+        .iter()
+        .try_for_each(|device| Err(volumes::no_origin(device)))?;
+    for plan in volumes {
+        let mut reported = plan.reported();
+        report.notes.extend(plan.notes.iter().cloned());
+        report.notes.push(volumes::lost_with_the_registry(&reported));
+        open(service, order, plan, done)?;
+        reported.dirty_lines = service.engine.health(&reported.name).dirty_lines;
+        report.volumes.push(reported);
+    }
+    let records = done.arrays.iter().filter_map(|name| service.registry.find_array(name));
+    report.arrays = records.map(arrays::reported).collect();
+    let users = |name: &ArrayName| service.user_of_array(name, None);
+    let unused: Vec<&ArrayName> = done.arrays.iter().filter(|name| users(name).is_none()).collect();
+    report.notes.extend(unused.into_iter().map(|name| {
+        format!(
+            "the array {name} does not know whether a volume without a cache stood on it: `voltier create -p \
+             array:{name} NAME` makes it again, the data stay"
+        )
+    }));
+    Ok(report)
+}
+
+/// Opens a volume as a start does, and records it.
+fn open<E: Engine>(
+    service: &mut Service<E>,
+    order: &ImportOrder,
+    plan: VolumePlan,
+    done: &mut Done,
+) -> ControlResult<()> {
+    let VolumePlan { record, .. } = plan;
+    let name = record.name.clone();
+    let start = if order.changed_origin { CacheStart::Adopt } else { CacheStart::Import };
+    service.look_at(&record.origin, record.size_bytes, "origin")?;
+    let told =
+        |error: ControlError| ControlError::failed(format!("{name} is not imported: {error}"));
+    done.volumes.push(name.clone());
+    service.open_and_record(record, start).map_err(told)?;
+    service.live.insert(name.clone(), Live { is_open: true, ..Live::new() });
+    service.log(&name, "imported from what its SSD says");
+    Ok(())
+}
+
+/// Forgets what an import brought back before it failed; the drives say what they said.
+fn undo<E: Engine>(service: &mut Service<E>, mut done: Done) {
+    // A volume that could not be opened is on no record.
+    done.volumes.retain(|name| service.registry.find(name).is_some());
+    for name in done.volumes {
+        let closed = service.engine.close(&name);
+        service.live.remove(&name);
+        let forgotten = service.registry.remove(&name);
+        service.note(&name, closed.and(forgotten));
+    }
+    for name in done.arrays {
+        let closed = service.engine.close_array(&name);
+        service.live_arrays.remove(&name);
+        let forgotten = service.registry.remove_array(&name);
+        service.note_array(&name, closed.and(forgotten));
+    }
+}
