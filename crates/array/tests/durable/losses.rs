@@ -1,0 +1,77 @@
+//! Members that are lost, come back or make place for others at awkward moments.
+
+use voltier_array::{Array, AssembleOptions, BackgroundTask, Consistency, Level, Replacement};
+use voltier_block::{BlockDevice, Bytes, Durability, Lba, Prng};
+
+use crate::drive::{Drive, Medium};
+use crate::world::{World, blocks, on_media, options, read, write};
+
+const SECOND_NS: u64 = 1_000_000_000;
+const DEGRADED: AssembleOptions = AssembleOptions { force: false, degraded: true };
+const NEW: [u8; 16] = [77; 16];
+/// Batches of two blocks that fill a ring of the drives here, of 254 blocks.
+const BATCHES_OF_A_RING: u64 = 127;
+
+async fn write_some(array: &Array<Drive>, count: u64) {
+    for number in 0..count {
+        write(array, number % 16, 1).await.expect("write");
+    }
+}
+
+async fn give_back(world: &World, array: &Array<Drive>) {
+    let back = array.replace(1, world.drives[1].clone(), NEW).await;
+    assert_eq!(back, Ok(Replacement::Return));
+    array.ended(BackgroundTask::Rebuild).await;
+    assert!(array.is_online(1));
+}
+
+/// Behind the back of the array, which learns nothing by it.
+async fn flush(drives: &[Drive]) {
+    for drive in drives {
+        drive.flush().await.expect("flush");
+    }
+}
+
+/// A mirror, the second member of which returns: its ring begins anew over batches of the time before. A
+/// record of three blocks does not fit behind the 126th batch and goes to block 0. A batch with the number of
+/// that record lies behind the 126th still.
+fn with_a_ring_begun_anew(returns_before: u64, is_restarted: bool) -> Vec<Medium> {
+    on_media(vec![Medium::default(); 2], move |world| async move {
+        let mut array = world.create(&options(Level::Raid1, 2, Consistency::Journal)).await;
+        for _ in 0..returns_before {
+            write_some(&array, 1).await;
+            array.fail(1).expect("one may go");
+            give_back(&world, &array).await;
+        }
+        write_some(&array, BATCHES_OF_A_RING + 10).await;
+        array.fail(1).expect("one may go");
+        if is_restarted {
+            array.stop().await.expect("stop");
+            drop(array);
+            (array, _) = world.assemble(&[0], DEGRADED).await.expect("one is enough");
+        }
+        give_back(&world, &array).await;
+        write_some(&array, BATCHES_OF_A_RING - 1).await;
+        let data = Bytes::copy_of(&[9; 8192]);
+        array.write(Lba(800), data.into(), Durability::Durable).await.expect("write");
+        world.media()
+    })
+}
+
+#[test]
+fn a_replay_takes_no_batch_for_one_of_a_ring_that_began_anew() {
+    // The life of a drive that was away may be above those of all others.
+    for (returns_before, is_restarted) in [(0, false), (2, true)] {
+        let media = with_a_ring_begun_anew(returns_before, is_restarted);
+        for luck in 0..8 {
+            let mut dice = Prng::new(luck);
+            let left = media.iter().map(|medium| medium.after_power_cut(&mut dice)).collect();
+            on_media(left, move |world| async move {
+                let (array, _) = world.assemble(&[0, 1], DEGRADED).await.expect("all");
+                let when = format!("after {returns_before} returns, luck {luck}");
+                assert_eq!(read(&array, 100).await, Ok(9), "{when}");
+                assert!(array.is_online(0) && array.is_online(1), "{when}");
+            });
+        }
+    }
+}
