@@ -1,13 +1,17 @@
 //! Members that are lost, come back or make place for others at awkward moments.
 
-use voltier_array::{Array, AssembleOptions, BackgroundTask, Consistency, Level, Replacement};
+use voltier_array::{
+    Array, AssembleOptions, BackgroundTask, Consistency, Level, Pace, Priority, Replacement,
+};
 use voltier_block::{BlockDevice, Bytes, Durability, Lba, Prng};
 
+use crate::crash::{Facts, at_every_step};
 use crate::drive::{Drive, Medium};
-use crate::world::{World, blocks, on_media, options, read, write};
+use crate::world::{World, blocks, made, on_media, options, read, write};
 
 const SECOND_NS: u64 = 1_000_000_000;
 const DEGRADED: AssembleOptions = AssembleOptions { force: false, degraded: true };
+const IDLE: Pace = Pace { priority: Priority::Idle, floor_bytes_per_second: 1 };
 const NEW: [u8; 16] = [77; 16];
 /// Batches of two blocks that fill a ring of the drives here, of 254 blocks.
 const BATCHES_OF_A_RING: u64 = 127;
@@ -73,5 +77,92 @@ fn a_replay_takes_no_batch_for_one_of_a_ring_that_began_anew() {
                 assert!(array.is_online(0) && array.is_online(1), "{when}");
             });
         }
+    }
+}
+
+/// The facts of an array that has ones in these blocks, and nothing in others.
+fn facts_of(written: &[u64], fresh: &[u64]) -> Facts {
+    let facts = Facts::default();
+    facts.is_made.set(true);
+    for (blocks, byte) in [(written, 1), (fresh, 0)] {
+        for block in blocks {
+            facts.model.borrow_mut().acknowledge(*block, byte);
+        }
+    }
+    facts
+}
+
+/// Some blocks of the second region, in several chunks.
+fn fresh_blocks(level: Level, members: usize) -> Vec<u64> {
+    let first = blocks(level, members)[2];
+    (0..6).map(|chunk| first + 16 * chunk).collect()
+}
+
+#[test]
+fn a_cut_while_a_copy_takes_its_place_leaves_no_junk_in_fresh_regions() {
+    for (level, members) in [(Level::Raid0, 2), (Level::Raid1, 2), (Level::Raid5, 3)] {
+        let media = on_media(vec![Medium::default(); members + 1], move |world| async move {
+            let array = made(&world, level, members, Consistency::Bitmap).await;
+            array.stop().await.expect("stop");
+            world.media()
+        });
+        let (first, fresh) = (blocks(level, members)[0], fresh_blocks(level, members));
+        let last = fresh[5];
+        at_every_step(
+            "the end of a copy",
+            &media,
+            || facts_of(&[], &fresh),
+            move |world, facts| async move {
+                let order: Vec<usize> = (0..members).collect();
+                let (array, _) = world.assemble(&order, DEGRADED).await.expect("all");
+                let replaced = array.replace(0, world.drives[members].clone(), NEW).await;
+                assert_eq!(replaced, Ok(Replacement::Copy));
+                // The first region is being made zero, and the second one waits, while the copy ends.
+                world.drives[1].set_hung(true);
+                let writes = [(first, 10), (last, 11)].map(|(block, byte)| {
+                    let (array, facts) = (array.clone(), facts.clone());
+                    world.handle.spawn(async move { facts.write(&array, block, byte).await })
+                });
+                world.handle.sleep(SECOND_NS / 100).await;
+                world.drives[1].set_hung(false);
+                for write in writes {
+                    write.await;
+                }
+                array.ended(BackgroundTask::Rebuild).await;
+                assert_eq!(array.status().expect("it has one").members[0].uuid, NEW);
+            },
+        );
+    }
+}
+
+#[test]
+fn a_cut_while_a_copied_member_dies_leaves_no_junk_in_fresh_regions() {
+    for (level, members, consistency) in
+        [(Level::Raid1, 2, Consistency::Bitmap), (Level::Raid5, 3, Consistency::Journal)]
+    {
+        let first = blocks(level, members)[0];
+        let media = on_media(vec![Medium::default(); members + 1], move |world| async move {
+            let array = made(&world, level, members, consistency).await;
+            write(&array, first, 1).await.expect("write");
+            array.stop().await.expect("stop");
+            world.media()
+        });
+        let fresh = fresh_blocks(level, members);
+        let last = fresh[5];
+        at_every_step(
+            "the end of a copied member",
+            &media,
+            || facts_of(&[first], &fresh),
+            move |world, facts| async move {
+                let order: Vec<usize> = (0..members).collect();
+                let (array, _) = world.assemble(&order, DEGRADED).await.expect("all");
+                array.set_pace(BackgroundTask::Rebuild, IDLE);
+                let replaced = array.replace(0, world.drives[members].clone(), NEW).await;
+                assert_eq!(replaced, Ok(Replacement::Copy));
+                // The old device fails to make the second region zero.
+                world.drives[0].is_gone.set(true);
+                facts.write(&array, last, 10).await;
+            },
+        );
     }
 }
