@@ -91,7 +91,9 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
         if self.changes.replace(changes) != changes {
             cursors.clear();
         }
-        for exposure in (0..=self.geometry.parity_chunks()).rev() {
+        // Also past what the parities can compute: such a region is copied, or fails and is stuck. A region
+        // that no turn took would be lacking when the task is about to end, and keep it for ever.
+        for exposure in (0..=self.geometry.width()).rev() {
             for group in self.geometry.groups() {
                 let cursor = cursors.entry((exposure, group)).or_insert(Region(0));
                 while let Some(region) = self.next_lacking(group, *cursor) {

@@ -7,7 +7,7 @@ use voltier_block::{BlockDevice, Bytes, Durability, Lba, Prng};
 
 use crate::crash::{Facts, at_every_step};
 use crate::drive::{Drive, Medium};
-use crate::world::{World, blocks, made, on_media, options, read, write};
+use crate::world::{World, blocks, made, on_media, options, read, with_some_over, write};
 
 const SECOND_NS: u64 = 1_000_000_000;
 const DEGRADED: AssembleOptions = AssembleOptions { force: false, degraded: true };
@@ -165,4 +165,25 @@ fn a_cut_while_a_copied_member_dies_leaves_no_junk_in_fresh_regions() {
             },
         );
     }
+}
+
+/// A rebuild that spins lets no time pass, and virtual time says so.
+#[test]
+fn a_rebuild_ends_when_more_members_are_lost_than_can_be_computed() {
+    let media = with_some_over(Level::Raid5, 3, 1, Consistency::Bitmap);
+    on_media(media, |world| async move {
+        let (array, _) = world.assemble(&[0, 1, 2], DEGRADED).await.expect("all");
+        array.fail(1).expect("one may go");
+        array.set_pace(BackgroundTask::Rebuild, IDLE);
+        array.replace(1, world.drives[3].clone(), NEW).await.expect("taken");
+        world.drives[2].is_gone.set(true);
+        for block in blocks(Level::Raid5, 3) {
+            _ = read(&array, block).await;
+        }
+        assert!(!array.is_online(2));
+        array.set_pace(BackgroundTask::Rebuild, Pace { priority: Priority::High, ..IDLE });
+        world.handle.sleep(60 * SECOND_NS).await;
+        let status = array.rebuild_status();
+        assert!(!status.progress.is_running && status.stuck_regions > 0, "{status:?}");
+    });
 }
