@@ -412,6 +412,10 @@ impl<D: BlockDevice> Above for Reports<D> {
                 if let Some(generation) = self.generation.upgrade() {
                     generation.ground.journal.notify();
                 }
+                // No request may wait for the record: only a read, or the rebuild, met the loss.
+                if !self.membership.is_closed() {
+                    self.membership.begin_update();
+                }
             }
             MemberEvent::GivenUp => _ = self.membership.begin_update(),
         }

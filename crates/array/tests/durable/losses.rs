@@ -1,13 +1,16 @@
 //! Members that are lost, come back or make place for others at awkward moments.
 
 use voltier_array::{
-    Array, AssembleOptions, BackgroundTask, Consistency, Level, Pace, Priority, Replacement,
+    Array, AssembleOptions, BackgroundTask, Consistency, Level, MemberState, Pace, Priority,
+    Replacement,
 };
 use voltier_block::{BlockDevice, Bytes, Durability, Lba, Prng};
 
 use crate::crash::{Facts, at_every_step};
 use crate::drive::{Drive, Medium};
-use crate::world::{World, blocks, made, on_media, options, read, with_some_over, write};
+use crate::world::{
+    World, blocks, made, on_media, options, read, with_drives, with_some_over, write,
+};
 
 const SECOND_NS: u64 = 1_000_000_000;
 const DEGRADED: AssembleOptions = AssembleOptions { force: false, degraded: true };
@@ -185,5 +188,34 @@ fn a_rebuild_ends_when_more_members_are_lost_than_can_be_computed() {
         world.handle.sleep(60 * SECOND_NS).await;
         let status = array.rebuild_status();
         assert!(!status.progress.is_running && status.stuck_regions > 0, "{status:?}");
+    });
+}
+
+#[test]
+fn a_loss_that_only_a_read_met_is_recorded_and_a_spare_takes_the_place() {
+    with_drives(5, |world| async move {
+        let (array, blocks) =
+            (made(&world, Level::Raid5, 3, Consistency::Bitmap).await, blocks(Level::Raid5, 3));
+        for block in blocks {
+            write(&array, block, 1).await.expect("write");
+        }
+        array.add_spare(world.drives[3].clone(), NEW).expect("it suits");
+        array.add_spare(world.drives[4].clone(), [78; 16]).expect("it suits");
+        array.set_pace(BackgroundTask::Rebuild, IDLE);
+        world.drives[2].is_gone.set(true);
+        for block in blocks {
+            assert_eq!(read(&array, block).await, Ok(1));
+        }
+        world.handle.sleep(SECOND_NS).await;
+        let status = array.status().expect("it has one");
+        assert_eq!((status.members[2].state, status.spares), (MemberState::Rebuilding, 1));
+        // The device that is filled dies, and nobody asks for anything.
+        world.drives[3].is_gone.set(true);
+        array.set_pace(BackgroundTask::Rebuild, Pace { priority: Priority::High, ..IDLE });
+        world.handle.sleep(60 * SECOND_NS).await;
+        let status = array.status().expect("it has one");
+        assert_eq!((status.members[2].uuid, status.spares), ([78; 16], 0));
+        assert!(array.is_online(2));
+        array.stop().await.expect("stop");
     });
 }
