@@ -202,6 +202,24 @@ impl<D: BlockDevice> Replacements<D> {
         self.put_in_place(member, device, returning, returning.unwrap_or(uuid)).await
     }
 
+    /// The same of a spare, which fills the place of a lost member and does not become a copy beside one.
+    ///
+    /// # Errors
+    /// As those of [`replace`](Self::replace); `Busy` when the member is back.
+    async fn replace_lost(
+        &self,
+        member: MemberIndex,
+        device: Rc<D>,
+        uuid: [u8; 16],
+    ) -> Result<Replacement, ArrayError> {
+        let returning = self.look_for_return(member, &device).await?;
+        // The member may have come back, and be whole, while the label was read.
+        if self.members[member].has_device() {
+            return Err(ReplaceError::Busy { member: member.0 }.into());
+        }
+        self.put_in_place(member, device, returning, returning.unwrap_or(uuid)).await
+    }
+
     /// Puts a lost member back that is whole but for what changed since. `false` of any other device, which
     /// is not written to.
     ///
@@ -303,7 +321,7 @@ impl<D: BlockDevice> Replacements<D> {
             let spare = self.spares.borrow_mut().pop_front();
             let Some(Spare { device, uuid }) = spare else { return };
             self.place_of_spare.set(Some(member));
-            let placed = self.replace(member, device.clone(), uuid).await;
+            let placed = self.replace_lost(member, device.clone(), uuid).await;
             self.place_of_spare.set(None);
             let Err(error) = placed else { continue };
             if is_about_device(&error) {

@@ -219,3 +219,29 @@ fn a_loss_that_only_a_read_met_is_recorded_and_a_spare_takes_the_place() {
         array.stop().await.expect("stop");
     });
 }
+
+#[test]
+fn a_spare_on_its_way_waits_on_when_the_lost_member_is_back_and_whole() {
+    with_drives(5, |world| async move {
+        let array = made(&world, Level::Raid5, 4, Consistency::Bitmap).await;
+        for block in blocks(Level::Raid5, 4) {
+            write(&array, block, 1).await.expect("write");
+        }
+        array.add_spare(world.drives[4].clone(), NEW).expect("it suits");
+        world.drives[4].set_hung(true);
+        array.fail(2).expect("one may go");
+        // The spare is on its way, and its label is not read yet.
+        world.handle.sleep(SECOND_NS).await;
+        assert_eq!(array.status().expect("it has one").spares, 0);
+        assert_eq!(array.take_back(2, world.drives[2].clone()).await, Ok(true));
+        array.ended(BackgroundTask::Rebuild).await;
+        assert!(array.is_online(2));
+        world.drives[4].set_hung(false);
+        world.handle.sleep(SECOND_NS).await;
+        array.ended(BackgroundTask::Rebuild).await;
+        let status = array.status().expect("it has one");
+        assert_eq!((status.spares, status.members[2].uuid), (1, [3; 16]));
+        assert!(!status.members[2].is_being_copied);
+        array.stop().await.expect("stop");
+    });
+}
