@@ -143,7 +143,7 @@ impl<D: BlockDevice> Generation<D> {
         let writer = Rc::new(Writer::new(&ground, &stripes, &stripe_writer, &merger));
         let clearer = Rc::new(Clearer::new(&ground, &stripes, &writer));
         let foreground = Rc::new(Foreground::default());
-        let tasks = Tasks::new(&ground, &stripes, &foreground, moving, inheritance);
+        let tasks = Tasks::new(&ground, &stripes, &stripe_writer, &foreground, moving, inheritance);
         let update = UpdateRecord::new(&ground, &stripes, &tasks.replacements);
         Self {
             ground,

@@ -1,10 +1,10 @@
 //! Members that are lost, come back or make place for others at awkward moments.
 
 use voltier_array::{
-    Array, AssembleOptions, BackgroundTask, Consistency, Level, MemberState, Pace, Priority,
-    Replacement,
+    Array, AssembleOptions, BackgroundTask, Consistency, Level, MemberIndex, MemberState, Pace,
+    Priority, Replacement, ScrubRepair, StripeNumber,
 };
-use voltier_block::{BlockDevice, Bytes, Durability, Lba, Prng};
+use voltier_block::{BlockDevice, Bytes, Durability, Lba, MIB, Prng, SECTOR_BYTES};
 
 use crate::crash::{Facts, at_every_step};
 use crate::drive::{Drive, Medium};
@@ -244,4 +244,41 @@ fn a_spare_on_its_way_waits_on_when_the_lost_member_is_back_and_whole() {
         assert!(!status.members[2].is_being_copied);
         array.stop().await.expect("stop");
     });
+}
+
+#[test]
+fn a_replay_does_not_bring_back_what_a_scrub_repaired() {
+    // So wide that a write changes the old parity by what the data change.
+    let media = on_media(vec![Medium::default(); 10], |world| async move {
+        let array = made(&world, Level::Raid6, 10, Consistency::Journal).await;
+        write(&array, 0, 1).await.expect("write");
+        flush(&world.drives).await;
+        let geometry = array.geometry();
+        let MemberIndex(first_parity) = geometry.member_of(StripeNumber(0), geometry.data_chunks());
+        // Labels and journal have one MiB each.
+        let at = 2 * MIB + geometry.member_lba(StripeNumber(0), 0).0 * SECTOR_BYTES;
+        world.drives[first_parity].medium.borrow_mut().overwrite(at, &[0x55; 100]);
+        write(&array, 0, 2).await.expect("write");
+        array.scrub(ScrubRepair::Located).expect("none is running");
+        array.ended(BackgroundTask::Scrub).await;
+        let found = array.scrub_status();
+        assert_eq!(found.blocks_by_member[first_parity], 1, "the record has what went bad");
+        assert_eq!((found.mismatched_blocks, found.repaired_blocks), (1, 1));
+        flush(&world.drives).await;
+        world.media()
+    });
+    for luck in 0..4 {
+        let mut dice = Prng::new(luck);
+        let left = media.iter().map(|medium| medium.after_power_cut(&mut dice)).collect();
+        on_media(left, |world| async move {
+            let order: Vec<usize> = (0..10).collect();
+            let (array, report) = world.assemble(&order, DEGRADED).await.expect("all");
+            assert!(report.journal.transactions > 0, "{report:?}");
+            array.scrub(ScrubRepair::Nothing).expect("none is running");
+            array.ended(BackgroundTask::Scrub).await;
+            let found = array.scrub_status();
+            assert_eq!((found.mismatched_blocks, found.skipped_bytes), (0, 0));
+            assert_eq!(read(&array, 0).await, Ok(2));
+        });
+    }
 }
