@@ -150,10 +150,7 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
         let error = job.error();
         for (member, device) in &job.targets {
             self.members[*member].with_missing(device, |missing| {
-                missing.under_way.remove(&job.region);
-                if error.is_none() {
-                    missing.regions.put(job.region, false);
-                }
+                missing.end_filling(job.region, error.is_none());
             });
         }
         if error.is_none() {

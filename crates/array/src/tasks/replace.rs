@@ -296,10 +296,12 @@ impl<D: BlockDevice> Replacements<D> {
         })
     }
 
-    /// A device that came lacks all regions so far: from now on only those that it does.
+    /// A device that came lacks all regions so far: from now on only those that it does. Regions that a
+    /// rebuild filled meanwhile may lack writes that began before the device came.
     fn narrow(&self, member: MemberIndex, device: &Rc<D>, is_back: bool) {
-        let Some(lacking) = self.bitmap.lacking(is_back) else { return };
-        self.members[member].with_missing(device, |missing| missing.regions = lacking);
+        let all = || Bits::all(self.bitmap.regions().count());
+        let lacking = self.bitmap.lacking(is_back).unwrap_or_else(all);
+        self.members[member].with_missing(device, |missing| missing.begin_anew(lacking));
     }
 
     /// Puts spares in the places of members that are lost, by a task of its own.

@@ -282,3 +282,29 @@ fn a_replay_does_not_bring_back_what_a_scrub_repaired() {
         });
     }
 }
+
+#[test]
+fn a_rebuild_begun_while_a_copy_waits_for_old_writes_copies_them_too() {
+    let media = with_some_over(Level::Raid0, 2, 1, Consistency::Bitmap);
+    on_media(media, |world| async move {
+        let (array, _) = world.assemble(&[0, 1], DEGRADED).await.expect("all");
+        array.set_pace(BackgroundTask::Rebuild, IDLE);
+        // Without parity a write holds no lock. The write is under way when the copy comes.
+        world.drives[0].set_holds_writes(true);
+        let own = array.clone();
+        let held = world.handle.spawn(async move { write(&own, 0, 2).await });
+        world.handle.sleep(SECOND_NS / 1000).await;
+        let (own, new) = (array.clone(), world.drives[2].clone());
+        let replaced = world.handle.spawn(async move { own.replace(0, new, NEW).await });
+        world.handle.sleep(SECOND_NS / 1000).await;
+        array.rebuild().expect("a copy waits");
+        // The first rows of the region are copied, and others are not.
+        world.handle.sleep(SECOND_NS / 10).await;
+        world.drives[0].set_holds_writes(false);
+        assert_eq!((held.await, replaced.await), (Ok(()), Ok(Replacement::Copy)));
+        array.set_pace(BackgroundTask::Rebuild, Pace { priority: Priority::High, ..IDLE });
+        array.ended(BackgroundTask::Rebuild).await;
+        assert_eq!(array.status().expect("it has one").members[0].uuid, NEW);
+        assert_eq!(read(&array, 0).await, Ok(2));
+    });
+}
