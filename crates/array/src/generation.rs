@@ -143,7 +143,7 @@ impl<D: BlockDevice> Generation<D> {
         let writer = Rc::new(Writer::new(&ground, &stripes, &stripe_writer, &merger));
         let clearer = Rc::new(Clearer::new(&ground, &stripes, &writer));
         let foreground = Rc::new(Foreground::default());
-        let tasks = Tasks::new(&ground, &stripes, &foreground, moving, inheritance);
+        let tasks = Tasks::new(&ground, &stripes, &stripe_writer, &foreground, moving, inheritance);
         let update = UpdateRecord::new(&ground, &stripes, &tasks.replacements);
         Self {
             ground,
@@ -411,6 +411,10 @@ impl<D: BlockDevice> Above for Reports<D> {
                 self.membership.note_change();
                 if let Some(generation) = self.generation.upgrade() {
                     generation.ground.journal.notify();
+                }
+                // No request may wait for the record: only a read, or the rebuild, met the loss.
+                if !self.membership.is_closed() {
+                    self.membership.begin_update();
                 }
             }
             MemberEvent::GivenUp => _ = self.membership.begin_update(),

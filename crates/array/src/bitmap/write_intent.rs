@@ -51,15 +51,16 @@ pub(crate) struct Bitmap<D> {
 pub(crate) struct RegionGuard {
     /// None of a bare array.
     states: Option<(Rc<RegionStates>, Round)>,
-    matched: Rc<RefCell<MatchedRegions>>,
-    /// The region as scrubs number it.
-    group_region: GroupRegion,
+    /// The region as scrubs number it; none of a repair.
+    matched: Option<(Rc<RefCell<MatchedRegions>>, GroupRegion)>,
 }
 
 impl Drop for RegionGuard {
     fn drop(&mut self) {
-        // A check that began beside the write may have seen the stripe before it.
-        self.matched.borrow_mut().note_write(self.group_region);
+        if let Some((matched, group_region)) = &self.matched {
+            // A check that began beside the write may have seen the stripe before it.
+            matched.borrow_mut().note_write(*group_region);
+        }
         let Some((states, round)) = &self.states else { return };
         states.leave(*round);
     }
@@ -242,10 +243,30 @@ impl<D: BlockDevice> Bitmap<D> {
     /// # Errors
     /// When the state of the region cannot be stored.
     pub(crate) async fn enter(self: &Rc<Self>, stripe: StripeNumber) -> IoResult<RegionGuard> {
-        let region = self.region_of(stripe);
-        let group_region = self.group_region(self.geometry.group_of(stripe), region);
+        let group_region = self.group_region_of(stripe);
         self.matched.borrow_mut().note_write(group_region);
-        let mut guard = RegionGuard { states: None, matched: self.matched.clone(), group_region };
+        self.enter_as(stripe, Some((self.matched.clone(), group_region))).await
+    }
+
+    /// The same for a repair, which makes the stripe what the scrub of its region holds it to be: the region
+    /// counts as unchanged by that. The scrub has locked the stripe; nothing here waits for a lock.
+    ///
+    /// # Errors
+    /// When the state of the region cannot be stored.
+    pub(crate) async fn enter_to_repair(
+        self: &Rc<Self>,
+        stripe: StripeNumber,
+    ) -> IoResult<RegionGuard> {
+        self.enter_as(stripe, None).await
+    }
+
+    async fn enter_as(
+        self: &Rc<Self>,
+        stripe: StripeNumber,
+        matched: Option<(Rc<RefCell<MatchedRegions>>, GroupRegion)>,
+    ) -> IoResult<RegionGuard> {
+        let region = self.region_of(stripe);
+        let mut guard = RegionGuard { states: None, matched };
         let Some(states) = &self.states else { return Ok(guard) };
         while !states.is_ready(region, self.must_be_dirty()) {
             self.membership.recorded().await?;

@@ -118,8 +118,9 @@ impl Ledger {
     /// The journal of an array that takes over, with further members; the first of them may have a ring.
     /// Nothing is under way in this one, and nothing is left of it.
     pub(crate) fn grown(&self, members: usize, added: Option<Ring>) -> Self {
-        let (place, life) = self.place_and_life(MemberIndex(0));
-        let empty = || Ring::new(place, 1, life, 0);
+        let (_, place) = self.next_ring();
+        // Nobody knows the life of a ring that is not made yet: its member takes no part.
+        let empty = || Ring::new(place, 1, 0, 0);
         let mut rings: Vec<Ring> = self.rings.iter().map(|ring| ring.replace(empty())).collect();
         rings.extend(added);
         rings.resize_with(members, empty);
@@ -130,16 +131,10 @@ impl Ledger {
         grown
     }
 
-    /// The member whose ring comes next, where that ring is to be, and in which life.
-    pub(super) fn next_ring(&self) -> (MemberIndex, JournalPlace, u64) {
-        let (place, life) = self.place_and_life(MemberIndex(0));
-        (MemberIndex(self.rings.len()), place, life)
-    }
-
-    /// Where the ring of a member is, and in which life.
-    pub(super) fn place_and_life(&self, member: MemberIndex) -> (JournalPlace, u64) {
-        let ring = self.rings[member.0].borrow();
-        (ring.place(), ring.life())
+    /// The ring that comes next, and where that ring is to be.
+    pub(super) fn next_ring(&self) -> (RingIndex, JournalPlace) {
+        let place = self.rings[0].borrow().place();
+        (RingIndex::of(MemberIndex(self.rings.len())), place)
     }
 
     /// A life that no ring has had.

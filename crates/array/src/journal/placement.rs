@@ -8,12 +8,12 @@
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, IoError, IoResult};
+use voltier_block::{BlockDevice, Buf, IoError, IoResult};
 
 use crate::errors::journal::JournalError;
 use crate::format::journal_label::{JournalLabel, ring_place};
 use crate::format::journal_place::{JournalPlace, device_ring_sectors_min};
-use crate::format::journal_record::RingIndex;
+use crate::format::journal_record::{BLOCK_BYTES, LABEL_COPIES, Label, Owner, RingIndex};
 use crate::format::superblock::{ArrayRecord, JournalDeviceRecord, JournalState};
 use crate::journal::ledger::Ledger;
 use crate::members::label_copies::write_label;
@@ -73,6 +73,21 @@ pub(crate) fn label_for<D: BlockDevice>(
         device_sectors: limits.sectors,
         ring_sectors: place.sectors,
     })
+}
+
+/// A copy of the label of a ring, if that is whole and of this ring.
+///
+/// # Errors
+/// The device's.
+pub(super) async fn read_label(
+    device: &impl BlockDevice,
+    place: JournalPlace,
+    owner: Owner,
+    copy: u64,
+) -> IoResult<Option<Label>> {
+    let block = device.read(place.label_lba(copy), Buf::new(BLOCK_BYTES)).await?;
+    let label = Label::decode(&block, owner);
+    Ok(label.filter(|label| label.number.get() % LABEL_COPIES == copy))
 }
 
 /// The rings that take the records.

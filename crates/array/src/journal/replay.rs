@@ -16,14 +16,14 @@ use crate::format::journal_place::{
     JOURNAL_MEMBERS_MAX, JournalOptions, JournalPlace, batch_blocks_max, journal_sectors_min,
 };
 use crate::format::journal_record::{
-    BLOCK_BYTES, BLOCK_SECTORS, BatchPlace, Bounds, Entry, Label, Owner, RingIndex, Start,
-    decode_batch, is_later_batch, length_of_batch,
+    BLOCK_BYTES, BLOCK_SECTORS, BatchPlace, Bounds, Entry, LABEL_COPIES, Label, Owner, RingIndex,
+    Start, decode_batch, is_later_batch, length_of_batch,
 };
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::MemberIndex;
 use crate::journal::extents::{Extent, Extents};
 use crate::journal::ledger::Ledger;
-use crate::journal::placement::Placement;
+use crate::journal::placement::{Placement, read_label};
 use crate::journal::ring::Ring;
 use crate::members::at_once::together;
 use crate::members::clear::Clear;
@@ -305,12 +305,10 @@ impl<D: BlockDevice> Replay<D> {
         let walk = Walk { options, ring, place };
         let owner = walk.owner();
         let mut newest: Option<Label> = None;
-        for copy in 0..2 {
-            let block = device.read(place.label_lba(copy), Buf::new(BLOCK_BYTES)).await?;
-            let label = Label::decode(&block, owner).filter(|label| {
-                label.number.get() % 2 == copy
-                    && newest.is_none_or(|other| other.number.get() < label.number.get())
-            });
+        for copy in 0..LABEL_COPIES {
+            let label = read_label(&*device, place, owner, copy)
+                .await?
+                .filter(|label| newest.is_none_or(|other| other.number.get() < label.number.get()));
             newest = label.or(newest);
         }
         let label = newest.ok_or(IoError::Medium)?;

@@ -11,10 +11,10 @@ use crate::errors::ArrayError;
 use crate::errors::journal::JournalError;
 use crate::format::journal_label::JournalLabel;
 use crate::format::journal_place::{JournalPlace, batch_blocks_max};
-use crate::format::journal_record::{Label, RingIndex, Start};
+use crate::format::journal_record::{LABEL_COPIES, Label, RingIndex, Start};
 use crate::geometry::numbers::{GroupIndex, MemberIndex};
 use crate::journal::ledger::{Ledger, Pause};
-use crate::journal::placement::{JournalDevice, Placement, label_for};
+use crate::journal::placement::{JournalDevice, Placement, label_for, read_label};
 use crate::journal::ring::{Outstanding, Pending, Piece, Ring};
 use crate::journal::writer::JournalWriter;
 use crate::members::label_copies::{erase_label, write_label};
@@ -273,9 +273,8 @@ impl<D: BlockDevice> Journal<D> {
     /// The device's.
     pub(crate) async fn make_first_ring(&self, device: &Rc<D>) -> IoResult<Option<Ring>> {
         let Some(journal) = self.placement.ledger() else { return Ok(None) };
-        let (member, place, life) = journal.next_ring();
-        let (ring, watermark) = (RingIndex::of(member), journal.watermark());
-        Ok(Some(self.write_empty_ring(journal, device, ring, place, (life, watermark)).await?))
+        let (ring, place) = journal.next_ring();
+        Ok(Some(self.begin_ring_anew(journal, device, ring, place).await?))
     }
 
     /// Waits until all transactions so far have ended: those behind have this number or a higher one.
@@ -304,11 +303,35 @@ impl<D: BlockDevice> Journal<D> {
         if canary::is(Canary::RingNotMade) {
             return Ok(());
         }
-        let (place, life) = journal.place_and_life(member);
-        let (ring, watermark) = (RingIndex::of(member), journal.watermark());
-        let made = self.write_empty_ring(journal, device, ring, place, (life, watermark)).await?;
+        let ring = RingIndex::of(member);
+        let place = journal.ring(ring).place();
+        let made = self.begin_ring_anew(journal, device, ring, place).await?;
         journal.replace_ring(ring, made);
         Ok(())
+    }
+
+    /// Makes an empty ring on a device that may have had one of this array. Batches of that one are there
+    /// still, and the numbers of batches begin anew. So the life is above the life on the device, and above
+    /// all lives of the other rings: a device that was away may have outlived these.
+    async fn begin_ring_anew(
+        &self,
+        journal: &Ledger,
+        device: &Rc<D>,
+        ring: RingIndex,
+        place: JournalPlace,
+    ) -> IoResult<Ring> {
+        let mut life = journal.next_life();
+        for copy in 0..LABEL_COPIES {
+            let label = read_label(&**device, place, journal.owner_at(ring, place), copy).await;
+            match label {
+                Ok(label) => life = label.map_or(life, |label| life.max(label.life.get() + 1)),
+                // A label that cannot be read is about to be written, which may mend its sector.
+                Err(IoError::Medium) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let begin = (life, journal.watermark());
+        self.write_empty_ring(journal, device, ring, place, begin).await
     }
 
     /// Makes an empty ring at a place of a device, of a life and with a watermark. Writes both copies of its

@@ -20,11 +20,28 @@ pub(crate) struct Missing {
     pub(crate) regions: Bits<Region>,
     /// Those of them that are being filled: they are written, and not read.
     pub(crate) under_way: BTreeSet<Region>,
+    /// Regions whose filling began before all writes reached the device: the rebuild fills them once more.
+    too_early: BTreeSet<Region>,
 }
 
 impl Missing {
     fn new(regions: Bits<Region>) -> Self {
-        Self { regions, under_way: BTreeSet::new() }
+        Self { regions, under_way: BTreeSet::new(), too_early: BTreeSet::new() }
+    }
+
+    /// From now on all writes reach the device, which lacks these regions: nothing filled so far counts.
+    pub(crate) fn begin_anew(&mut self, lacking: Bits<Region>) {
+        self.regions = lacking;
+        self.too_early.clone_from(&self.under_way);
+    }
+
+    /// A region is not filled any more; the device has the region if that succeeded.
+    pub(crate) fn end_filling(&mut self, region: Region, is_filled: bool) {
+        self.under_way.remove(&region);
+        let is_too_early = self.too_early.remove(&region);
+        if is_filled && !is_too_early {
+            self.regions.put(region, false);
+        }
     }
 }
 

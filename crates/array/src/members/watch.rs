@@ -101,6 +101,10 @@ impl Watch {
         self.give_grace();
         self.task.set(self.task.get() + 1);
         self.is_ticking.set(false);
+        if deadline_ns == 0 {
+            // Nobody judges any more, so nobody would take that back.
+            self.set_waiting(false);
+        }
         if self.devices().iter().any(|device| device.are_any()) {
             self.start();
         }

@@ -17,6 +17,7 @@ use voltier_ring::Signal;
 
 use crate::canary::{self, Canary};
 use crate::format::superblock::{ArrayRecord, Usage};
+use crate::geometry::numbers::MemberIndex;
 use crate::members::member_set::MemberSet;
 
 /// Begins an update of the record, by a task of its own; false if the array is gone.
@@ -236,14 +237,19 @@ impl Membership {
         }
     }
 
-    /// Members that are lost, and not on record as such.
+    /// Whether the record calls a device a member which gets no changes any more: the member is lost, or
+    /// another device has its place. A start would believe the old device.
     pub(crate) fn has_unrecorded_loss<D>(&self, members: &MemberSet<D>) -> bool {
         if self.record.is_none() {
             return false;
         }
         let record = self.now();
         let is_used = |member| record.is_in_service(member) || record.is_rebuilding(member);
-        record.indexes().any(|member| is_used(member) && !members[member].has_device())
+        let has_left = |member: MemberIndex| {
+            let own = &members[member];
+            !own.has_device() || own.uuid() != record[member].uuid
+        };
+        record.indexes().any(|member| is_used(member) && has_left(member))
     }
 
     /// Flushes every member; one that fails is lost, and on record as lost, or this fails.

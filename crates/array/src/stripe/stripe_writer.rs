@@ -107,8 +107,11 @@ impl<D: BlockDevice> StripeWriter<D> {
         self.write_ready(group, join_writes(ready), durability).await
     }
 
-    /// Into the journal, then in place.
-    async fn write_ready(
+    /// Into the journal, then in place. The caller has entered the region, and holds the stripes.
+    ///
+    /// # Errors
+    /// When nothing can be journalled, or a member that cannot be lost does not take its write.
+    pub(crate) async fn write_ready(
         self: &Rc<Self>,
         group: GroupIndex,
         ready: Vec<MemberWrite>,

@@ -18,6 +18,7 @@ use crate::errors::replace::ReplaceError;
 use crate::stripe::foreground::Foreground;
 use crate::stripe::ground::Ground;
 use crate::stripe::mend::Mender;
+use crate::stripe::stripe_writer::StripeWriter;
 use crate::stripe::stripes::Stripes;
 use crate::tasks::background::{BackgroundTask, Closing, Runner};
 use crate::tasks::pace::Pace;
@@ -57,6 +58,7 @@ impl<D: BlockDevice> Tasks<D> {
     pub(crate) fn new(
         ground: &Ground<D>,
         stripes: &Rc<Stripes<D>>,
+        stripe_writer: &Rc<StripeWriter<D>>,
         foreground: &Rc<Foreground>,
         moving: Option<Rc<Moving>>,
         inheritance: Inheritance<D>,
@@ -65,7 +67,7 @@ impl<D: BlockDevice> Tasks<D> {
         let Inheritance { rebuild_pace, scrub_pace, spares } = inheritance;
         let rebuild = Rebuild::new(ground, stripes, &mender);
         let rebuild = Runner::new(ground, foreground, &closing, rebuild, rebuild_pace);
-        let scrub = Scrub::new(ground, stripes, &mender);
+        let scrub = Scrub::new(ground, stripes, stripe_writer, &mender);
         let scrub = Runner::new(ground, foreground, &closing, scrub, scrub_pace);
         let resync = Resync::new(ground, stripes);
         let beside = Beside { foreground, closing: &closing, rebuild: &rebuild, resync: &resync };

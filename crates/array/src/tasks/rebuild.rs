@@ -91,7 +91,9 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
         if self.changes.replace(changes) != changes {
             cursors.clear();
         }
-        for exposure in (0..=self.geometry.parity_chunks()).rev() {
+        // Also past what the parities can compute: such a region is copied, or fails and is stuck. A region
+        // that no turn took would be lacking when the task is about to end, and keep it for ever.
+        for exposure in (0..=self.geometry.width()).rev() {
             for group in self.geometry.groups() {
                 let cursor = cursors.entry((exposure, group)).or_insert(Region(0));
                 while let Some(region) = self.next_lacking(group, *cursor) {
@@ -148,10 +150,7 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
         let error = job.error();
         for (member, device) in &job.targets {
             self.members[*member].with_missing(device, |missing| {
-                missing.under_way.remove(&job.region);
-                if error.is_none() {
-                    missing.regions.put(job.region, false);
-                }
+                missing.end_filling(job.region, error.is_none());
             });
         }
         if error.is_none() {

@@ -202,6 +202,24 @@ impl<D: BlockDevice> Replacements<D> {
         self.put_in_place(member, device, returning, returning.unwrap_or(uuid)).await
     }
 
+    /// The same of a spare, which fills the place of a lost member and does not become a copy beside one.
+    ///
+    /// # Errors
+    /// As those of [`replace`](Self::replace); `Busy` when the member is back.
+    async fn replace_lost(
+        &self,
+        member: MemberIndex,
+        device: Rc<D>,
+        uuid: [u8; 16],
+    ) -> Result<Replacement, ArrayError> {
+        let returning = self.look_for_return(member, &device).await?;
+        // The member may have come back, and be whole, while the label was read.
+        if self.members[member].has_device() {
+            return Err(ReplaceError::Busy { member: member.0 }.into());
+        }
+        self.put_in_place(member, device, returning, returning.unwrap_or(uuid)).await
+    }
+
     /// Puts a lost member back that is whole but for what changed since. `false` of any other device, which
     /// is not written to.
     ///
@@ -278,10 +296,12 @@ impl<D: BlockDevice> Replacements<D> {
         })
     }
 
-    /// A device that came lacks all regions so far: from now on only those that it does.
+    /// A device that came lacks all regions so far: from now on only those that it does. Regions that a
+    /// rebuild filled meanwhile may lack writes that began before the device came.
     fn narrow(&self, member: MemberIndex, device: &Rc<D>, is_back: bool) {
-        let Some(lacking) = self.bitmap.lacking(is_back) else { return };
-        self.members[member].with_missing(device, |missing| missing.regions = lacking);
+        let all = || Bits::all(self.bitmap.regions().count());
+        let lacking = self.bitmap.lacking(is_back).unwrap_or_else(all);
+        self.members[member].with_missing(device, |missing| missing.begin_anew(lacking));
     }
 
     /// Puts spares in the places of members that are lost, by a task of its own.
@@ -303,7 +323,7 @@ impl<D: BlockDevice> Replacements<D> {
             let spare = self.spares.borrow_mut().pop_front();
             let Some(Spare { device, uuid }) = spare else { return };
             self.place_of_spare.set(Some(member));
-            let placed = self.replace(member, device.clone(), uuid).await;
+            let placed = self.replace_lost(member, device.clone(), uuid).await;
             self.place_of_spare.set(None);
             let Err(error) = placed else { continue };
             if is_about_device(&error) {

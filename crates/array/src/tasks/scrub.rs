@@ -21,7 +21,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Nanos, SECTOR_BYTES, SectorRange,
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Nanos, Payload, SECTOR_BYTES,
+    SectorRange,
 };
 use voltier_parity::{Stores, Verdict};
 
@@ -32,6 +33,8 @@ use crate::geometry::numbers::{GroupIndex, MemberIndex, Region, StripeNumber, ea
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
 use crate::stripe::mend::Mender;
+use crate::stripe::runs::MemberWrite;
+use crate::stripe::stripe_writer::StripeWriter;
 use crate::stripe::stripes::{Access, Stripes};
 use crate::tasks::background::{RegionJob, Run, Runner, Work};
 use crate::tasks::pace::Progress;
@@ -143,6 +146,7 @@ pub(crate) struct Scrub<D> {
     members: Rc<MemberSet<D>>,
     bitmap: Rc<Bitmap<D>>,
     stripes: Rc<Stripes<D>>,
+    stripe_writer: Rc<StripeWriter<D>>,
     mender: Rc<Mender<D>>,
     repair: Cell<ScrubRepair>,
     cursor: Cell<Cursor>,
@@ -256,6 +260,7 @@ impl<D: BlockDevice> Scrub<D> {
     pub(crate) fn new(
         ground: &Ground<D>,
         stripes: &Rc<Stripes<D>>,
+        stripe_writer: &Rc<StripeWriter<D>>,
         mender: &Rc<Mender<D>>,
     ) -> Self {
         let Ground { geometry, block_bytes, members, bitmap, .. } = ground.clone();
@@ -265,6 +270,7 @@ impl<D: BlockDevice> Scrub<D> {
             members,
             bitmap,
             stripes: stripes.clone(),
+            stripe_writer: stripe_writer.clone(),
             mender: mender.clone(),
             repair: Cell::default(),
             cursor: Cell::new(Cursor::START),
@@ -378,7 +384,7 @@ impl<D: BlockDevice> Scrub<D> {
             let sources: Vec<&[u8]> = decoder.sources().iter().map(|slot| pieces[*slot]).collect();
             let mut right = Buf::new(mismatch.place.len());
             decoder.decode(&sources, &mut [&mut right[..]]);
-            self.rewrite(mismatch, slot, right.freeze()).await?;
+            self.rewrite(mismatch, vec![(slot, right.freeze())]).await?;
         }
         let member = self.geometry.member_of(mismatch.stripe, slot);
         self.note(mismatch, Some(member), is_repaired);
@@ -405,11 +411,8 @@ impl<D: BlockDevice> Scrub<D> {
         let mut slices: Vec<&mut [u8]> = right.iter_mut().map(|buf| &mut buf[..]).collect();
         self.stripes.code().encode(data, &mut slices, Stores::Cached);
         let wrong = right.into_iter().enumerate().filter(|(index, buf)| parity[*index] != &buf[..]);
-        let wrong: Vec<(usize, Buf)> = wrong.collect();
-        for (index, buf) in wrong {
-            self.rewrite(mismatch, data.len() + index, buf.freeze()).await?;
-        }
-        Ok(())
+        let wrong = wrong.map(|(index, buf)| (data.len() + index, buf.freeze()));
+        self.rewrite(mismatch, wrong.collect()).await
     }
 
     fn place_on_member(&self, mismatch: &Mismatch<'_>) -> SectorRange {
@@ -418,10 +421,18 @@ impl<D: BlockDevice> Scrub<D> {
         SectorRange::new(at, mismatch.place.len() as u64 / SECTOR_BYTES)
     }
 
-    async fn rewrite(&self, mismatch: &Mismatch<'_>, slot: usize, right: Bytes) -> IoResult<()> {
-        let member = self.geometry.member_of(mismatch.stripe, slot);
-        let at: Lba = self.place_on_member(mismatch).start;
-        self.members.clone().write(member, at, right.into(), Durability::Cached).await
+    /// Rewrites a block in these slots, as a transaction like that of any write. The rings may still have a
+    /// record of the block as it was: a replay redoes that record, and after it the one of the repair.
+    async fn rewrite(&self, mismatch: &Mismatch<'_>, right: Vec<(usize, Bytes)>) -> IoResult<()> {
+        let stripe = mismatch.stripe;
+        let _entered = self.bitmap.enter_to_repair(stripe).await?;
+        let at = self.place_on_member(mismatch).start;
+        let write = |(slot, data)| {
+            let member = self.geometry.member_of(stripe, slot);
+            MemberWrite { member, at, data: Payload::One(data) }
+        };
+        let (group, ready) = (self.geometry.group_of(stripe), right.into_iter().map(write));
+        self.stripe_writer.write_ready(group, ready.collect(), Durability::Cached).await
     }
 
     fn note(&self, mismatch: &Mismatch<'_>, member: Option<MemberIndex>, is_repaired: bool) {

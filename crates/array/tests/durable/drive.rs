@@ -183,6 +183,8 @@ pub(crate) struct Drive {
     is_hung: Rc<Cell<bool>>,
     /// Requests that are never answered, while it answers others: from the next write on.
     pub(crate) lost_requests: Rc<Cell<u32>>,
+    /// Writes land when that is no longer set; the drive does all else meanwhile.
+    holds_writes: Rc<Cell<bool>>,
     answers: Rc<Signal>,
     /// Requests that it has.
     requests: Rc<Cell<usize>>,
@@ -209,6 +211,7 @@ impl Drive {
             reads: Rc::default(),
             is_hung: Rc::default(),
             lost_requests: Rc::default(),
+            holds_writes: Rc::default(),
             answers: Rc::default(),
             requests: Rc::default(),
             unreadable: Rc::default(),
@@ -218,6 +221,12 @@ impl Drive {
     /// From now on it answers nothing, or everything that it was asked for.
     pub(crate) fn set_hung(&self, is_hung: bool) {
         self.is_hung.set(is_hung);
+        self.answers.notify();
+    }
+
+    /// From now on its writes wait, or go on.
+    pub(crate) fn set_holds_writes(&self, holds_writes: bool) {
+        self.holds_writes.set(holds_writes);
         self.answers.notify();
     }
 
@@ -263,6 +272,7 @@ impl Drive {
             pending::<()>().await;
         }
         self.late().await?;
+        self.answers.until(|| !self.holds_writes.get()).await;
         let end = at.0 + sectors;
         self.unreadable.borrow_mut().retain(|sector| !(at.0..end).contains(sector));
         self.medium.borrow_mut().complete(number, durability);

@@ -176,6 +176,27 @@ fn two_of_two_parities_may_hang_and_a_third_one_is_waited_for() {
 }
 
 #[test]
+fn without_a_deadline_nobody_is_said_to_wait() {
+    with_drives(3, |world| async move {
+        let array = written(&world, Level::Raid5, 3, Consistency::Bitmap).await;
+        world.drives[..2].iter().for_each(|drive| drive.set_hung(true));
+        let asked = writes(&world, &array, 2);
+        seconds(&world, 2 * OUT_S).await;
+        assert!(asked.end().is_none() && array.status().expect("it has one").is_waiting);
+        set_deadline(&array, 0);
+        assert!(!array.status().expect("it has one").is_waiting, "nobody judges that any more");
+        world.drives[..2].iter().for_each(|drive| drive.set_hung(false));
+        seconds(&world, OUT_S).await;
+        assert_eq!(asked.end(), Some(Ok(())));
+        // The judge that comes back finds nothing.
+        set_deadline(&array, DEADLINE_S);
+        holds(&array, 2).await;
+        seconds(&world, OUT_S).await;
+        assert!(!array.status().expect("it has one").is_waiting);
+    });
+}
+
+#[test]
 fn a_common_cause_ejects_nobody_and_its_end_gives_a_whole_deadline_more() {
     for (level, members) in REDUNDANT {
         with_drives(members, move |world| async move {

@@ -7,6 +7,7 @@ mod grow;
 mod hung;
 mod journal_device;
 mod kill;
+mod losses;
 mod rebuild;
 mod reshape;
 mod service;

@@ -1,0 +1,310 @@
+//! Members that are lost, come back or make place for others at awkward moments.
+
+use voltier_array::{
+    Array, AssembleOptions, BackgroundTask, Consistency, Level, MemberIndex, MemberState, Pace,
+    Priority, Replacement, ScrubRepair, StripeNumber,
+};
+use voltier_block::{BlockDevice, Bytes, Durability, Lba, MIB, Prng, SECTOR_BYTES};
+
+use crate::crash::{Facts, at_every_step};
+use crate::drive::{Drive, Medium};
+use crate::world::{
+    World, blocks, made, on_media, options, read, with_drives, with_some_over, write,
+};
+
+const SECOND_NS: u64 = 1_000_000_000;
+const DEGRADED: AssembleOptions = AssembleOptions { force: false, degraded: true };
+const IDLE: Pace = Pace { priority: Priority::Idle, floor_bytes_per_second: 1 };
+const NEW: [u8; 16] = [77; 16];
+/// Batches of two blocks that fill a ring of the drives here, of 254 blocks.
+const BATCHES_OF_A_RING: u64 = 127;
+
+async fn write_some(array: &Array<Drive>, count: u64) {
+    for number in 0..count {
+        write(array, number % 16, 1).await.expect("write");
+    }
+}
+
+async fn give_back(world: &World, array: &Array<Drive>) {
+    let back = array.replace(1, world.drives[1].clone(), NEW).await;
+    assert_eq!(back, Ok(Replacement::Return));
+    array.ended(BackgroundTask::Rebuild).await;
+    assert!(array.is_online(1));
+}
+
+/// Behind the back of the array, which learns nothing by it.
+async fn flush(drives: &[Drive]) {
+    for drive in drives {
+        drive.flush().await.expect("flush");
+    }
+}
+
+/// A mirror, the second member of which returns: its ring begins anew over batches of the time before. A
+/// record of three blocks does not fit behind the 126th batch and goes to block 0. A batch with the number of
+/// that record lies behind the 126th still.
+fn with_a_ring_begun_anew(returns_before: u64, is_restarted: bool) -> Vec<Medium> {
+    on_media(vec![Medium::default(); 2], move |world| async move {
+        let mut array = world.create(&options(Level::Raid1, 2, Consistency::Journal)).await;
+        for _ in 0..returns_before {
+            write_some(&array, 1).await;
+            array.fail(1).expect("one may go");
+            give_back(&world, &array).await;
+        }
+        write_some(&array, BATCHES_OF_A_RING + 10).await;
+        array.fail(1).expect("one may go");
+        if is_restarted {
+            array.stop().await.expect("stop");
+            drop(array);
+            (array, _) = world.assemble(&[0], DEGRADED).await.expect("one is enough");
+        }
+        give_back(&world, &array).await;
+        write_some(&array, BATCHES_OF_A_RING - 1).await;
+        let data = Bytes::copy_of(&[9; 8192]);
+        array.write(Lba(800), data.into(), Durability::Durable).await.expect("write");
+        world.media()
+    })
+}
+
+#[test]
+fn a_replay_takes_no_batch_for_one_of_a_ring_that_began_anew() {
+    // The life of a drive that was away may be above those of all others.
+    for (returns_before, is_restarted) in [(0, false), (2, true)] {
+        let media = with_a_ring_begun_anew(returns_before, is_restarted);
+        for luck in 0..8 {
+            let mut dice = Prng::new(luck);
+            let left = media.iter().map(|medium| medium.after_power_cut(&mut dice)).collect();
+            on_media(left, move |world| async move {
+                let (array, _) = world.assemble(&[0, 1], DEGRADED).await.expect("all");
+                let when = format!("after {returns_before} returns, luck {luck}");
+                assert_eq!(read(&array, 100).await, Ok(9), "{when}");
+                assert!(array.is_online(0) && array.is_online(1), "{when}");
+            });
+        }
+    }
+}
+
+/// The facts of an array that has ones in these blocks, and nothing in others.
+fn facts_of(written: &[u64], fresh: &[u64]) -> Facts {
+    let facts = Facts::default();
+    facts.is_made.set(true);
+    for (blocks, byte) in [(written, 1), (fresh, 0)] {
+        for block in blocks {
+            facts.model.borrow_mut().acknowledge(*block, byte);
+        }
+    }
+    facts
+}
+
+/// Some blocks of the second region, in several chunks.
+fn fresh_blocks(level: Level, members: usize) -> Vec<u64> {
+    let first = blocks(level, members)[2];
+    (0..6).map(|chunk| first + 16 * chunk).collect()
+}
+
+#[test]
+fn a_cut_while_a_copy_takes_its_place_leaves_no_junk_in_fresh_regions() {
+    for (level, members) in [(Level::Raid0, 2), (Level::Raid1, 2), (Level::Raid5, 3)] {
+        let media = on_media(vec![Medium::default(); members + 1], move |world| async move {
+            let array = made(&world, level, members, Consistency::Bitmap).await;
+            array.stop().await.expect("stop");
+            world.media()
+        });
+        let (first, fresh) = (blocks(level, members)[0], fresh_blocks(level, members));
+        let last = fresh[5];
+        at_every_step(
+            "the end of a copy",
+            &media,
+            || facts_of(&[], &fresh),
+            move |world, facts| async move {
+                let order: Vec<usize> = (0..members).collect();
+                let (array, _) = world.assemble(&order, DEGRADED).await.expect("all");
+                let replaced = array.replace(0, world.drives[members].clone(), NEW).await;
+                assert_eq!(replaced, Ok(Replacement::Copy));
+                // The first region is being made zero, and the second one waits, while the copy ends.
+                world.drives[1].set_hung(true);
+                let writes = [(first, 10), (last, 11)].map(|(block, byte)| {
+                    let (array, facts) = (array.clone(), facts.clone());
+                    world.handle.spawn(async move { facts.write(&array, block, byte).await })
+                });
+                world.handle.sleep(SECOND_NS / 100).await;
+                world.drives[1].set_hung(false);
+                for write in writes {
+                    write.await;
+                }
+                array.ended(BackgroundTask::Rebuild).await;
+                assert_eq!(array.status().expect("it has one").members[0].uuid, NEW);
+            },
+        );
+    }
+}
+
+#[test]
+fn a_cut_while_a_copied_member_dies_leaves_no_junk_in_fresh_regions() {
+    for (level, members, consistency) in
+        [(Level::Raid1, 2, Consistency::Bitmap), (Level::Raid5, 3, Consistency::Journal)]
+    {
+        let first = blocks(level, members)[0];
+        let media = on_media(vec![Medium::default(); members + 1], move |world| async move {
+            let array = made(&world, level, members, consistency).await;
+            write(&array, first, 1).await.expect("write");
+            array.stop().await.expect("stop");
+            world.media()
+        });
+        let fresh = fresh_blocks(level, members);
+        let last = fresh[5];
+        at_every_step(
+            "the end of a copied member",
+            &media,
+            || facts_of(&[first], &fresh),
+            move |world, facts| async move {
+                let order: Vec<usize> = (0..members).collect();
+                let (array, _) = world.assemble(&order, DEGRADED).await.expect("all");
+                array.set_pace(BackgroundTask::Rebuild, IDLE);
+                let replaced = array.replace(0, world.drives[members].clone(), NEW).await;
+                assert_eq!(replaced, Ok(Replacement::Copy));
+                // The old device fails to make the second region zero.
+                world.drives[0].is_gone.set(true);
+                facts.write(&array, last, 10).await;
+            },
+        );
+    }
+}
+
+/// A rebuild that spins lets no time pass, and virtual time says so.
+#[test]
+fn a_rebuild_ends_when_more_members_are_lost_than_can_be_computed() {
+    let media = with_some_over(Level::Raid5, 3, 1, Consistency::Bitmap);
+    on_media(media, |world| async move {
+        let (array, _) = world.assemble(&[0, 1, 2], DEGRADED).await.expect("all");
+        array.fail(1).expect("one may go");
+        array.set_pace(BackgroundTask::Rebuild, IDLE);
+        array.replace(1, world.drives[3].clone(), NEW).await.expect("taken");
+        world.drives[2].is_gone.set(true);
+        for block in blocks(Level::Raid5, 3) {
+            _ = read(&array, block).await;
+        }
+        assert!(!array.is_online(2));
+        array.set_pace(BackgroundTask::Rebuild, Pace { priority: Priority::High, ..IDLE });
+        world.handle.sleep(60 * SECOND_NS).await;
+        let status = array.rebuild_status();
+        assert!(!status.progress.is_running && status.stuck_regions > 0, "{status:?}");
+    });
+}
+
+#[test]
+fn a_loss_that_only_a_read_met_is_recorded_and_a_spare_takes_the_place() {
+    with_drives(5, |world| async move {
+        let (array, blocks) =
+            (made(&world, Level::Raid5, 3, Consistency::Bitmap).await, blocks(Level::Raid5, 3));
+        for block in blocks {
+            write(&array, block, 1).await.expect("write");
+        }
+        array.add_spare(world.drives[3].clone(), NEW).expect("it suits");
+        array.add_spare(world.drives[4].clone(), [78; 16]).expect("it suits");
+        array.set_pace(BackgroundTask::Rebuild, IDLE);
+        world.drives[2].is_gone.set(true);
+        for block in blocks {
+            assert_eq!(read(&array, block).await, Ok(1));
+        }
+        world.handle.sleep(SECOND_NS).await;
+        let status = array.status().expect("it has one");
+        assert_eq!((status.members[2].state, status.spares), (MemberState::Rebuilding, 1));
+        // The device that is filled dies, and nobody asks for anything.
+        world.drives[3].is_gone.set(true);
+        array.set_pace(BackgroundTask::Rebuild, Pace { priority: Priority::High, ..IDLE });
+        world.handle.sleep(60 * SECOND_NS).await;
+        let status = array.status().expect("it has one");
+        assert_eq!((status.members[2].uuid, status.spares), ([78; 16], 0));
+        assert!(array.is_online(2));
+        array.stop().await.expect("stop");
+    });
+}
+
+#[test]
+fn a_spare_on_its_way_waits_on_when_the_lost_member_is_back_and_whole() {
+    with_drives(5, |world| async move {
+        let array = made(&world, Level::Raid5, 4, Consistency::Bitmap).await;
+        for block in blocks(Level::Raid5, 4) {
+            write(&array, block, 1).await.expect("write");
+        }
+        array.add_spare(world.drives[4].clone(), NEW).expect("it suits");
+        world.drives[4].set_hung(true);
+        array.fail(2).expect("one may go");
+        // The spare is on its way, and its label is not read yet.
+        world.handle.sleep(SECOND_NS).await;
+        assert_eq!(array.status().expect("it has one").spares, 0);
+        assert_eq!(array.take_back(2, world.drives[2].clone()).await, Ok(true));
+        array.ended(BackgroundTask::Rebuild).await;
+        assert!(array.is_online(2));
+        world.drives[4].set_hung(false);
+        world.handle.sleep(SECOND_NS).await;
+        array.ended(BackgroundTask::Rebuild).await;
+        let status = array.status().expect("it has one");
+        assert_eq!((status.spares, status.members[2].uuid), (1, [3; 16]));
+        assert!(!status.members[2].is_being_copied);
+        array.stop().await.expect("stop");
+    });
+}
+
+#[test]
+fn a_replay_does_not_bring_back_what_a_scrub_repaired() {
+    // So wide that a write changes the old parity by what the data change.
+    let media = on_media(vec![Medium::default(); 10], |world| async move {
+        let array = made(&world, Level::Raid6, 10, Consistency::Journal).await;
+        write(&array, 0, 1).await.expect("write");
+        flush(&world.drives).await;
+        let geometry = array.geometry();
+        let MemberIndex(first_parity) = geometry.member_of(StripeNumber(0), geometry.data_chunks());
+        // Labels and journal have one MiB each.
+        let at = 2 * MIB + geometry.member_lba(StripeNumber(0), 0).0 * SECTOR_BYTES;
+        world.drives[first_parity].medium.borrow_mut().overwrite(at, &[0x55; 100]);
+        write(&array, 0, 2).await.expect("write");
+        array.scrub(ScrubRepair::Located).expect("none is running");
+        array.ended(BackgroundTask::Scrub).await;
+        let found = array.scrub_status();
+        assert_eq!(found.blocks_by_member[first_parity], 1, "the record has what went bad");
+        assert_eq!((found.mismatched_blocks, found.repaired_blocks), (1, 1));
+        flush(&world.drives).await;
+        world.media()
+    });
+    for luck in 0..4 {
+        let mut dice = Prng::new(luck);
+        let left = media.iter().map(|medium| medium.after_power_cut(&mut dice)).collect();
+        on_media(left, |world| async move {
+            let order: Vec<usize> = (0..10).collect();
+            let (array, report) = world.assemble(&order, DEGRADED).await.expect("all");
+            assert!(report.journal.transactions > 0, "{report:?}");
+            array.scrub(ScrubRepair::Nothing).expect("none is running");
+            array.ended(BackgroundTask::Scrub).await;
+            let found = array.scrub_status();
+            assert_eq!((found.mismatched_blocks, found.skipped_bytes), (0, 0));
+            assert_eq!(read(&array, 0).await, Ok(2));
+        });
+    }
+}
+
+#[test]
+fn a_rebuild_begun_while_a_copy_waits_for_old_writes_copies_them_too() {
+    let media = with_some_over(Level::Raid0, 2, 1, Consistency::Bitmap);
+    on_media(media, |world| async move {
+        let (array, _) = world.assemble(&[0, 1], DEGRADED).await.expect("all");
+        array.set_pace(BackgroundTask::Rebuild, IDLE);
+        // Without parity a write holds no lock. The write is under way when the copy comes.
+        world.drives[0].set_holds_writes(true);
+        let own = array.clone();
+        let held = world.handle.spawn(async move { write(&own, 0, 2).await });
+        world.handle.sleep(SECOND_NS / 1000).await;
+        let (own, new) = (array.clone(), world.drives[2].clone());
+        let replaced = world.handle.spawn(async move { own.replace(0, new, NEW).await });
+        world.handle.sleep(SECOND_NS / 1000).await;
+        array.rebuild().expect("a copy waits");
+        // The first rows of the region are copied, and others are not.
+        world.handle.sleep(SECOND_NS / 10).await;
+        world.drives[0].set_holds_writes(false);
+        assert_eq!((held.await, replaced.await), (Ok(()), Ok(Replacement::Copy)));
+        array.set_pace(BackgroundTask::Rebuild, Pace { priority: Priority::High, ..IDLE });
+        array.ended(BackgroundTask::Rebuild).await;
+        assert_eq!(array.status().expect("it has one").members[0].uuid, NEW);
+        assert_eq!(read(&array, 0).await, Ok(2));
+    });
+}
