@@ -143,9 +143,10 @@ impl Limits {
 ///   lines. An array with parity orders writes of the same stripes by locks on its stripes. A torn line
 ///   or a torn parity would outlive the race.
 /// - Dropping a future does not cancel the I/O: buffers stay owned until the completion.
-/// - The export refuses ranges beyond the device, in the words of its protocol, and makes whole blocks of parts
-///   of blocks. The volume refuses what [`Limits::accepts`] does not, for callers without a protocol. Layers between may assert; the drive checks
-///   once more ([`Limits::checked`]), because a wrong address there destroys data of others.
+/// - The export refuses ranges beyond the device, in the words of its protocol, and makes whole blocks of
+///   parts of blocks. The volume refuses what [`Limits::accepts`] does not, for callers without a protocol.
+///   Layers between may assert. The drive checks once more ([`Limits::checked`]), because a wrong address
+///   there destroys data of others.
 ///
 /// Devices belong to one core and their futures are not `Send`.
 #[allow(async_fn_in_trait)]

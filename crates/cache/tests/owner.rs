@@ -1,5 +1,5 @@
-//! Goal: whoever has lost the registry learns from the superblock which volume a cache belongs to, and
-//! SSDs whose superblock does not say so work as before. Method: caches are opened with and without an
+//! Goal: the superblock tells a user without a registry to which volume a cache belongs. SSDs whose
+//! superblock does not say so work as before. Method: caches are opened with and without an
 //! owner, killed and stopped, and looked at; the part is blanked as programs before it left it.
 
 use voltier_block::{BlockDevice, Buf, Durability, Lba, MIB};
@@ -63,7 +63,7 @@ fn owner() -> Owner {
     Owner {
         volume_uuid: [3; 16],
         volume: "fast".into(),
-        origin_mark: "serial:disk-1;start=2048".into(),
+        origin_identity: "serial:disk-1;start=2048".into(),
         origin_path: "/dev/vdb1".into(),
         mode: Some(Mode::WriteBack),
         ordered: false,

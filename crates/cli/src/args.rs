@@ -241,8 +241,9 @@ pub(crate) struct Unexport {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Nothing is formatted. An origin is found by the mark that the SSD has for it; give it as well \
-    if it is\nanother drive now. Members of arrays are looked for on all block devices; files must be given."
+    after_help = "Nothing is formatted. An origin is found by the mark that the SSD has for it.\n\
+    Give it as well if it is another drive now. Members of arrays are looked for on all block devices;\n\
+    files must be given."
 )]
 pub(crate) struct Import {
     /// SSDs with caches, members of arrays, origins, in any order
@@ -251,7 +252,7 @@ pub(crate) struct Import {
     /// Another name than the drives have: of the volume, or of the array if there is no volume
     #[arg(long, value_name = "NEW")]
     pub(crate) name: Option<String>,
-    /// What the origin holds now counts, though it is not what the SSD knows: dirty lines come over it
+    /// The content of the origin counts, though the SSD knows another one: dirty lines come over it
     #[arg(long)]
     pub(crate) changed_origin: bool,
     /// Say what would be imported, and change nothing

@@ -1,5 +1,5 @@
-//! Exports for others than the user of the daemon, through the real binary: mode, owner and group of sockets and
-//! FUSE files.
+//! Exports for others than the user of the daemon, through the real binary: mode, owner and group of sockets
+//! and FUSE files.
 
 mod support;
 
@@ -114,7 +114,7 @@ fn a_user_of_the_group_reads_and_writes_and_another_one_does_not() {
     let (socket, address) = shared(&instance);
     instance.run(&["export", "v", "--nbd", &address, "--owner=64054", "--group=64055"]).ok();
     assert_eq!(facts(&socket), (0o660, 64054, 64055));
-    // Whoever may write to the file may connect.
+    // A user who may write to the file may connect.
     let may = |user: u32, group: u32| {
         let mut test = Command::new("test");
         test.args(["-w".as_ref(), socket.as_os_str()]).uid(user).gid(group);

@@ -22,8 +22,8 @@ fn at(block: u64) -> u64 {
     block * MIB / 2
 }
 
-/// A write-back volume `v`; its first half is clean and has `byte`, its other half is dirty and has `byte + 1`.
-/// Its SSD and its HDD.
+/// The SSD and the HDD of a write-back volume `v`. The first half is clean and has `byte`, the other half is
+/// dirty and has `byte + 1`.
 fn volume(instance: &Instance, byte: u8) -> [String; 2] {
     let (ssd, hdd) = (instance.drive("ssd", 32 * MIB), instance.drive("hdd", 64 * MIB));
     instance.run(&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", "-r", "fifo", "v"]).ok();

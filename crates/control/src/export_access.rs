@@ -1,4 +1,4 @@
-//! Who may open the socket or the file of an export.
+//! The access of users to the socket or the file of an export.
 
 use std::fmt;
 use std::str::FromStr;

@@ -24,7 +24,7 @@ fn owner_of(record: &VolumeRecord) -> Owner {
     Owner {
         volume_uuid: record.uuid.0,
         volume: record.name.to_string(),
-        origin_mark: mark.map(ToString::to_string).unwrap_or_default(),
+        origin_identity: mark.map(ToString::to_string).unwrap_or_default(),
         origin_path: record.origin.to_string(),
         ..Owner::default()
     }

@@ -1,4 +1,4 @@
-//! What an import is asked for, and what it brought back.
+//! The order of an import, and the report of its results.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +33,7 @@ pub struct ImportReport {
     pub arrays: Vec<ImportedArray>,
     /// Volumes, in the order in which their SSDs were found.
     pub volumes: Vec<ImportedVolume>,
-    /// What the drives do not know, and what else is to be known: a line each.
+    /// Facts that the drives do not know, and others that the user needs: a line each.
     pub notes: Vec<String>,
 }
 

@@ -312,7 +312,7 @@ pub enum Request {
         /// Other hosts may reach it, without a password.
         #[serde(default)]
         insecure: bool,
-        /// Who may open the socket or file; without it the user of the daemon alone.
+        /// The users who may open the socket or file; without it the user of the daemon alone.
         #[serde(default)]
         access: Option<ExportAccess>,
     },
@@ -389,7 +389,7 @@ pub enum Response {
     },
     /// Volumes and arrays that were imported, or would be.
     Imported {
-        /// What they are.
+        /// The results.
         report: Box<ImportReport>,
     },
     /// Work that goes on, or has ended.

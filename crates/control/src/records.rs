@@ -144,7 +144,7 @@ pub struct VolumeRecord {
     pub cache: Option<CacheRecord>,
     /// Exports that are to be open.
     pub exports: Vec<ExportSpec>,
-    /// Who may open their sockets and files, by path, where that is not the user of the daemon alone.
+    /// The users who may open their sockets and files, by path, where not the user of the daemon alone may.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub export_access: BTreeMap<PathBuf, ExportAccess>,
     /// The state to bring the volume to at start.
@@ -259,7 +259,7 @@ impl RegisteredArray {
 }
 
 impl VolumeRecord {
-    /// Who may open the socket or file of an export, if that is not the user of the daemon alone.
+    /// The users who may open the socket or file of an export, if that is not the user of the daemon alone.
     pub fn access_of(&self, export: &ExportSpec) -> Option<&ExportAccess> {
         self.export_access.get(export.path()?)
     }

@@ -134,7 +134,7 @@ pub struct ExportStatus {
     /// Why it is not open; empty when it is.
     #[serde(default)]
     pub error: String,
-    /// Who may open its socket or file, if that is not the user of the daemon alone.
+    /// The users who may open its socket or file, if that is not the user of the daemon alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<ExportAccess>,
 }

@@ -46,8 +46,8 @@ fn number(
     match find(word) {
         Ok(Some(number)) => Ok(number),
         Ok(None) => Err(ControlError::usage(format!(
-            "there is no {kind} `{word}` on this machine; make it, or export for one that `getent {database}` \
-             lists"
+            "there is no {kind} `{word}` on this machine; make it, or export for one that \
+             `getent {database}` lists"
         ))),
         Err(errno) => Err(ControlError::failed(format!(
             "looking the {kind} `{word}` up: {}; give its number instead",
@@ -65,8 +65,8 @@ fn check_way(path: &Path, owner: Option<u32>) -> ControlResult<()> {
         if !lets_others && owner != Some(facts.uid()) && owner != Some(0) {
             let (folder, user) = (folder.display(), facts.uid());
             return Err(ControlError::failed(format!(
-                "{folder} lets only root and user {user} through, so nobody else could open the export; choose \
-                 a path elsewhere, for example in /run/voltier"
+                "{folder} lets only root and user {user} through, so nobody else could open the export; \
+                 choose a path elsewhere, for example in /run/voltier"
             )));
         }
     }

@@ -6,14 +6,12 @@ use std::task::Poll;
 
 use voltier_array::{Array, MemberLayout, read_spare_label, write_spare_label};
 use voltier_block::{BlockDevice, Buf, Durability, Nanos};
-use voltier_control::engine::{CacheLabel, JournalDeviceLabel, MemberLabel, SpareLabel};
+use voltier_control::engine::{JournalDeviceLabel, MemberLabel, SpareLabel};
 use voltier_control::{ControlError, ControlResult, DeviceSpec, Identity, ModelBacking};
 use voltier_drive::OpenError;
 use voltier_drive::model::Profile;
 use voltier_ring::Handle;
-use voltier_volume::{Cache, Drive, DriveError, DriveSpec, Leaf};
-
-use crate::table;
+use voltier_volume::{DriveError, DriveSpec, Leaf};
 
 /// A device of an array.
 #[derive(Clone)]
@@ -119,18 +117,6 @@ pub(super) async fn label_of(
     let found = answered(&handle, &device, Array::examine(&leaf)).await?;
     let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
     Ok(found.map(MemberLabel::from))
-}
-
-/// The facts in the superblock of the cache on a device, if there is one.
-pub(super) async fn cache_label_of(
-    handle: Handle,
-    device: DeviceSpec,
-) -> ControlResult<Option<CacheLabel>> {
-    let (ssd, _fails) = table::open_ssd(&handle, &device).await?;
-    let found = answered(&handle, &device, Cache::<Drive, Drive>::probe(&ssd)).await?;
-    let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
-    let size_bytes = ssd.limits().bytes();
-    Ok(found.map(|label| CacheLabel::of(label, size_bytes)))
 }
 
 /// The label of a device, if it has a journal.

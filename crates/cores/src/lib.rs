@@ -12,6 +12,7 @@ mod access;
 mod array_news;
 mod array_status;
 mod assemble;
+mod cache_label;
 mod call;
 mod drives;
 mod exports;
@@ -234,7 +235,7 @@ impl Engine for CoreEngine {
 
     fn cache_label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
         let (core, device) = (self.core_of(Some(device)).unwrap_or(0), device.clone());
-        call(&self.cores[core].remote(), move |handle| drives::cache_label_of(handle, device))
+        call(&self.cores[core].remote(), move |handle| cache_label::cache_label_of(handle, device))
     }
 
     fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {

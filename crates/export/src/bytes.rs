@@ -1,4 +1,5 @@
-//! A device seen byte by byte: what `dd bs=1` and `cp` ask of a file, and NBD clients that know no block size.
+//! A device seen byte by byte: `dd bs=1` and `cp` ask a file for that, and so do NBD clients that know no
+//! block size.
 
 use std::rc::Rc;
 

@@ -248,8 +248,8 @@ impl<D: BlockDevice> Bitmap<D> {
         self.enter_as(stripe, Some((self.matched.clone(), group_region))).await
     }
 
-    /// The same for a repair, which makes the stripe what the scrub of its region holds it to be: the region
-    /// counts as unchanged by that. The scrub has locked the stripe; nothing here waits for a lock.
+    /// The same for a repair. A repair makes the stripe what the scrub of its region holds the stripe to be,
+    /// so the region counts as unchanged. The scrub has locked the stripe; nothing here waits for a lock.
     ///
     /// # Errors
     /// When the state of the region cannot be stored.

@@ -312,7 +312,7 @@ impl<D: BlockDevice> Journal<D> {
 
     /// Makes an empty ring on a device that may have had one of this array. Batches of that one are there
     /// still, and the numbers of batches begin anew. So the life is above the life on the device, and above
-    /// all lives of the other rings: a device that was away may have outlived these.
+    /// all lives of the other rings. A device that was away may have outlived these.
     async fn begin_ring_anew(
         &self,
         journal: &Ledger,

@@ -422,7 +422,7 @@ impl<D: BlockDevice> Scrub<D> {
     }
 
     /// Rewrites a block in these slots, as a transaction like that of any write. The rings may still have a
-    /// record of the block as it was: a replay redoes that record, and after it the one of the repair.
+    /// record of the block as it was. A replay redoes that record, and after it the one of the repair.
     async fn rewrite(&self, mismatch: &Mismatch<'_>, right: Vec<(usize, Bytes)>) -> IoResult<()> {
         let stripe = mismatch.stripe;
         let _entered = self.bitmap.enter_to_repair(stripe).await?;

@@ -12,7 +12,7 @@ const UUID_AT: Range<usize> = 512..528;
 const MODE_AT: Range<usize> = 528..532;
 const ORDERED_AT: usize = 532;
 const VOLUME_AT: Range<usize> = 544..608;
-const ORIGIN_MARK_AT: Range<usize> = 608..1024;
+const ORIGIN_IDENTITY_AT: Range<usize> = 608..1024;
 const ORIGIN_PATH_AT: Range<usize> = 1024..2048;
 
 /// Modes by their numbers on the SSD, from 1 on: 0 says that none is recorded.
@@ -26,8 +26,8 @@ pub struct Owner {
     pub volume_uuid: [u8; 16],
     /// Name of the volume.
     pub volume: String,
-    /// The mark that the origin is known by.
-    pub origin_mark: String,
+    /// The identity that the origin is known by.
+    pub origin_identity: String,
     /// Where the origin was last.
     pub origin_path: String,
     /// The mode of the cache, when it was last recorded.
@@ -38,7 +38,7 @@ pub struct Owner {
 
 impl Owner {
     /// Puts the owner into a superblock whose checksum is made afterwards. A text that does not fit, or
-    /// has control characters, is left out: half a mark or path would name something else.
+    /// has control characters, is left out: half an identity or path would name something else.
     pub(crate) fn encode_into(&self, block: &mut [u8; BLOCK_BYTES]) {
         block[UUID_AT].copy_from_slice(&self.volume_uuid);
         let number = self.mode.and_then(|mode| MODES.iter().position(|known| *known == mode));
@@ -46,11 +46,11 @@ impl Owner {
         block[MODE_AT].copy_from_slice(&number.to_le_bytes());
         block[ORDERED_AT] = self.ordered.into();
         put_text(&mut block[VOLUME_AT], &self.volume);
-        put_text(&mut block[ORIGIN_MARK_AT], &self.origin_mark);
+        put_text(&mut block[ORIGIN_IDENTITY_AT], &self.origin_identity);
         put_text(&mut block[ORIGIN_PATH_AT], &self.origin_path);
     }
 
-    /// The owner in a superblock that is whole. What makes no sense counts as not recorded.
+    /// The owner in a superblock that is whole. A part that makes no sense counts as not recorded.
     pub(crate) fn decode(block: &[u8]) -> Self {
         let Some(block) = block.first_chunk::<BLOCK_BYTES>() else { return Self::default() };
         let number = block[MODE_AT].try_into().map_or(0, u32::from_le_bytes);
@@ -58,7 +58,7 @@ impl Owner {
         Self {
             volume_uuid: block[UUID_AT].try_into().unwrap_or_default(),
             volume: text_of(&block[VOLUME_AT]),
-            origin_mark: text_of(&block[ORIGIN_MARK_AT]),
+            origin_identity: text_of(&block[ORIGIN_IDENTITY_AT]),
             origin_path: text_of(&block[ORIGIN_PATH_AT]),
             mode,
             ordered: block[ORDERED_AT] == 1,
@@ -107,7 +107,7 @@ mod tests {
         Owner {
             volume_uuid: [7; 16],
             volume: "fast".into(),
-            origin_mark: "wwid:naa.5000;start=2048".into(),
+            origin_identity: "wwid:naa.5000;start=2048".into(),
             origin_path: "/dev/sdb1".into(),
             mode: Some(Mode::WriteBack),
             ordered: true,
@@ -128,7 +128,7 @@ mod tests {
         }
         let longest = Owner {
             volume: "v".repeat(64),
-            origin_mark: "m".repeat(416),
+            origin_identity: "m".repeat(416),
             origin_path: "p".repeat(1024),
             ..owner()
         };
@@ -139,12 +139,12 @@ mod tests {
     fn a_text_that_does_not_fit_is_left_out_whole() {
         let odd = Owner {
             volume: "v".repeat(65),
-            origin_mark: "a\nb".into(),
+            origin_identity: "a\nb".into(),
             origin_path: "p".repeat(1025),
             ..owner()
         };
         let found = Owner::decode(&written(&odd));
-        assert_eq!((found.volume, found.origin_mark), (String::new(), String::new()));
+        assert_eq!((found.volume, found.origin_identity), (String::new(), String::new()));
         assert_eq!((found.origin_path, found.mode), (String::new(), Some(Mode::WriteBack)));
     }
 
@@ -157,7 +157,9 @@ mod tests {
             let block: Vec<u8> = (0..BLOCK_BYTES).map(|_| dice.next_u64() as u8).collect();
             let found = Owner::decode(&block);
             assert!(
-                [found.volume, found.origin_mark, found.origin_path].iter().all(|it| is_plain(it))
+                [found.volume, found.origin_identity, found.origin_path]
+                    .iter()
+                    .all(|it| is_plain(it))
             );
         }
     }

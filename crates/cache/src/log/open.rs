@@ -115,8 +115,8 @@ impl Label {
         }
     }
 
-    /// The label in the first bytes of a device, for those who have read them already; `None` when they
-    /// have no whole superblock of this version.
+    /// The label in the first bytes of a device, for those who have read these bytes already. `None` without
+    /// a whole superblock of this version.
     pub fn in_head(head: &[u8]) -> Option<Self> {
         let copies = SUPERBLOCK_OFFSETS.into_iter().enumerate().filter_map(|(copy, offset)| {
             let block = head.get(offset as usize..)?.get(..BLOCK_BYTES)?;

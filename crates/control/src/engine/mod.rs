@@ -175,8 +175,8 @@ pub trait Engine: ArrayEngine + 'static {
         safety::own_devices(machine)
     }
 
-    /// The superblock of the cache on a device that is not open, or on an open array that nobody uses;
-    /// `None` when there is no cache.
+    /// The superblock of the cache on a device that is not open, or on an open array that nobody uses. `None`
+    /// when there is no cache.
     ///
     /// # Errors
     /// When the device cannot be read, or the superblock is damaged.

@@ -6,7 +6,7 @@
 //!
 //! When the queue is full, or standard error takes nothing, the log counts lines and leaves them out. A line
 //! that says how many precedes the next one that gets through. The thread of the log may wait for ever:
-//! nobody waits for it, but an ending process for [`FLUSH_MAX`].
+//! nobody waits for it, but an ending process for a short time.
 
 mod line;
 mod queue;

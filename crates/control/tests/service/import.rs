@@ -15,7 +15,7 @@ use voltier_control::{
     VolumeName, VolumeState,
 };
 
-/// What the drives of a fixture have.
+/// The size of each drive of a fixture.
 const DRIVE_BYTES: u64 = 1 << 20;
 
 fn label(owner: Owner) -> CacheLabel {
@@ -32,7 +32,7 @@ fn label(owner: Owner) -> CacheLabel {
     }
 }
 
-/// What the cache of the volume `v` on the file `hdd` says.
+/// The owner of the cache of the volume `v` on the file `hdd`.
 fn owner(fixture: &mut Fixture) -> Owner {
     let other: VolumeName = "asked".parse().unwrap();
     let origin = fixture.device("hdd");
@@ -44,7 +44,7 @@ fn owner(fixture: &mut Fixture) -> Owner {
     Owner {
         volume_uuid: [8; 16],
         volume: "v".into(),
-        origin_mark: mark.map(|it| it.to_string()).unwrap_or_default(),
+        origin_identity: mark.map(|it| it.to_string()).unwrap_or_default(),
         origin_path: fixture.path("hdd").display().to_string(),
         mode: Some(Mode::WriteBack),
         ordered: true,
@@ -131,7 +131,7 @@ fn a_volume_comes_back_from_its_ssd_and_is_there_after_a_restart() {
 fn an_origin_is_found_by_its_mark_where_it_is_now() {
     let mut fixture = lost_volume();
     if fixture.steer_and_read(|books| {
-        books.cache_labels.values().any(|it| it.owner.origin_mark.is_empty())
+        books.cache_labels.values().any(|it| it.owner.origin_identity.is_empty())
     }) {
         eprintln!("left out: this file system keeps no time of birth");
         return;
@@ -144,7 +144,7 @@ fn an_origin_is_found_by_its_mark_where_it_is_now() {
 #[test]
 fn a_given_origin_with_another_mark_is_taken_and_said_to_have_it() {
     let mut fixture = lost_volume();
-    change(&fixture, "ssd", |label| label.owner.origin_mark = "wwid:gone".into());
+    change(&fixture, "ssd", |label| label.owner.origin_identity = "wwid:gone".into());
     let alone = order(&fixture, &["ssd"]);
     refused(&mut fixture, alone, &["was not found", "wwid:gone", "hdd", "connect it"]);
     let report = import(&mut fixture, &["hdd", "ssd"]);
@@ -234,7 +234,7 @@ fn a_device_that_somebody_has_is_refused_and_taken_when_it_is_free() {
 #[test]
 fn two_volumes_come_back_at_once_each_with_its_own_origin() {
     let mut fixture = lost_volume();
-    change(&fixture, "ssd", |label| label.owner.origin_mark.clear());
+    change(&fixture, "ssd", |label| label.owner.origin_identity.clear());
     let of_v = owner_of(&fixture, "ssd");
     let of_w = Owner { volume: "w".into(), volume_uuid: [9; 16], ..of_v };
     let of_w = CacheLabel { uuid: Identity([6; 16]), origin_bytes: 2 << 20, ..label(of_w) };
@@ -251,7 +251,7 @@ fn two_volumes_come_back_at_once_each_with_its_own_origin() {
 #[test]
 fn several_origins_that_would_fit_are_not_guessed_at() {
     let mut fixture = lost_volume();
-    change(&fixture, "ssd", |label| label.owner.origin_mark.clear());
+    change(&fixture, "ssd", |label| label.owner.origin_identity.clear());
     let two_origins = order(&fixture, &["ssd", "hdd", "d1"]);
     refused(&mut fixture, two_origins, &["several origins would fit"]);
     let other = Owner { volume: "w".into(), volume_uuid: [9; 16], ..owner_of(&fixture, "ssd") };
@@ -364,7 +364,7 @@ fn a_volume_whose_origin_is_an_array_comes_back_with_it_in_any_order() {
     let owner = Owner {
         volume_uuid: [8; 16],
         volume: "v".into(),
-        origin_mark: format!("array:{uuid}"),
+        origin_identity: format!("array:{uuid}"),
         origin_path: "array:a".into(),
         mode: Some(Mode::WriteBack),
         ordered: true,

@@ -150,7 +150,8 @@ pub enum Command {
     WriteZeroes,
 }
 
-/// A request that the export can serve: inside it, and within the limits. The bytes may begin and end anywhere.
+/// A request that the export can serve: inside it, and within the limits. The bytes may begin and end
+/// anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The operation.

@@ -60,8 +60,8 @@ impl Model {
         }
     }
 
-    /// Holds a read against the history. The value of a byte is that of a write that began before the read
-    /// ended, and that no other write followed in whole before the read began.
+    /// Holds a read against the history. A byte has the value of a write that began before the read
+    /// ended. No other write followed that one in whole before the read began.
     fn check(&mut self, offset: u64, data: &[u8], begun: u64, seed: u64) {
         let ended = self.now();
         for (at, value) in (offset as usize..).zip(data) {

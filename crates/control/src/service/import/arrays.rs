@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use voltier_array::MemberState;
 
 use super::super::Service;
-use super::Done;
+use super::done::Done;
 use super::find::{Found, FoundArray};
 use crate::array_settings::ArraySettings;
 use crate::engine::{Engine, MemberLabel};
@@ -64,8 +64,8 @@ pub(super) fn plan<E: Engine>(
             Some(plan) => plan.spares.push(device.clone()),
             None => {
                 return Err(ControlError::failed(format!(
-                    "{device} is a spare of {}, and no member of that array was given; leave it out: `voltier \
-                     array add-spare` and `voltier array spare-pool add` take it later",
+                    "{device} is a spare of {}, and no member of that array was given; leave it out: \
+                     `voltier array add-spare` and `voltier array spare-pool add` take it later",
                     label.name
                 )));
             }
@@ -134,8 +134,8 @@ fn is_complete(name: &ArrayName, newest: &MemberLabel, array: &FoundArray) -> Co
     }
     if newest.has_journal_device && array.journal.is_none() {
         return Err(ControlError::failed(format!(
-            "its journal device was not found, and the array {name} counts on it; connect it, or give it as well if it is a \
-             file; without it, the choice is `voltier array assemble -f DEV...`"
+            "its journal device was not found, and the array {name} counts on it; connect it, or give it \
+             as well if it is a file; without it, the choice is `voltier array assemble -f DEV...`"
         )));
     }
     Ok(())
@@ -197,8 +197,8 @@ pub(super) fn open<E: Engine>(
         }
     }
     notes.push(format!(
-        "the settings of the array {name} are the usual ones, and so it has no spare pool: `voltier array set \
-         {name} KEY=VALUE`"
+        "the settings of the array {name} are the usual ones, and so it has no spare pool: `voltier array \
+         set {name} KEY=VALUE`"
     ));
     Ok(notes)
 }

@@ -7,11 +7,13 @@
 //! ```
 //!
 //! Until everything is known nothing is written. Then arrays are assembled and volumes opened the way a
-//! start does it, so that all its checks hold; when one fails, what was imported before it is forgotten
-//! again. Nothing is ever formatted.
+//! start does it, so that all its checks hold. When one fails, the service forgets what was imported before.
+//! Nothing is ever formatted.
 
 mod arrays;
+mod done;
 mod find;
+mod names;
 mod volumes;
 
 use super::Service;
@@ -19,32 +21,20 @@ use super::live::Live;
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::import_report::{ImportOrder, ImportReport};
-use crate::name::{ArrayName, VolumeName};
+use crate::name::ArrayName;
 use crate::protocol::Response;
 use crate::spec::DeviceSpec;
 use arrays::ArrayPlan;
+use done::Done;
 use find::{Found, FoundCache};
+use names::Names;
 use volumes::VolumePlan;
 
 /// How often an import tries what is busy: with the patience of a lock's own that is two seconds of a file.
 const BUSY_TRIES: u32 = 20;
 
-/// Names that the user chose instead of those on the drives.
-#[derive(Default)]
-struct Names {
-    volume: Option<VolumeName>,
-    array: Option<ArrayName>,
-}
-
-/// Parts of an import that are on record, and open.
-#[derive(Default)]
-struct Done {
-    arrays: Vec<ArrayName>,
-    volumes: Vec<VolumeName>,
-}
-
-/// Imports what an order names. A daemon that was killed a moment ago may not have let go of its devices yet:
-/// what is busy is tried again for a while.
+/// Imports what an order names. A daemon that was killed a moment ago may still hold its devices, so the
+/// import tries busy ones again for a while.
 pub(super) fn import<E: Engine>(
     service: &mut Service<E>,
     order: &ImportOrder,

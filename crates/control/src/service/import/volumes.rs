@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::super::Service;
-use super::Names;
 use super::arrays::ArrayPlan;
 use super::find::{Found, FoundCache, OtherDevice, in_use, user_of};
+use super::names::Names;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::import_report::ImportedVolume;
@@ -19,7 +19,7 @@ use crate::spec::DeviceSpec;
 /// A volume that is to be put on record.
 pub(super) struct VolumePlan {
     pub(super) record: VolumeRecord,
-    /// What there is to know about it.
+    /// Lines for the user.
     pub(super) notes: Vec<String>,
     stopped_in_order: bool,
     policy: String,
@@ -73,8 +73,8 @@ pub(super) fn plan<E: Engine>(
         let plan = plan_one(service, names, cache, origin, note)?;
         if let Some(other) = plans.iter().find(|other| other.record.name == plan.record.name) {
             return Err(ControlError::failed(format!(
-                "{} and {} both say that they are the SSD of a volume {}; give the one that was in use last, or \
-                 import them one at a time, one of them with --name NEW",
+                "{} and {} both say that they are the SSD of a volume {}; give the one that was in use \
+                 last, or import them one at a time, one of them with --name NEW",
                 other.ssd, plan.ssd, plan.record.name
             )));
         }
@@ -121,7 +121,7 @@ fn by_mark<E: Engine>(
     arrays: &[ArrayPlan],
 ) -> ControlResult<Option<DeviceSpec>> {
     let owner = &cache.label.owner;
-    let Some(mark) = DriveIdentity::recorded(&owner.origin_mark) else { return Ok(None) };
+    let Some(mark) = DriveIdentity::recorded(&owner.origin_identity) else { return Ok(None) };
     if let Some(uuid) = mark.array() {
         let planned = arrays.iter().map(|plan| &plan.record);
         let mut known = service.registry.arrays().iter().chain(planned);
@@ -144,8 +144,8 @@ fn by_mark<E: Engine>(
     }))
 }
 
-/// The origin that the user gives: the only device of the right size that holds nothing of Voltier and is no
-/// other cache's origin. What to say about that.
+/// The origin that the user gives, with a line for the user: the only device of the right size that holds
+/// nothing of Voltier. The origin of another cache does not count.
 fn as_given<E: Engine>(
     service: &mut Service<E>,
     cache: &FoundCache,
@@ -190,7 +190,7 @@ fn other_mark<E: Engine>(
     cache: &FoundCache,
     origin: &DeviceSpec,
 ) -> Option<String> {
-    let recorded = DriveIdentity::recorded(&cache.label.owner.origin_mark)?;
+    let recorded = DriveIdentity::recorded(&cache.label.owner.origin_identity)?;
     let now = service.mark_of(origin).filter(DriveIdentity::is_known);
     let now = now.map_or_else(|| "no mark".to_owned(), |mark| mark.to_string());
     Some(format!(
@@ -210,14 +210,14 @@ fn not_found(cache: &FoundCache, free: &[OtherDevice]) -> ControlError {
         none if none.is_empty() => String::new(),
         sizes => format!(" ({sizes})"),
     };
-    let what = match DriveIdentity::recorded(&owner.origin_mark).and_then(|mark| mark.array()) {
+    let what = match DriveIdentity::recorded(&owner.origin_identity).and_then(|mark| mark.array()) {
         Some(_) => "give the members of that array as well",
         None => "connect it, or give the drive that holds its data after the SSD",
     };
     ControlError::failed(format!(
         "the origin of the cache on {device}, of {} bytes, was not found{given}: {}, {}; {what}",
         label.origin_bytes,
-        recorded(&owner.origin_mark, "mark"),
+        recorded(&owner.origin_identity, "mark"),
         recorded(&owner.origin_path, "last path")
     ))
 }
@@ -315,8 +315,8 @@ fn name_of<E: Engine>(
     let recorded = || cache.label.owner.volume.parse().ok();
     let Some(name) = names.volume.clone().or_else(recorded) else {
         return Err(ControlError::failed(format!(
-            "the cache on {} does not name its volume: an older version has written to it; give the name with \
-             --name NAME",
+            "the cache on {} does not name its volume: an older version has written to it; give the name \
+             with --name NAME",
             cache.device
         )));
     };
@@ -330,11 +330,11 @@ fn name_of<E: Engine>(
     }
 }
 
-/// What the registry alone knew of a volume.
+/// A line about all that the registry alone knew of a volume.
 pub(super) fn lost_with_the_registry(volume: &ImportedVolume) -> String {
     format!(
-        "{0}: no drive knows its exports, and of its settings only mode, policy and order; the others are the usual ones: \
-         `voltier set {0} KEY=VALUE`, `voltier export {0}`",
+        "{0}: no drive knows its exports, and of its settings only mode, policy and order; the others are \
+         the usual ones: `voltier set {0} KEY=VALUE`, `voltier export {0}`",
         volume.name
     )
 }

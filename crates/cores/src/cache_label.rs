@@ -1,0 +1,22 @@
+//! The label of a cache that is not open.
+
+use voltier_block::BlockDevice;
+use voltier_control::engine::CacheLabel;
+use voltier_control::{ControlError, ControlResult, DeviceSpec};
+use voltier_ring::Handle;
+use voltier_volume::{Cache, Drive};
+
+use crate::drives::answered;
+use crate::table;
+
+/// The facts in the superblock of the cache on a device, if there is one.
+pub(super) async fn cache_label_of(
+    handle: Handle,
+    device: DeviceSpec,
+) -> ControlResult<Option<CacheLabel>> {
+    let (ssd, _fails) = table::open_ssd(&handle, &device).await?;
+    let found = answered(&handle, &device, Cache::<Drive, Drive>::probe(&ssd)).await?;
+    let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
+    let size_bytes = ssd.limits().bytes();
+    Ok(found.map(|label| CacheLabel::of(label, size_bytes)))
+}
