@@ -95,7 +95,7 @@ pub(crate) fn one(volume: &VolumeStatus) -> String {
             "hdd rest",
             format!(
                 "{rest} behind the end of the volume: `voltier detach {name}`, `voltier stop {name}`, \
-                 `voltier start {name}` and `voltier attach {name}` take it in"
+                 `voltier start {name}` and `voltier attach {name} -s SSD` take it in"
             ),
         );
     }

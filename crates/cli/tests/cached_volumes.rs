@@ -369,7 +369,7 @@ fn an_hdd_that_has_grown_is_served_with_the_size_of_its_cache_until_that_is_deta
     assert_eq!(number(&instance, "/hdd/size_bytes"), 96 * MIB);
     let shown = instance.run(&["show", "v"]).ok();
     assert!(
-        shown.out.contains("hdd rest     32.0 MiB behind the end of the volume"),
+        shown.out.contains("hdd rest     32M behind the end of the volume"),
         "{}",
         shown.out
     );
