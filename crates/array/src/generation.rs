@@ -412,8 +412,9 @@ impl<D: BlockDevice> Above for Reports<D> {
                 if let Some(generation) = self.generation.upgrade() {
                     generation.ground.journal.notify();
                 }
-                // No request may wait for the record: only a read, or the rebuild, met the loss.
-                if !self.membership.is_closed() {
+                // No request may wait for the record: only a read, or the rebuild, met the loss. An assembly
+                // that is refused has recorded no loss, so a replay asks for the record itself.
+                if !self.membership.is_closed() && !self.membership.is_replay_due() {
                     self.membership.begin_update();
                 }
             }

@@ -81,8 +81,9 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     ) -> Result<(Self, Opened), OpenError> {
         let recovered = recover::recover(&ssd, &origin, &options).await?;
         let (mut opened, superblock) = (recovered.opened, recovered.superblock);
+        let has_new_bits = recovered.has_new_bits;
         let ground = Ground::new(handle, ssd, origin, recovered, options.settings);
-        match ground.begin_generation(superblock, opened.origin_changed).await {
+        match ground.begin_generation(superblock, has_new_bits).await {
             Ok(()) => opened.generation = ground.log.generation(),
             Err(error) if !may_evacuate(&ground, options.unwritable) => {
                 return Err(ssd_error(error));

@@ -126,9 +126,9 @@ impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
     pub(crate) async fn begin_generation(
         &self,
         superblock: Superblock,
-        origin_changed: bool,
+        has_new_bits: bool,
     ) -> IoResult<()> {
-        if origin_changed {
+        if has_new_bits {
             // On the medium before the cache is open: a crash must not make the lines trusted again.
             let set_bits = || self.intents.persist_bits(self.ssd.device());
             if let Err(error) = set_bits().await {

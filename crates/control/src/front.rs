@@ -50,18 +50,23 @@ pub async fn put_in_front<D: BlockDevice>(
         settings: cache.settings.for_cache(),
         seed: seed_of(&cache.uuid),
         unwritable: match start {
-            CacheStart::Format => UnwritableSsd::Refuse,
+            // An SSD that was given up for that may say that it is dirty.
+            CacheStart::Format | CacheStart::Import | CacheStart::ImportGiven => {
+                UnwritableSsd::Refuse
+            }
             _ if cache.evacuating => UnwritableSsd::EvacuateFurther,
-            CacheStart::Load | CacheStart::Import | CacheStart::Adopt => UnwritableSsd::Evacuate,
+            CacheStart::Load | CacheStart::Adopt => UnwritableSsd::Evacuate,
         },
         origin: match start {
             CacheStart::Adopt => OriginTrust::AsFound,
-            CacheStart::Format | CacheStart::Load | CacheStart::Import => OriginTrust::AsBefore,
+            CacheStart::Import => OriginTrust::Unchanged,
+            CacheStart::ImportGiven => OriginTrust::Unproven,
+            CacheStart::Format | CacheStart::Load => OriginTrust::AsBefore,
         },
         owner: Some(owner_of(record)),
     };
     let opened = match start {
-        CacheStart::Load | CacheStart::Import | CacheStart::Adopt => {
+        CacheStart::Load | CacheStart::Import | CacheStart::ImportGiven | CacheStart::Adopt => {
             volume.attach_existing(ssd, options).await
         }
         CacheStart::Format => {
@@ -82,12 +87,13 @@ pub async fn put_in_front<D: BlockDevice>(
 /// The ways on of a user whose cache does not know the origin; empty if that is not the error.
 fn ways_on(error: &VolumeError, owner: &VolumeRecord, start: CacheStart) -> String {
     let (VolumeError::Open(OpenError::OriginChanged { .. })
-    | VolumeError::Open(OpenError::ForeignOrigin { .. })) = error
+    | VolumeError::Open(OpenError::ForeignOrigin { .. })
+    | VolumeError::Open(OpenError::UnprovenOrigin { .. })) = error
     else {
         return String::new();
     };
     let VolumeRecord { name, origin, .. } = owner;
-    if start == CacheStart::Import {
+    if matches!(start, CacheStart::Import | CacheStart::ImportGiven) {
         return format!(
             "; connect the right drive, or, if what {origin} holds now counts, say so with --changed-origin: \
              the dirty lines come over it"

@@ -25,6 +25,7 @@ pub(super) fn resolved(access: Option<&ExportAccess>, path: &Path) -> ControlRes
         group: access.group.as_ref().map(|word| number("group", word, group)).transpose()?,
     };
     if access.mode.is_shared() || resolved.owner.is_some() {
+        check_hands(path)?;
         check_way(path, resolved.owner)?;
     }
     Ok(resolved)
@@ -54,6 +55,26 @@ fn number(
             errno.desc()
         ))),
     }
+}
+
+/// Refuses a path that another user can change on the way: the access could go to another export.
+fn check_hands(path: &Path) -> ControlResult<()> {
+    let own = rustix::process::geteuid().as_raw();
+    for folder in path.ancestors().skip(1) {
+        let (Ok(named), Ok(facts)) = (fs::symlink_metadata(folder), fs::metadata(folder)) else {
+            continue;
+        };
+        let is_ours = |uid: u32| uid == 0 || uid == own;
+        let is_shared = facts.mode() & 0o022 != 0 && facts.mode() & 0o1000 == 0;
+        if !is_ours(named.uid()) || !is_ours(facts.uid()) || is_shared {
+            return Err(ControlError::failed(format!(
+                "{} can be changed by other users, who could have the access go elsewhere; choose a path \
+                 in a folder of root, for example in /run/voltier",
+                folder.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a path with a folder that lets only its own user through: the access would be none.
@@ -115,5 +136,21 @@ mod tests {
         resolved(Some(&access("0600", Some(&own), None)), &path).unwrap();
         fs::set_permissions(folder.path(), Permissions::from_mode(0o711)).unwrap();
         resolved(Some(&access("0660", None, Some("4711"))), &path).unwrap();
+    }
+    #[test]
+    fn a_path_that_another_user_can_change_is_refused() {
+        let folder = tempfile::tempdir_in("/tmp").unwrap();
+        let path = folder.path().join("s");
+        let shared = access("0660", None, Some("4711"));
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+        let error = resolved(Some(&shared), &path).unwrap_err();
+        assert!(error.message.contains("can be changed by other users"), "{error}");
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o1777)).unwrap();
+        resolved(Some(&shared), &path).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(folder.path(), Some(4711), None).unwrap();
+            let error = resolved(Some(&shared), &path).unwrap_err();
+            assert!(error.message.contains("can be changed by other users"), "{error}");
+        }
     }
 }

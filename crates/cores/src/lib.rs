@@ -358,7 +358,7 @@ impl Engine for CoreEngine {
         let dirty = self.on_core(name, move |_| async move { Ok(volumes::dirty_lines(&volume)) });
         let failed = |home: &Home| home.loss.happened.load(Ordering::Acquire);
         CacheHealth {
-            dirty_lines: dirty.unwrap_or(0),
+            dirty_lines: dirty.ok(),
             ssd_failed: self.homes.get(name).is_some_and(failed),
         }
     }

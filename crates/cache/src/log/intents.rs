@@ -196,12 +196,13 @@ pub(crate) async fn load_block<S: BlockDevice>(
     uuid: &[u8; 16],
 ) -> IoResult<(Option<(IntentHead, Buf)>, bool)> {
     let mut newest: Option<(IntentHead, Buf)> = None;
-    let mut whole = true;
+    let (mut whole, mut unreadable) = (true, 0);
     for offset in INTENT_OFFSETS {
         let block = match ssd.read(Lba::from_bytes(offset), Buf::new(BLOCK_BYTES)).await {
             Ok(block) => block,
-            Err(IoError::Medium) => {
-                whole = false;
+            // Without a copy the numbers begin anew, and one that can be read later would count as newer.
+            Err(IoError::Medium) if unreadable == 0 => {
+                (whole, unreadable) = (false, 1);
                 continue;
             }
             Err(error) => return Err(error),

@@ -57,13 +57,25 @@ pub(super) async fn judge_origin<S: BlockDevice, O: BlockDevice>(
     let explained = options.unwritable == UnwritableSsd::EvacuateFurther
         && found.generation.get() == options.generation_min;
     let dirty = map.index().dirty_lines();
-    let may_refuse = dirty > 0 && options.origin == OriginTrust::AsBefore;
+    let may_refuse = match options.origin {
+        OriginTrust::AsBefore => dirty > 0,
+        OriginTrust::Unchanged | OriginTrust::Unproven => true,
+        OriginTrust::AsFound => false,
+    };
     if has_print && has_other_print && !explained && may_refuse {
         return Err(OpenError::OriginChanged { dirty });
     }
     let seed = options.seed ^ found.generation.get();
     let lines = sample_lines(ssd, found, map, bits, seed).await;
     let sample = compare(origin, map.geometry(), lines).await.map_err(origin_error)?;
+    if clean && !has_print && may_refuse && sample.compared == 0 {
+        // Nothing says that this is the origin.
+        return Err(origin_error(IoError::Medium));
+    }
+    let is_unproven = options.origin == OriginTrust::Unproven && dirty > 0;
+    if is_unproven && !has_print && sample.compared == 0 {
+        return Err(OpenError::UnprovenOrigin { dirty });
+    }
     let is_other = sample.tells_of_change() && !canary::is(Canary::SampleIgnored);
     if is_other && may_refuse {
         let Comparison { compared, differing } = sample;

@@ -56,6 +56,15 @@ pub enum OpenError {
         /// Dirty lines in question.
         dirty: u64,
     },
+    /// Nothing of the origin could be compared, and dirty lines would go to it.
+    #[error(
+        "nothing that the SSD knows of its origin can be compared with this one, and {dirty} dirty lines \
+         on the SSD are not on it"
+    )]
+    UnprovenOrigin {
+        /// Dirty lines in question.
+        dirty: u64,
+    },
     /// The devices and the cache's layout do not fit.
     #[error("{0}")]
     Layout(String),
@@ -144,6 +153,11 @@ pub enum UnwritableSsd {
 pub enum OriginTrust {
     /// The origin has what it had: dirty lines go to no other.
     AsBefore,
+    /// The same, and a cache without dirty lines is refused too: the records may be those of another SSD.
+    Unchanged,
+    /// The same, and nobody has said which drive the origin is: dirty lines go to it only if something of it
+    /// could be compared.
+    Unproven,
     /// The owner says that the present content counts, with the dirty lines over it. Clean lines are dropped
     /// if the content is not what it was.
     AsFound,

@@ -28,6 +28,8 @@ pub(crate) struct Recovered {
     pub(crate) map: Contents,
     pub(crate) log: LogState,
     pub(crate) intents: Intents,
+    /// Intent bits that the SSD does not have: the next start must not trust what this one distrusts.
+    pub(crate) has_new_bits: bool,
     pub(crate) opened: Opened,
 }
 
@@ -154,7 +156,7 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
     // A replay from an earlier life (ordered mode) brings back what that life's end made suspect,
     // after a stop in order too.
     let trusted = clean && found.replay_sequence.get() >= found.first_sequence.get();
-    let intents = load_intents(ssd, &map, &log).await?;
+    let (intents, is_whole) = load_intents(ssd, &map, &log).await?;
     let devices = (ssd, origin);
     let OriginFound { changed, sample } =
         judge_origin(devices, &found, &map, &intents.bits(), options).await?;
@@ -189,7 +191,8 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
         evacuates: false,
     };
     let owner = owner_now(owner, options);
-    Ok(Recovered { superblock, owner, map, log, intents, opened })
+    let has_new_bits = changed || !is_whole;
+    Ok(Recovered { superblock, owner, map, log, intents, has_new_bits, opened })
 }
 
 /// The owner that the superblock of this opening names.
@@ -244,12 +247,13 @@ fn first_superblock(geometry: &Geometry, options: &FormatOptions, ssd_bytes: u64
     }
 }
 
-/// Reads the intent bits: the regions in which a clean line may be older than the origin, after a crash.
+/// Reads the intent bits: the regions in which a clean line may be older than the origin, after a crash. And
+/// whether both copies were whole.
 async fn load_intents<S: BlockDevice>(
     ssd: &S,
     map: &Contents,
     log: &LogState,
-) -> Result<Intents, OpenError> {
+) -> Result<(Intents, bool), OpenError> {
     let (newest, whole) = intents::load_block(ssd, &log.uuid()).await.map_err(ssd_error)?;
     let sequence = newest.as_ref().map_or(0, |(head, _)| head.sequence.get());
     let intents = Intents::new(map.geometry(), log.uuid(), log.generation(), sequence);
@@ -257,7 +261,7 @@ async fn load_intents<S: BlockDevice>(
         Some((_, block)) if whole => intents.load_bits(block),
         _ => intents.set_all(),
     }
-    Ok(intents)
+    Ok((intents, whole))
 }
 
 /// Drops the lines that may be older than the origin: clean ones of regions with an intent bit.

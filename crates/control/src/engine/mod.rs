@@ -36,8 +36,10 @@ pub enum CacheStart {
     /// Load the cache that is there; a foreign, stale or damaged one is an error, and so is another origin
     /// while lines are dirty.
     Load,
-    /// The same, of a cache that no registry knows.
+    /// The same, of a cache that no registry knows: a changed origin is an error, whatever is dirty.
     Import,
+    /// The same, before an origin that the cache has no mark of: dirty lines want some proof.
+    ImportGiven,
     /// The same, before an origin whose present content counts, as the user says.
     Adopt,
 }
@@ -109,8 +111,8 @@ pub enum Drain {
 /// The figures of a cache that are looked at often.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheHealth {
-    /// Lines the origin does not have yet.
-    pub dirty_lines: u64,
+    /// Lines the origin does not have yet; none of a volume that has failed and cannot say.
+    pub dirty_lines: Option<u64>,
     /// Whether the SSD was given up since the cache was opened.
     pub ssd_failed: bool,
 }

@@ -15,7 +15,7 @@ impl<E: Engine> Service<E> {
             return if running == purpose { Ok(id) } else { Err(busy(name, running)) };
         }
         self.engine.start_drain(name)?;
-        let dirty = self.engine.health(name).dirty_lines;
+        let dirty = self.dirty_lines(name);
         Ok(self.jobs.add(purpose, name.clone(), dirty))
     }
 
@@ -37,7 +37,10 @@ impl<E: Engine> Service<E> {
     /// Dirty lines of a volume; of one that is not open, as last counted.
     fn dirty_lines(&mut self, name: &VolumeName) -> u64 {
         if self.is_open(name) {
-            return self.engine.health(name).dirty_lines;
+            let known = self.engine.health(name).dirty_lines;
+            if let Some(dirty_lines) = known {
+                return dirty_lines;
+            }
         }
         if let Some(label) = self.live.get(name).and_then(|live| live.ssd_label.as_ref()) {
             return label.dirty_lines;
@@ -93,7 +96,7 @@ impl<E: Engine> Service<E> {
     }
 
     fn step_job(&mut self, id: u64, name: &VolumeName, purpose: Purpose) {
-        let dirty = self.engine.health(name).dirty_lines;
+        let dirty = self.dirty_lines(name);
         self.jobs.progress(id, dirty);
         let outcome = match self.engine.drain(name) {
             Drain::Running => return,

@@ -356,23 +356,27 @@ impl<E: Engine> Service<E> {
             }
             let health = self.engine.health(name);
             // Lines that were lost at first may be on the origin by now.
-            if !health.ssd_failed || (is_on_record && health.dirty_lines > 0) {
+            // A volume that failed meanwhile cannot say: its next start knows.
+            let Some(dirty_lines) = health.dirty_lines.filter(|_| health.ssd_failed) else {
+                continue;
+            };
+            if is_on_record && dirty_lines > 0 {
                 continue;
             }
             let mut status = super::show::recorded(&record);
             self.engine.fill_status(name, &mut status);
             let mut record = record.clone();
             if let Some(cache) = &mut record.cache {
-                cache.dirty_lines = health.dirty_lines;
+                cache.dirty_lines = dirty_lines;
                 cache.lost_total = status.lost_ranges;
                 cache.lost = status.lost;
                 let mut reason = format!("its SSD {} failed while it served", cache.device);
-                if health.dirty_lines == 0 {
+                if dirty_lines == 0 {
                     let lost =
                         if is_on_record { "nothing is lost any more" } else { "nothing is lost" };
                     reason += &format!("; {lost}: `detach` it, then attach another SSD");
                 }
-                cache.maybe_dirty = health.dirty_lines > 0;
+                cache.maybe_dirty = dirty_lines > 0;
                 cache.evacuating = false;
                 cache.failed = Some(reason.clone());
                 let recorded = self.registry.put(record.clone());

@@ -309,7 +309,8 @@ impl<E: Engine> Service<E> {
     pub(super) fn record_dirt(&mut self, name: &VolumeName, at_rest: bool) -> ControlResult<()> {
         let mut record = self.record(name)?;
         let before = record.clone();
-        let dirty_lines = self.engine.health(name).dirty_lines;
+        // A volume that failed meanwhile cannot say, and what is on record stays.
+        let Some(dirty_lines) = self.engine.health(name).dirty_lines else { return Ok(()) };
         let mut status = super::show::recorded(&record);
         self.engine.fill_status(name, &mut status);
         if let Some(cache) = &mut record.cache {

@@ -29,6 +29,8 @@ pub(super) struct Books {
     /// Open volumes: whether they have a cache.
     open: BTreeMap<VolumeName, bool>,
     pub(super) dirty: u64,
+    /// The volumes have failed, and cannot say what is dirty.
+    pub(super) health_is_unknown: bool,
     /// Dirty lines that every cache has when it is opened: they outlive a daemon.
     pub(super) comes_back_dirty: u64,
     pub(super) ssd_failed: bool,
@@ -206,7 +208,10 @@ impl Engine for BookEngine {
 
     fn health(&mut self, _: &VolumeName) -> CacheHealth {
         let books = self.books();
-        CacheHealth { dirty_lines: books.dirty, ssd_failed: books.ssd_failed }
+        CacheHealth {
+            dirty_lines: (!books.health_is_unknown).then_some(books.dirty),
+            ssd_failed: books.ssd_failed,
+        }
     }
 
     fn fill_status(&mut self, _: &VolumeName, status: &mut VolumeStatus) {

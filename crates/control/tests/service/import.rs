@@ -149,6 +149,7 @@ fn a_given_origin_with_another_mark_is_taken_and_said_to_have_it() {
     refused(&mut fixture, alone, &["was not found", "wwid:gone", "hdd", "connect it"]);
     let report = import(&mut fixture, &["hdd", "ssd"]);
     assert!(report.notes.iter().any(|note| note.contains("not wwid:gone")), "{report:?}");
+    assert_eq!(fixture.calls(), ["open ImportGiven"]);
 }
 
 #[test]
@@ -213,7 +214,7 @@ fn what_is_on_record_or_nothing_of_voltier_or_given_twice_is_refused() {
     // An SSD that the volume had before.
     put(&fixture, "ssd2", CacheLabel { uuid: Identity([6; 16]), ..copy });
     let before = order(&fixture, &["ssd2"]);
-    refused(&mut fixture, before, &["went on without it", "voltier attach v -f"]);
+    refused(&mut fixture, before, &["which is on record without it", "voltier delete v"]);
 }
 
 fn owner_of(fixture: &Fixture, ssd: &str) -> Owner {

@@ -306,6 +306,19 @@ fn lines_that_a_power_cut_made_dirty_again_are_on_record() {
 }
 
 #[test]
+fn a_volume_that_cannot_say_what_is_dirty_stays_dirty_on_record() {
+    let mut fixture = Fixture::new();
+    fixture.create(Mode::WriteBack);
+    let record = |fixture: &Fixture| fixture.registry().volumes()[0].cache.clone().unwrap();
+    assert!(record(&fixture).maybe_dirty);
+    fixture.steer(|books| (books.ssd_failed, books.health_is_unknown) = (true, true));
+    fixture.service.notice_lost_ssds();
+    fixture.service.stop();
+    let cache = record(&fixture);
+    assert!(cache.maybe_dirty && cache.failed.is_none(), "{cache:?}");
+}
+
+#[test]
 fn lines_that_are_not_lost_any_more_are_not_on_record_as_lost() {
     let mut fixture = Fixture::new();
     fixture.create(Mode::WriteBack);

@@ -1,7 +1,7 @@
 //! Goal: one block that cannot be read, and that nobody needs, refuses no start and damages no line.
 //! Method: a cache with clean and dirty lines, stopped or killed; one unreadable block; then a start.
 
-use voltier_block::{Lba, SectorRange};
+use voltier_block::{BlockDevice, Lba, SectorRange};
 use voltier_cache::{Mode, OpenError};
 use voltier_sim::{Medium, SimDisk};
 
@@ -39,6 +39,39 @@ fn a_copy_of_the_label_or_of_the_intent_block_that_cannot_be_read_refuses_no_sta
             });
         }
     }
+}
+
+#[test]
+fn lines_that_a_start_distrusts_stay_distrusted_when_the_intent_block_can_be_read_again() {
+    for offset_bytes in INTENT_BLOCKS {
+        in_virtual_time(move |world| async move {
+            let stand = Stand::filled(world).await;
+            let media = stand.kill();
+            let harm = |ssd: &SimDisk| ssd.fail_reads(unit_at(offset_bytes));
+            let opened = stand.on_sick(media, options(Mode::ReadOnly, 0), harm).await;
+            let (mut again, _) = opened.expect("the other copy is enough");
+            // A line that was clean, past the log.
+            again.write(line_range(1), 5).await.expect("a write works");
+            again.cache.flush().await.expect("a flush works");
+            let media = again.kill();
+            let opened = again.on(media, options(Mode::WriteBack, 0)).await;
+            let (again, _) = opened.expect("a start after a crash");
+            assert_eq!(again.failing_lines().await, [0_u64; 0], "block at {offset_bytes}");
+        });
+    }
+}
+
+#[test]
+fn an_intent_block_of_which_no_copy_can_be_read_is_an_error_of_the_ssd() {
+    in_virtual_time(|world| async move {
+        let stand = Stand::filled(world).await;
+        let media = stand.kill();
+        let harm = |ssd: &SimDisk| {
+            INTENT_BLOCKS.map(unit_at).into_iter().for_each(|it| ssd.fail_reads(it))
+        };
+        let opened = stand.on_sick(media, options(Mode::WriteBack, 0), harm).await;
+        assert!(matches!(opened.err(), Some(OpenError::Io { .. })), "its numbers would begin anew");
+    });
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! origin that rots or cannot be read in places is no other drive. Method: a cache with clean and dirty
 //! lines, killed; then one change of the origin's medium.
 
-use voltier_block::SectorRange;
+use voltier_block::{BlockDevice, SectorRange};
 use voltier_cache::{Mode, OpenError, OpenOptions, Opened, OriginTrust};
 use voltier_ring::join_all;
 use voltier_sim::{Cut, FaultKind, FaultMix, Medium};
@@ -155,6 +155,38 @@ fn a_checkpoint_that_is_not_loaded_yet_offers_lines_too() {
         assert!(matches!(opened.err(), Some(OpenError::ForeignOrigin { differing: 64, .. })));
         let opened = stand.on((ssd, origin), options(Mode::WriteBack, 0)).await;
         assert_eq!(found(&opened.expect("the right origin").1), (64, 0, false));
+    });
+}
+
+fn importing(origin: OriginTrust) -> OpenOptions {
+    OpenOptions { origin, ..options(Mode::WriteBack, 0) }
+}
+
+#[test]
+fn an_import_refuses_a_changed_origin_also_without_dirty_lines() {
+    in_virtual_time(|world| async move {
+        let stand = Stand::filled(world).await;
+        stand.cache.drain().await.expect("a drain works");
+        let (ssd, origin) = stand.kill();
+        let other = changed(origin.clone(), 0..LINES);
+        let opened = stand.on((ssd.clone(), other), importing(OriginTrust::Unchanged)).await;
+        assert!(matches!(opened.err(), Some(OpenError::ForeignOrigin { dirty: 0, .. })));
+        let opened = stand.on((ssd, origin), importing(OriginTrust::Unproven)).await;
+        assert_eq!(found(&opened.expect("the right origin").1), (64, 0, false));
+    });
+}
+
+#[test]
+fn an_import_before_an_origin_without_a_mark_wants_something_to_compare() {
+    in_virtual_time(|world| async move {
+        let mut stand = Stand::new(world, Mode::WriteBack).await;
+        stand.write(line_range(0), 1).await.expect("a write works");
+        stand.cache.flush().await.expect("a flush works");
+        let media = stand.kill();
+        let opened = stand.on(media.clone(), importing(OriginTrust::Unproven)).await;
+        assert!(matches!(opened.err(), Some(OpenError::UnprovenOrigin { dirty: 1 })));
+        let opened = stand.on(media, importing(OriginTrust::Unchanged)).await;
+        assert_eq!(opened.expect("its mark was found").0.failing_lines().await, [0_u64; 0]);
     });
 }
 

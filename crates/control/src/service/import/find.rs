@@ -144,6 +144,16 @@ fn sort_in<E: Engine>(
     Ok(())
 }
 
+/// Whether a device is no member, journal, spare or cache.
+pub(super) fn holds_nothing_of_ours<E: Engine>(
+    service: &mut Service<E>,
+    device: &DeviceSpec,
+) -> ControlResult<bool> {
+    let mut seen = Found::default();
+    sort_in(service, &mut seen, device, 0)?;
+    Ok(!seen.others.is_empty())
+}
+
 /// Looks at all block devices for parts of arrays of which something is missing. A device that cannot be
 /// used, or that somebody has, is passed over.
 fn look_further<E: Engine>(service: &mut Service<E>, found: &mut Found, given: &[DeviceSpec]) {

@@ -126,6 +126,12 @@ fn carry_out<E: Engine>(
         }
     }
     let volumes = volumes::plan(service, names, found, &[])?;
+    if order.changed_origin && volumes.len() != 1 {
+        return Err(ControlError::usage(format!(
+            "--changed-origin goes with one volume, and these devices hold {}; import them one at a time",
+            volumes.len()
+        )));
+    }
     volumes::left_over(service, found, &volumes)
         .iter()
         .try_for_each(|device| Err(volumes::no_origin(device)))?;
@@ -134,7 +140,9 @@ fn carry_out<E: Engine>(
         report.notes.extend(plan.notes.iter().cloned());
         report.notes.push(volumes::lost_with_the_registry(&reported));
         open(service, order, plan, done)?;
-        reported.dirty_lines = service.engine.health(&reported.name).dirty_lines;
+        if let Some(dirty_lines) = service.engine.health(&reported.name).dirty_lines {
+            reported.dirty_lines = dirty_lines;
+        }
         report.volumes.push(reported);
     }
     let records = done.arrays.iter().filter_map(|name| service.registry.find_array(name));
@@ -157,9 +165,13 @@ fn open<E: Engine>(
     plan: VolumePlan,
     done: &mut Done,
 ) -> ControlResult<()> {
-    let VolumePlan { record, .. } = plan;
+    let VolumePlan { record, is_origin_given, .. } = plan;
     let name = record.name.clone();
-    let start = if order.changed_origin { CacheStart::Adopt } else { CacheStart::Import };
+    let start = match is_origin_given {
+        _ if order.changed_origin => CacheStart::Adopt,
+        true => CacheStart::ImportGiven,
+        false => CacheStart::Import,
+    };
     service.look_at(&record.origin, record.size_bytes, "origin")?;
     let told =
         |error: ControlError| ControlError::failed(format!("{name} is not imported: {error}"));

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::super::Service;
 use super::arrays::ArrayPlan;
-use super::find::{Found, FoundCache, OtherDevice, in_use, user_of};
+use super::find::{Found, FoundCache, OtherDevice, holds_nothing_of_ours, in_use, user_of};
 use super::names::Names;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
@@ -21,6 +21,8 @@ pub(super) struct VolumePlan {
     pub(super) record: VolumeRecord,
     /// Lines for the user.
     pub(super) notes: Vec<String>,
+    /// The user gave the origin: no mark says that the cache belongs to it.
+    pub(super) is_origin_given: bool,
     stopped_in_order: bool,
     policy: String,
     mode: String,
@@ -62,6 +64,7 @@ pub(super) fn plan<E: Engine>(
     }
     let mut plans: Vec<VolumePlan> = Vec::new();
     for (at, cache) in found.caches.iter().enumerate() {
+        let is_origin_given = origins[at].is_none();
         let (origin, note) = match origins[at].clone() {
             Some(origin) => (origin, None),
             None => {
@@ -71,6 +74,7 @@ pub(super) fn plan<E: Engine>(
             }
         };
         let plan = plan_one(service, names, cache, origin, note)?;
+        let plan = VolumePlan { is_origin_given, ..plan };
         if let Some(other) = plans.iter().find(|other| other.record.name == plan.record.name) {
             return Err(ControlError::failed(format!(
                 "{} and {} both say that they are the SSD of a volume {}; give the one that was in use \
@@ -104,8 +108,8 @@ fn is_unknown<E: Engine>(service: &Service<E>, cache: &FoundCache) -> ControlRes
         }
         if known.uuid.0 == label.owner.volume_uuid {
             return Err(ControlError::failed(format!(
-                "the cache on {device} was of the volume {name}, which is on record and went on without it: \
-                 what it holds is old; `voltier attach {name} -f -s {device}` uses the SSD anew"
+                "the cache on {device} names the volume {name}, which is on record without it; if this \
+                 SSD was in use last, `voltier delete {name}` and import it, else what it holds is old"
             )));
         }
     }
@@ -138,10 +142,20 @@ fn by_mark<E: Engine>(
     let hint = owner.origin_path.parse().unwrap_or_else(|_| DeviceSpec::Path("/".into()));
     let place = hint.path().unwrap_or(Path::new("/"));
     let at = service.engine.find_drive(&service.machine, &mark, place);
-    Ok(at.map(|path| match hint.path() {
+    let origin = at.map(|path| match hint.path() {
         Some(_) => hint.moved_to(path),
         None => DeviceSpec::Path(path),
-    }))
+    });
+    if let Some(origin) = &origin
+        && !holds_nothing_of_ours(service, origin)?
+    {
+        return Err(ControlError::failed(format!(
+            "the origin of the cache on {} is {origin} by its mark, and that is a member, spare or cache of \
+             Voltier now; give the drive that holds the data of the origin",
+            cache.device
+        )));
+    }
+    Ok(origin)
 }
 
 /// The origin that the user gives, with a line for the user: the only device of the right size that holds
@@ -298,6 +312,7 @@ fn plan_one<E: Engine>(
     Ok(VolumePlan {
         record,
         notes,
+        is_origin_given: false,
         stopped_in_order: label.is_clean,
         policy,
         mode,

@@ -243,11 +243,11 @@ impl Engine for SimEngine {
         let dirty_lines = cache.map_or(0, |cache| cache.status().lines_dirty);
         // Time passes before the service makes use of the answer.
         self.0.step();
-        CacheHealth { dirty_lines, ssd_failed: false }
+        CacheHealth { dirty_lines: Some(dirty_lines), ssd_failed: false }
     }
 
     fn fill_status(&mut self, name: &VolumeName, status: &mut VolumeStatus) {
-        status.lines.dirty = self.health(name).dirty_lines;
+        status.lines.dirty = self.health(name).dirty_lines.unwrap_or(0);
     }
 
     fn failure_is_recorded(&mut self, _: &VolumeName) {}
