@@ -54,7 +54,7 @@ pub struct Status {
     pub ssd_errors: u64,
     /// Failed requests to the origin.
     pub origin_errors: u64,
-    /// Wrong or unreadable clean lines that were read again from the origin.
+    /// Wrong or unreadable lines: clean ones, read again from the origin, and copies that a client replaced.
     pub repaired_lines: u64,
     /// Reads refused because the only copy of a line is damaged.
     pub damaged_reads: u64,

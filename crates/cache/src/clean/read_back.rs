@@ -115,8 +115,11 @@ impl<S: BlockDevice> LineReader<S> {
             Ok(data) => Some(DirtyLine { of, mask, crc_bits, data: data.freeze() }),
             Err(_) => {
                 // A client may have written the line anew meanwhile: that copy is whole.
-                if self.map.get().index().is_dirty_in(of.line, of.slot) {
+                let is_newest = self.map.get().index().is_dirty_in(of.line, of.slot);
+                if is_newest {
                     let _ = self.damage.give_up_line(of.line, of.slot);
+                } else {
+                    self.damage.note_replaced();
                 }
                 None
             }

@@ -73,6 +73,11 @@ impl<S: BlockDevice> Damage<S> {
         }
     }
 
+    /// Counts a damaged copy of which a newer one has taken the place.
+    pub(crate) fn note_replaced(&self) {
+        add(&self.counters.repaired_lines, 1);
+    }
+
     /// Judges a cached line of which the SSD returned an error or other bytes. A clean line is dropped
     /// (and the origin asked), a dirty line is reported and remembered.
     ///
