@@ -1,9 +1,10 @@
 //! Locks of the sectors being written, so that a read-modify-write loses nobody's bytes.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::task::{Context, Poll, Waker};
 
 use voltier_block::SectorRange;
-use voltier_ring::Signal;
 
 /// How a writer treats its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,12 +16,21 @@ pub(crate) enum Mode {
 }
 
 /// A writer that has its range, or waits for it.
-#[derive(Clone, Copy)]
 struct Entry {
     /// The place in the order of arrival: a writer waits for those before it only, so none waits for ever.
     number: u64,
     range: SectorRange,
     mode: Mode,
+    /// Writers before this one that it has to wait for.
+    blockers: usize,
+    waker: Option<Waker>,
+}
+
+impl Entry {
+    fn conflicts(&self, range: SectorRange, mode: Mode) -> bool {
+        let both_replace = self.mode == Mode::Replace && mode == Mode::Replace;
+        !both_replace && self.range.overlaps(range)
+    }
 }
 
 #[derive(Default)]
@@ -32,8 +42,14 @@ struct Table {
 }
 
 impl Table {
-    fn enter(&mut self, range: SectorRange, mode: Mode) -> usize {
-        let entry = Some(Entry { number: self.next_number, range, mode });
+    fn enter(&mut self, range: SectorRange, mode: Mode, are_compared: bool) -> usize {
+        let is_blocker = |other: &&Entry| other.conflicts(range, mode);
+        let blockers = if are_compared {
+            self.entries.iter().flatten().filter(is_blocker).count()
+        } else {
+            0
+        };
+        let entry = Some(Entry { number: self.next_number, range, mode, blockers, waker: None });
         self.next_number += 1;
         match self.vacant.pop() {
             Some(place) => {
@@ -47,12 +63,31 @@ impl Table {
         }
     }
 
-    fn is_blocked(&self, place: usize) -> bool {
-        let Some(this) = self.entries[place] else { return false };
-        self.entries.iter().flatten().any(|other| {
-            let both_replace = this.mode == Mode::Replace && other.mode == Mode::Replace;
-            other.number < this.number && !both_replace && other.range.overlaps(this.range)
-        })
+    fn poll(&mut self, place: usize, context: &Context<'_>) -> Poll<()> {
+        match &mut self.entries[place] {
+            Some(entry) if entry.blockers > 0 => {
+                entry.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        }
+    }
+
+    /// Takes a writer out, and wakes those that wait for nobody any more.
+    fn leave(&mut self, place: usize, are_compared: bool) {
+        self.vacant.push(place);
+        let Some(left) = self.entries[place].take() else { return };
+        if !are_compared {
+            return;
+        }
+        for entry in self.entries.iter_mut().flatten() {
+            if entry.number > left.number && entry.conflicts(left.range, left.mode) {
+                entry.blockers -= 1;
+                if let (0, Some(waker)) = (entry.blockers, entry.waker.take()) {
+                    waker.wake();
+                }
+            }
+        }
     }
 }
 
@@ -62,7 +97,6 @@ pub(crate) struct RangeLocks {
     table: RefCell<Table>,
     /// How many entries modify. While there are none, nobody waits and nothing is compared.
     modifying: Cell<usize>,
-    released: Signal,
 }
 
 /// A range under write, until dropped.
@@ -75,13 +109,14 @@ pub(crate) struct RangeGuard<'a> {
 impl RangeLocks {
     /// Waits until nobody who came before writes to `range` in a way that bears no company.
     pub(crate) async fn lock(&self, range: SectorRange, mode: Mode) -> RangeGuard<'_> {
-        let place = self.table.borrow_mut().enter(range, mode);
-        let guard = RangeGuard { locks: self, place, mode };
         if mode == Mode::Modify {
             self.modifying.set(self.modifying.get() + 1);
         }
-        if self.modifying.get() > 0 {
-            self.released.until(|| !self.table.borrow().is_blocked(place)).await;
+        let are_compared = self.modifying.get() > 0;
+        let place = self.table.borrow_mut().enter(range, mode, are_compared);
+        let guard = RangeGuard { locks: self, place, mode };
+        if are_compared {
+            poll_fn(|context| self.table.borrow_mut().poll(place, context)).await;
         }
         guard
     }
@@ -90,23 +125,18 @@ impl RangeLocks {
 impl Drop for RangeGuard<'_> {
     fn drop(&mut self) {
         let locks = self.locks;
-        {
-            let mut table = locks.table.borrow_mut();
-            table.entries[self.place] = None;
-            table.vacant.push(self.place);
-        }
         let modifying = locks.modifying.get();
-        if modifying > 0 {
-            locks.modifying.set(modifying - usize::from(self.mode == Mode::Modify));
-            locks.released.notify();
-        }
+        locks.table.borrow_mut().leave(self.place, modifying > 0);
+        locks.modifying.set(modifying - usize::from(self.mode == Mode::Modify));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
-    use std::task::{Context, Poll, Waker};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
 
     use voltier_block::Lba;
 
@@ -175,5 +205,37 @@ mod tests {
         assert_eq!(locks.modifying.get(), 0);
         let mut next = pin!(locks.lock(sectors(0, 1), Mode::Replace));
         assert!(poll(&mut next).is_some());
+    }
+
+    /// Counts how often a waiting writer is woken.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn of_many_parts_of_one_sector_each_is_woken_once_and_in_its_turn() {
+        const WRITERS: usize = 100;
+        let locks = RangeLocks::default();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let mut context = Context::from_waker(&waker);
+        let mut waiting: Vec<_> =
+            (0..WRITERS).map(|_| Box::pin(locks.lock(sectors(3, 1), Mode::Modify))).collect();
+        let mut guards: Vec<_> =
+            waiting.iter_mut().map(|writer| writer.as_mut().poll(&mut context)).collect();
+        for turn in 0..WRITERS {
+            assert_eq!(woken.0.load(Ordering::Relaxed), turn);
+            let others_wait = guards[turn + 1..].iter().all(Poll::is_pending);
+            assert!(guards[turn].is_ready() && others_wait);
+            guards[turn] = Poll::Pending;
+            if let Some(next) = waiting.get_mut(turn + 1) {
+                guards[turn + 1] = next.as_mut().poll(&mut context);
+            }
+        }
     }
 }

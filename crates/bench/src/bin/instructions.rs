@@ -12,6 +12,8 @@ use voltier_ring::{Executor, Handle, NoFiles};
 
 const SPAN_BYTES: u64 = 16 * MIB;
 const DEPTH: u64 = 32;
+/// Writes after which all that is dirty goes to the origin.
+const WRITES_BEFORE_DRAIN: u64 = 3_200;
 
 /// `count` requests of `bytes` at random places, [`DEPTH`] at once.
 async fn load<D: BlockDevice + Clone>(
@@ -109,6 +111,13 @@ fn main() {
         match case.as_str() {
             "hit_read" => load(&handle, &cache(&handle).await, read, 4 * KIB, count).await,
             "write_back" => load(&handle, &cache(&handle).await, write, 4 * KIB, count).await,
+            "write_back_and_destage" => {
+                let cache = cache(&handle).await;
+                for _ in 0..count / WRITES_BEFORE_DRAIN {
+                    load(&handle, &cache, write, 4 * KIB, WRITES_BEFORE_DRAIN).await;
+                    cache.drain().await.expect("the origin takes what is dirty");
+                }
+            }
             "small_write" => {
                 load(&handle, &array(&handle, None).await, write, 4 * KIB, count).await
             }

@@ -4,5 +4,6 @@ pub(crate) mod fingerprint;
 pub(crate) mod health;
 pub(crate) mod line_sample;
 pub(crate) mod origin;
+pub(crate) mod partition_table;
 pub(crate) mod read_errors;
 pub(crate) mod ssd;

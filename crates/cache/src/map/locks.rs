@@ -3,8 +3,13 @@
 //!
 //! A request takes the buckets of all its lines in ascending order of bucket, so two requests never
 //! wait for each other. Two lines may share a bucket; the cost is a wait in vain, once in hundreds.
+//!
+//! A bucket is taken in the order of arrival: while a writer waits, readers that come later wait behind the
+//! writer. So no stream of readers keeps a writer out for ever. A request must not lock lines that the same
+//! request has locked already, not even shared ones.
 
 use std::cell::{Cell, RefCell};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -25,7 +30,29 @@ pub(crate) enum Access {
 pub(crate) struct LineLocks {
     /// Readers, or -1 for a writer.
     buckets: Vec<Cell<i32>>,
-    waiting: RefCell<BTreeMap<u32, VecDeque<Waker>>>,
+    /// The requests that wait for each bucket, in the order of their arrival; no list is empty.
+    waiting: RefCell<BTreeMap<u32, VecDeque<Waiter>>>,
+    next_ticket: Cell<u64>,
+}
+
+/// A request that waits for a bucket.
+struct Waiter {
+    ticket: u64,
+    access: Access,
+    waker: Waker,
+}
+
+/// The place of a request in the list of a bucket, until the request has the bucket or is dropped.
+struct Place<'a> {
+    locks: &'a LineLocks,
+    bucket: u32,
+    ticket: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.locks.leave(self.bucket, self.ticket);
+    }
 }
 
 /// Lines locked until dropped.
@@ -60,6 +87,7 @@ impl LineLocks {
         Rc::new(Self {
             buckets: vec![Cell::new(0); BUCKET_COUNT],
             waiting: RefCell::new(BTreeMap::new()),
+            next_ticket: Cell::new(0),
         })
     }
 
@@ -81,6 +109,11 @@ impl LineLocks {
         }
     }
 
+    fn is_waited_for(&self, bucket: u32) -> bool {
+        let waiting = self.waiting.borrow();
+        !waiting.is_empty() && waiting.contains_key(&bucket)
+    }
+
     fn try_take(&self, bucket: u32, access: Access) -> bool {
         let free = self.is_free(bucket, access);
         if free {
@@ -91,33 +124,67 @@ impl LineLocks {
     }
 
     async fn take(&self, bucket: u32, access: Access) {
-        if self.try_take(bucket, access) {
-            return;
+        if self.is_waited_for(bucket) || !self.try_take(bucket, access) {
+            self.take_in_turn(bucket, access).await;
         }
+    }
+
+    #[cold]
+    async fn take_in_turn(&self, bucket: u32, access: Access) {
+        let ticket = self.next_ticket.get();
+        self.next_ticket.set(ticket + 1);
+        let mut place = None;
         poll_fn(|context| {
-            if self.try_take(bucket, access) {
+            if place.is_none() {
+                let waiter = Waiter { ticket, access, waker: context.waker().clone() };
+                self.waiting.borrow_mut().entry(bucket).or_default().push_back(waiter);
+                place = Some(Place { locks: self, bucket, ticket });
+            }
+            if self.is_first(bucket, ticket) && self.try_take(bucket, access) {
                 return Poll::Ready(());
             }
-            let mut waiting = self.waiting.borrow_mut();
-            let list = waiting.entry(bucket).or_default();
-            if !list.iter().any(|known| known.will_wake(context.waker())) {
-                list.push_back(context.waker().clone());
+            if let Some(list) = self.waiting.borrow_mut().get_mut(&bucket)
+                && let Some(own) = list.iter_mut().find(|waiter| waiter.ticket == ticket)
+            {
+                own.waker.clone_from(context.waker());
             }
             Poll::Pending
         })
         .await;
     }
 
+    fn is_first(&self, bucket: u32, ticket: u64) -> bool {
+        let waiting = self.waiting.borrow();
+        let first = waiting.get(&bucket).and_then(VecDeque::front);
+        first.is_some_and(|first| first.ticket == ticket)
+    }
+
+    /// A request has its bucket, or is dropped: the next one may have its turn.
+    fn leave(&self, bucket: u32, ticket: u64) {
+        if let Entry::Occupied(mut list) = self.waiting.borrow_mut().entry(bucket) {
+            list.get_mut().retain(|waiter| waiter.ticket != ticket);
+            if list.get().is_empty() {
+                list.remove();
+            }
+        }
+        self.wake_first(bucket);
+    }
+
+    /// Wakes the request whose turn a bucket is, if the bucket is free for that request.
+    fn wake_first(&self, bucket: u32) {
+        let waiting = self.waiting.borrow();
+        if let Some(first) = waiting.get(&bucket).and_then(VecDeque::front)
+            && self.is_free(bucket, first.access)
+        {
+            first.waker.wake_by_ref();
+        }
+    }
+
     fn give(&self, bucket: u32, access: Access) {
         let cell = &self.buckets[bucket as usize];
         cell.set(if access == Access::Shared { cell.get() - 1 } else { 0 });
-        if cell.get() != 0 || self.waiting.borrow().is_empty() {
-            return;
-        }
-        // Everybody tries again, in the order of their arrival: the tasks' queue is first come.
-        let waiting = self.waiting.borrow_mut().remove(&bucket);
-        for waker in waiting.into_iter().flatten() {
-            waker.wake();
+        if !self.waiting.borrow().is_empty() {
+            self.wake_first(bucket);
         }
     }
 
@@ -132,7 +199,7 @@ impl LineLocks {
         buckets
     }
 
-    /// Locks the lines `first..=last` if nobody else has one of them.
+    /// Locks the lines `first..=last` if nobody else has one of them or waits for one.
     pub(crate) fn try_lock(
         self: &Rc<Self>,
         first: Line,
@@ -144,7 +211,9 @@ impl LineLocks {
         } else {
             Held::Many(Self::buckets_of(first, last))
         };
-        if !held.buckets().iter().all(|bucket| self.is_free(*bucket, access)) {
+        let is_takeable =
+            |bucket: &u32| self.is_free(*bucket, access) && !self.is_waited_for(*bucket);
+        if !held.buckets().iter().all(is_takeable) {
             return None;
         }
         for bucket in held.buckets() {
@@ -188,8 +257,11 @@ impl Drop for LineGuard {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::task::Context;
+
     use voltier_ring::{Executor, NoFiles};
+
+    use super::*;
 
     #[test]
     fn a_writer_waits_for_readers_and_the_next_reader_for_the_writer() {
@@ -214,5 +286,62 @@ mod tests {
             drop(locks.lock(Line(9), Line(9), Access::Exclusive).await);
         });
         assert_eq!(*seen.borrow(), ["reader", "writer"]);
+    }
+
+    /// Two readers of a line in turn, each of which locks the line before the other gives it back, for
+    /// ever; a writer beside them.
+    #[test]
+    fn readers_that_never_leave_a_gap_do_not_starve_a_writer() {
+        let mut executor = Executor::in_virtual_time(NoFiles);
+        let handle = executor.handle();
+        let locks = LineLocks::new();
+        let is_over = Rc::new(Cell::new(false));
+        let locked = locks.clone();
+        executor.block_on(async move {
+            let readers: Vec<_> = [0, 5]
+                .into_iter()
+                .map(|start_ns| {
+                    let (own, locks, is_over) = (handle.clone(), locked.clone(), is_over.clone());
+                    handle.spawn(async move {
+                        own.sleep(start_ns).await;
+                        while !is_over.get() {
+                            let _guard = locks.lock(Line(7), Line(7), Access::Shared).await;
+                            own.sleep(10).await;
+                        }
+                    })
+                })
+                .collect();
+            handle.sleep(100).await;
+            let (writing, has_written) = (locked.clone(), Rc::new(Cell::new(false)));
+            let written = has_written.clone();
+            let writer = handle.spawn(async move {
+                drop(writing.lock(Line(7), Line(8), Access::Exclusive).await);
+                written.set(true);
+            });
+            handle.sleep(10_000).await;
+            assert!(has_written.get(), "the writer has its turn between readers");
+            is_over.set(true);
+            writer.await;
+            for reader in readers {
+                reader.await;
+            }
+        });
+        assert_eq!(locks.in_use(), (0, 0));
+    }
+
+    #[test]
+    fn a_waiting_writer_that_is_dropped_lets_the_readers_behind_it_in() {
+        let locks = LineLocks::new();
+        let mut context = Context::from_waker(Waker::noop());
+        let first = locks.try_lock(Line(1), Line(1), Access::Shared).unwrap();
+        let mut writer = Box::pin(locks.lock(Line(1), Line(1), Access::Exclusive));
+        let mut reader = Box::pin(locks.lock(Line(1), Line(1), Access::Shared));
+        assert!(writer.as_mut().poll(&mut context).is_pending());
+        assert!(reader.as_mut().poll(&mut context).is_pending());
+        assert!(locks.try_lock(Line(1), Line(1), Access::Shared).is_none());
+        drop(writer);
+        assert!(reader.as_mut().poll(&mut context).is_ready());
+        drop((first, reader));
+        assert_eq!(locks.in_use(), (0, 0));
     }
 }
