@@ -144,8 +144,17 @@ fn dirty_lines_without_an_order_keep_ordered_mode_from_being_switched_on() {
 }
 
 /// The order ends under a batch, and a line of it is discarded and written past the log before its turn.
-#[test]
-fn a_version_of_a_line_that_was_discarded_since_does_not_go_over_a_direct_write() {
+type SlowOrigin = Cache<MemoryDevice, DelayDevice<MemoryDevice>>;
+
+async fn write_line(cache: &SlowOrigin, line: u64, sectors: usize, byte: u8) {
+    let mut data = Buf::zeroed(sectors * 512);
+    data.fill(byte);
+    cache.write(Lba(16 * line), data.into(), Durability::Cached).await.unwrap();
+}
+
+/// Drains lines in order. While the first of them are under way, `change` switches the order off and writes
+/// the last one. The first and the last byte of that line on the origin must be as expected.
+fn changed_under_a_batch(change: impl AsyncFnOnce(SlowOrigin, u64) + 'static, expected: (u8, u8)) {
     let mut executor = Executor::in_virtual_time(NoFiles);
     let handle = executor.handle();
     executor.block_on(async move {
@@ -158,13 +167,8 @@ fn a_version_of_a_line_that_was_discarded_since_does_not_go_over_a_direct_write(
         let slow = DelayDevice::new(handle.clone(), origin.clone(), Delay::new(0, write_ns, 0));
         let options = OpenOptions::with(settings());
         let cache = Cache::open(&handle, ssd, slow, options).await.expect("it opens").0;
-        let write = async |line: u64, byte: u8| {
-            let mut data = Buf::zeroed(4096);
-            data.fill(byte);
-            cache.write(Lba(16 * line), data.into(), Durability::Cached).await.unwrap();
-        };
         for line in 0..lines {
-            write(line, 1).await;
+            write_line(&cache, line, 8, 1).await;
         }
         cache.flush().await.unwrap();
         let drained = handle.spawn({
@@ -172,15 +176,39 @@ fn a_version_of_a_line_that_was_discarded_since_does_not_go_over_a_direct_write(
             async move { cache.drain().await }
         });
         handle.sleep(write_ns / 2).await;
-        let through = Settings { ordered: false, mode: Mode::WriteThrough, ..settings() };
-        cache.configure(through).unwrap();
         let last = lines - 1;
-        cache.discard(SectorRange::new(Lba(16 * last), 8)).await.unwrap();
-        write(last, 3).await;
+        change(cache.clone(), last).await;
         drained.await.unwrap();
+        cache.drain().await.unwrap();
         let found = origin.read(Lba(16 * last), Buf::new(4096)).await.unwrap();
-        assert_eq!((found[0], found[4095]), (3, 3));
+        assert_eq!((found[0], found[4095]), expected);
     });
+}
+
+async fn write_anew_past_the_log(cache: &SlowOrigin, mode: Mode, line: u64) {
+    cache.configure(Settings { ordered: false, mode, ..settings() }).unwrap();
+    cache.discard(SectorRange::new(Lba(16 * line), 8)).await.unwrap();
+    write_line(cache, line, 8, 3).await;
+}
+
+#[test]
+fn a_version_of_a_line_that_was_discarded_since_does_not_go_over_a_direct_write() {
+    let change = async |cache: SlowOrigin, last| {
+        write_anew_past_the_log(&cache, Mode::WriteThrough, last).await;
+    };
+    changed_under_a_batch(change, (3, 3));
+}
+
+/// The line is dirty again when its turn in the batch comes, but with one sector only.
+#[test]
+fn a_version_of_a_line_does_not_go_over_a_direct_write_beside_a_newer_part() {
+    let change = async |cache: SlowOrigin, last| {
+        write_anew_past_the_log(&cache, Mode::ReadOnly, last).await;
+        let unordered = Settings { ordered: false, ..settings() };
+        cache.configure(unordered).unwrap();
+        write_line(&cache, last, 1, 4).await;
+    };
+    changed_under_a_batch(change, (4, 3));
 }
 
 /// A cleaner that spins would hang this test, and every volume of the core.

@@ -44,11 +44,8 @@ struct Table {
 impl Table {
     fn enter(&mut self, range: SectorRange, mode: Mode, are_compared: bool) -> usize {
         let is_blocker = |other: &&Entry| other.conflicts(range, mode);
-        let blockers = if are_compared {
-            self.entries.iter().flatten().filter(is_blocker).count()
-        } else {
-            0
-        };
+        let blockers =
+            if are_compared { self.entries.iter().flatten().filter(is_blocker).count() } else { 0 };
         let entry = Some(Entry { number: self.next_number, range, mode, blockers, waker: None });
         self.next_number += 1;
         match self.vacant.pop() {

@@ -18,7 +18,7 @@ use voltier_ring::{Handle, join_at_most};
 use crate::canary::{self, Canary};
 use crate::clean::destage::Destager;
 use crate::clean::pace::{Pace, Pacer};
-use crate::clean::runs::Dirty;
+use crate::clean::runs::{Dirty, Kept};
 use crate::clean::sweep::{BATCH_LINES, Sweep};
 use crate::counters::{Counters, add};
 use crate::devices::health::SsdHealth;
@@ -335,10 +335,11 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
         let Some((versions, last_sequence)) = self.log.oldest_epoch(BATCH_LINES) else {
             return (Vec::new(), 0);
         };
-        let lines = versions.into_iter().map(|(line, kept)| Dirty {
+        let order_switches = self.log.order_switches();
+        let lines = versions.into_iter().map(|(line, version)| Dirty {
             line,
-            slot: kept.slot,
-            version: Some(kept),
+            slot: version.slot,
+            version: Some(Kept { version, order_switches }),
         });
         (lines.collect(), last_sequence)
     }

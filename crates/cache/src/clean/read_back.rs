@@ -5,12 +5,13 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, Buf, Bytes};
 use voltier_ring::join_all;
 
-use crate::clean::runs::Dirty;
+use crate::clean::runs::{Dirty, Kept};
 use crate::devices::ssd::Ssd;
 use crate::format::checksum::{crc32c, kept_crc_bits};
 use crate::ground::Ground;
+use crate::log::commit::Log;
 use crate::log::damage::Damage;
-use crate::log::ordered::Version;
+use crate::map::contents::Contents;
 use crate::map::shared::Map;
 
 /// Reads of the SSD at once for one run; several runs are under way themselves.
@@ -29,11 +30,17 @@ pub(crate) struct LineReader<S> {
     map: Rc<Map>,
     ssd: Rc<Ssd<S>>,
     damage: Rc<Damage<S>>,
+    log: Rc<Log<S>>,
 }
 
 impl<S: BlockDevice> LineReader<S> {
     pub(crate) fn new<O: BlockDevice>(ground: &Ground<S, O>) -> Self {
-        Self { map: ground.map.clone(), ssd: ground.ssd.clone(), damage: ground.damage.clone() }
+        Self {
+            map: ground.map.clone(),
+            ssd: ground.ssd.clone(),
+            damage: ground.damage.clone(),
+            log: ground.log.clone(),
+        }
     }
 
     /// Reads lines back from the SSD, neighbours there in one read; what is damaged is left out.
@@ -67,7 +74,7 @@ impl<S: BlockDevice> LineReader<S> {
         for dirty in group {
             whole.extend(match dirty.version {
                 None => self.read_dirty(*dirty).await,
-                Some(version) => self.read_version(*dirty, version).await,
+                Some(kept) => self.read_version(*dirty, kept).await,
             });
         }
         whole
@@ -127,9 +134,16 @@ impl<S: BlockDevice> LineReader<S> {
     }
 
     /// The data of a version that the log keeps, whether or not it is the newest. A line that is not dirty
-    /// any more was given up since: what the origin has may be newer.
-    async fn read_version(&self, of: Dirty, version: Version) -> Option<DirtyLine> {
-        if !self.map.get().is_dirty(of.line) {
+    /// any more was given up since: what the origin has may be newer. If the order was switched off since,
+    /// the origin may have something newer beside a dirty part of the line too.
+    async fn read_version(&self, of: Dirty, kept: Kept) -> Option<DirtyLine> {
+        let Kept { version, order_switches } = kept;
+        let is_in_order = self.log.order_switches() == order_switches;
+        let is_wanted = |contents: &Contents| match is_in_order {
+            true => contents.is_dirty(of.line),
+            false => contents.index().is_dirty_in(of.line, of.slot),
+        };
+        if !is_wanted(&self.map.get()) {
             return None;
         }
         let at = self.map.geometry().lba_of_slot(version.slot);

@@ -11,7 +11,15 @@ use crate::numbers::{Line, Slot};
 pub(crate) struct Dirty {
     pub(crate) line: Line,
     pub(crate) slot: Slot,
-    pub(crate) version: Option<Version>,
+    pub(crate) version: Option<Kept>,
+}
+
+/// A version that the log kept when the batch was made.
+#[derive(Clone, Copy)]
+pub(crate) struct Kept {
+    pub(crate) version: Version,
+    /// The count of order switches at that time.
+    pub(crate) order_switches: u64,
 }
 
 /// Lines that go to the origin together.

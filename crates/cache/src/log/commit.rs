@@ -35,6 +35,8 @@ pub(crate) struct Log<S> {
     /// wait until the flush of a lost SSD ends.
     flushed: Signal,
     flushing: Cell<bool>,
+    /// So often ordered mode began or ended.
+    order_switches: Cell<u64>,
 }
 
 /// The flush that one task does for all, until dropped.
@@ -57,6 +59,7 @@ impl<S: BlockDevice> Log<S> {
             progress: Signal::new(),
             flushed: Signal::new(),
             flushing: Cell::new(false),
+            order_switches: Cell::new(0),
         })
     }
 
@@ -297,8 +300,15 @@ impl<S: BlockDevice> Log<S> {
         self.state.borrow().order().is_kept()
     }
 
+    /// So often ordered mode began or ended. Of a version that was chosen before, nobody knows what came
+    /// after: a direct write may have.
+    pub(crate) fn order_switches(&self) -> u64 {
+        self.order_switches.get()
+    }
+
     /// Begins or ends ordered mode.
     pub(crate) fn set_ordered(&self, ordered: bool) {
+        self.order_switches.set(self.order_switches.get() + 1);
         self.state.borrow_mut().order_mut().keep(ordered);
     }
 

@@ -132,18 +132,16 @@ impl FileDevice {
 
     /// Writes pieces that the kernel takes as they are, however many writes that takes.
     async fn write_run(&self, mut offset: u64, mut data: Payload, durable: bool) -> IoResult<()> {
+        // A durable write of a buffered file takes the page cache's error along, which may be that of other
+        // writes. A flush by itself keeps the two errors apart.
+        let flushes = durable && self.is_buffered();
         loop {
             let wanted = data.len();
-            let result = self.handle.write_at(&self.fd, offset, data.clone(), durable).await;
-            let written = self.whole_blocks(result).inspect_err(|error| {
-                // A flush in it took the page cache's error along, which may be that of other writes.
-                let was_flushed = durable && !matches!(error, IoError::NoSpace | IoError::ReadOnly);
-                if was_flushed && self.is_buffered() {
-                    self.flush_failed.set(true);
-                }
-            })?;
+            let forced = durable && !flushes;
+            let result = self.handle.write_at(&self.fd, offset, data.clone(), forced).await;
+            let written = self.whole_blocks(result)?;
             if written >= wanted {
-                return Ok(());
+                return if flushes { self.sync().await } else { Ok(()) };
             }
             offset += written as u64;
             data = data.slice(written..wanted);
@@ -309,6 +307,47 @@ mod tests {
             let device = FileDevice::over(handle, Fd::Virtual(0), Limits::plain(MIB));
             assert_eq!(device.flush().await, Err(IoError::Medium));
             assert_eq!(device.flush().await, Err(IoError::Medium));
+        });
+    }
+
+    /// A file behind a page cache whose write-back meets a full pool. The next sync says so, once: a flush,
+    /// or the sync within a durable write.
+    struct FullPool {
+        has_error: bool,
+    }
+
+    impl VirtualFiles for FullPool {
+        fn submit(&mut self, now: u64, op: Op) -> (u64, OpOutcome) {
+            let (is_sync, written) = match &op {
+                Op::Sync { .. } => (true, 0),
+                Op::Write { data, dsync, .. } => (*dsync, data.len() as u32),
+                _ => unreachable!("nothing else is asked for"),
+            };
+            let fails = is_sync && std::mem::take(&mut self.has_error);
+            let result = if fails { Err(Errno::NOSPC) } else { Ok(written) };
+            (now, OpOutcome { result, buf: None, bufs: Vec::new() })
+        }
+    }
+
+    #[test]
+    fn a_durable_write_that_took_the_error_of_earlier_writes_along_is_no_flush_for_them() {
+        let mut executor = Executor::in_virtual_time(FullPool { has_error: true });
+        let handle = executor.handle();
+        executor.block_on(async move {
+            let mut device = FileDevice::over(handle, Fd::Virtual(0), Limits::plain(MIB));
+            device.facts = Some(FileFacts {
+                path: "ssd".into(),
+                is_block_device: false,
+                direct_io: false,
+                unused_tail_bytes: 0,
+                memory_align_bytes: 1,
+                identity: left_behind::FileIdentity { is_block_device: false, number: (0, 0) },
+            });
+            let write =
+                async |durability| device.write(Lba(0), Buf::zeroed(4096).into(), durability).await;
+            write(Durability::Cached).await.expect("the page cache takes it");
+            assert!(write(Durability::Durable).await.is_err());
+            assert!(device.flush().await.is_err(), "the cached write is lost");
         });
     }
 }
