@@ -94,15 +94,17 @@ fn an_adapter_that_is_away_for_seconds_ejects_nobody_and_everything_goes_on() {
 }
 
 #[test]
-fn with_the_usual_deadline_an_adapter_that_is_away_for_seconds_is_no_event() {
+fn with_the_usual_deadline_an_adapter_or_a_member_that_is_away_for_seconds_is_no_event() {
     let Some((instance, shelf, members)) = array_on_shelf("6", 6, "75s") else { return };
     let mut ledger = Ledger::new(BLOCKS);
-    work_while(&instance, &mut ledger, || {
-        shelf.tell_all(&members, Conduct::Hangs);
-        thread::park_timeout(ADAPTER_AWAY);
-        shelf.tell_all(&members, Conduct::Serves);
-    });
-    is_whole(&instance, &mut ledger);
+    for away in [&members[..], &members[2..3]] {
+        work_while(&instance, &mut ledger, || {
+            shelf.tell_all(away, Conduct::Hangs);
+            thread::park_timeout(ADAPTER_AWAY);
+            shelf.tell_all(away, Conduct::Serves);
+        });
+        is_whole(&instance, &mut ledger);
+    }
 }
 
 #[test]
