@@ -256,6 +256,12 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         self.ground().health.release_waits()
     }
 
+    /// Whether the SSD is given up because it went away, with all that was dirty on it. Until the loss is on
+    /// record nothing but its dirty lines has reached the origin: the same SSD may be opened again.
+    pub fn ssd_is_gone(&self) -> bool {
+        self.ground().health.is_gone()
+    }
+
     /// Ranges whose newest content was on a lost SSD, merged; at most `count_max`.
     pub fn lost_ranges(&self, count_max: usize) -> Vec<SectorRange> {
         let ground = self.ground();

@@ -355,12 +355,11 @@ impl Engine for CoreEngine {
 
     fn health(&mut self, name: &VolumeName) -> CacheHealth {
         let volume = name.clone();
-        let dirty = self.on_core(name, move |_| async move { Ok(volumes::dirty_lines(&volume)) });
         let failed = |home: &Home| home.loss.happened.load(Ordering::Acquire);
-        CacheHealth {
-            dirty_lines: dirty.ok(),
-            ssd_failed: self.homes.get(name).is_some_and(failed),
-        }
+        let ssd_failed = self.homes.get(name).is_some_and(failed);
+        let asked = self.on_core(name, move |_| async move { Ok(volumes::dirty_lines(&volume)) });
+        let (dirty_lines, is_gone) = asked.ok().unzip();
+        CacheHealth { dirty_lines, ssd_failed, ssd_is_gone: is_gone.unwrap_or_default() }
     }
 
     fn failure_is_recorded(&mut self, name: &VolumeName) {

@@ -168,6 +168,8 @@ pub(super) fn begin_evacuation(name: &VolumeName) -> ControlResult<()> {
 /// Stops a volume and forgets it.
 pub(super) async fn close(name: VolumeName, devices: DeviceNames) -> ControlResult<()> {
     let Some(resident) = RESIDENTS.with_borrow_mut(|all| all.remove(&name)) else { return Ok(()) };
+    // A server that stops waits for the requests of its clients.
+    let _released = resident.volume.release_waits();
     let servers = std::mem::take(&mut *resident.servers.borrow_mut());
     for (_, server) in servers {
         server.stop().await;
@@ -314,9 +316,11 @@ fn not_written_back(
     })
 }
 
-/// Lines the origin does not have yet.
-pub(super) fn dirty_lines(name: &VolumeName) -> u64 {
-    resident(name).map_or(0, |resident| dirty_lines_of(&resident.volume))
+/// Lines the origin does not have yet, and whether the SSD went away with them.
+pub(super) fn dirty_lines(name: &VolumeName) -> (u64, bool) {
+    let Ok(resident) = resident(name) else { return (0, false) };
+    let is_gone = resident.volume.cache().is_some_and(|cache| cache.ssd_is_gone());
+    (dirty_lines_of(&resident.volume), is_gone)
 }
 
 fn dirty_lines_of(volume: &Volume<Drive>) -> u64 {

@@ -215,9 +215,15 @@ impl<D: BlockDevice> Volume<D> {
     /// Closes the gate, and waits until all requests have ended. Those that wait for the evacuation of an SSD
     /// would wait for ever where the control plane waits for this: they end with an error.
     async fn close_now(&self) -> Closed {
-        let cache = self.cache();
-        let _released = cache.as_ref().map(|cache| cache.release_waits());
+        let _released = self.release_waits();
         self.0.gate.close().await
+    }
+
+    /// While the answer is kept, no request waits for the evacuation of an SSD or the record of a loss.
+    /// Requests that would wait end with an error.
+    #[must_use]
+    pub fn release_waits(&self) -> Option<impl Drop + use<D>> {
+        self.cache().map(|cache| cache.release_waits())
     }
 
     /// Has `gate` run, and waited for, when the SSD is given up and before the origin changes. Then

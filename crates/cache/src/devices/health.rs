@@ -102,6 +102,8 @@ pub(crate) struct SsdHealth {
     salvaged: RefCell<Option<Box<dyn FnOnce()>>>,
     /// The SSD was given up with acknowledged writes that no flush had covered.
     unflushed_loss: Cell<bool>,
+    /// The SSD went away as it was, with all that it held.
+    is_gone: Cell<bool>,
     /// The origin did not take what was to be evacuated, so many times.
     failed_batches: Cell<u64>,
     /// Callers that wait for requests to end, and so have none wait here.
@@ -153,6 +155,7 @@ impl SsdHealth {
             salvages: Cell::new(false),
             salvaged: RefCell::new(None),
             unflushed_loss: Cell::new(false),
+            is_gone: Cell::new(false),
             failed_batches: Cell::new(0),
             releases: Cell::new(0),
             news: Signal::new(),
@@ -224,6 +227,19 @@ impl SsdHealth {
             (consequences.end_log)();
             (consequences.wake_all)();
         }
+    }
+
+    /// Whether the SSD went away while the cache relied on it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_gone.get()
+    }
+
+    /// Gives up an SSD that is not there any more. The owner of the gate may find the SSD again, as it was.
+    pub(crate) fn lose(self: &Rc<Self>) {
+        if !self.failed() {
+            self.is_gone.set(true);
+        }
+        self.give_up();
     }
 
     /// Gives the SSD up. The index stays as it is: its dirty lines are the list of what is lost, none after

@@ -142,7 +142,7 @@ impl<S: BlockDevice> Ssd<S> {
         add(&self.counters.ssd_errors, 1);
         let too_many = self.read_errors.borrow_mut().note(at, self.handle.now());
         if last == IoError::Gone {
-            self.health.give_up();
+            self.health.lose();
         } else if too_many {
             self.health.refuse_writes();
         }
@@ -180,7 +180,7 @@ impl<S: BlockDevice> Ssd<S> {
         }
         add(&self.counters.ssd_errors, 1);
         if last == IoError::Gone {
-            self.health.give_up();
+            self.health.lose();
         } else {
             self.health.refuse_writes();
         }
@@ -209,7 +209,7 @@ impl<S: BlockDevice> Ssd<S> {
         if let Err(error) = flushed {
             self.flush_failed.set(true);
             if error == IoError::Gone {
-                self.health.give_up();
+                self.health.lose();
             } else {
                 self.health.refuse_writes();
             }

@@ -3,7 +3,9 @@
 
 pub mod arrays;
 pub mod browser;
+pub mod ledger;
 pub mod nbd;
+pub mod shelf;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,6 +17,21 @@ use serde_json::Value;
 /// The instance; its daemon ends with it.
 pub struct Instance {
     dir: tempfile::TempDir,
+}
+
+/// Looks of a test at what is to come: two minutes in all.
+const LOOKS_MAX: u32 = 2400;
+
+/// Waits until something is so; `what` is said of a wait that is too long.
+#[track_caller]
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..LOOKS_MAX {
+        if is_so() {
+            return;
+        }
+        std::thread::park_timeout(std::time::Duration::from_millis(50));
+    }
+    panic!("not in time: {what}");
 }
 
 /// The answer of a command.

@@ -4,12 +4,16 @@
 use std::io::{Error, Read, Result, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 pub struct NbdClient {
     stream: UnixStream,
     pub size_bytes: u64,
     next_handle: u64,
 }
+
+/// No answer takes so long, not even of an array that gives a member up first.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(240);
 
 const READ: u16 = 0;
 const WRITE: u16 = 1;
@@ -18,6 +22,7 @@ const FLUSH: u16 = 3;
 impl NbdClient {
     pub fn connect(socket: &Path, name: &str) -> Result<Self> {
         let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting)?;
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");

@@ -115,6 +115,9 @@ pub struct CacheHealth {
     pub dirty_lines: Option<u64>,
     /// Whether the SSD was given up since the cache was opened.
     pub ssd_failed: bool,
+    /// Whether that was because the SSD is gone. Until the loss is on record the origin is changed by nothing
+    /// but dirty lines.
+    pub ssd_is_gone: bool,
 }
 
 /// Wakes the control plane, from any thread.

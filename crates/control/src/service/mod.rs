@@ -17,6 +17,7 @@ mod import;
 mod jobs;
 mod late;
 mod live;
+mod pulled;
 mod records;
 mod show;
 mod spare_labels;

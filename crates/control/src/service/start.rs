@@ -11,6 +11,7 @@ use super::faults;
 use super::jobs::Purpose;
 use super::late;
 use super::live::{Live, now};
+use super::pulled;
 use super::stops;
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
@@ -345,8 +346,18 @@ impl<E: Engine> Service<E> {
 
     /// Records SSDs that the data path gave up, so that they are not trusted after a restart. Whether all of
     /// them are on record: clients wait for that, so a record that failed is tried again.
+    ///
+    /// An SSD that is gone with dirty lines is not recorded: its volume is closed, and waits for the SSD.
     pub fn notice_lost_ssds(&mut self) -> bool {
-        let mut all_recorded = true;
+        let (all_recorded, without) = self.record_lost_ssds();
+        without.iter().for_each(|record| pulled::wait_for_ssd(self, record));
+        all_recorded
+    }
+
+    /// Records lost SSDs. Whether all of them are on record; volumes whose SSD is gone with dirty lines, of
+    /// which nothing is recorded.
+    pub(super) fn record_lost_ssds(&mut self) -> (bool, Vec<VolumeRecord>) {
+        let (mut all_recorded, mut without) = (true, Vec::new());
         for record in self.registry.volumes().to_vec() {
             let name = &record.name;
             let Some(cache) = &record.cache else { continue };
@@ -361,6 +372,10 @@ impl<E: Engine> Service<E> {
                 continue;
             };
             if is_on_record && dirty_lines > 0 {
+                continue;
+            }
+            if health.ssd_is_gone && dirty_lines > 0 {
+                without.push(pulled::with_dirt(&record, dirty_lines));
                 continue;
             }
             let mut status = super::show::recorded(&record);
@@ -391,7 +406,7 @@ impl<E: Engine> Service<E> {
                 self.engine.failure_is_recorded(&record.name);
             }
         }
-        all_recorded
+        (all_recorded, without)
     }
 }
 

@@ -91,7 +91,7 @@ pub(super) fn bring_to_rest<E: Engine>(
             service.log(name, &error.message);
         }
     }
-    service.notice_lost_ssds();
+    service.record_lost_ssds();
     let recorded = service.record_dirt(name, at_rest);
     service.note(name, recorded);
     service.engine.close(name)

@@ -310,13 +310,17 @@ impl<E: Engine> Service<E> {
         let mut record = self.record(name)?;
         let before = record.clone();
         // A volume that failed meanwhile cannot say, and what is on record stays.
-        let Some(dirty_lines) = self.engine.health(name).dirty_lines else { return Ok(()) };
+        let health = self.engine.health(name);
+        let Some(dirty_lines) = health.dirty_lines else { return Ok(()) };
         let mut status = super::show::recorded(&record);
         self.engine.fill_status(name, &mut status);
         if let Some(cache) = &mut record.cache {
             cache.dirty_lines = dirty_lines;
-            // Of what was lost, clients may have written some anew.
-            (cache.lost, cache.lost_total) = (status.lost, status.lost_ranges);
+            // An SSD that is gone may come back: nothing is lost before that is on record.
+            if cache.failed.is_some() || !health.ssd_is_gone {
+                // Of what was lost, clients may have written some anew.
+                (cache.lost, cache.lost_total) = (status.lost, status.lost_ranges);
+            }
             let stays_clean = at_rest || !cache.settings.mode.writes_back();
             cache.maybe_dirty &= dirty_lines > 0 || !stays_clean;
         }

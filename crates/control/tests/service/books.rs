@@ -34,6 +34,7 @@ pub(super) struct Books {
     /// Dirty lines that every cache has when it is opened: they outlive a daemon.
     pub(super) comes_back_dirty: u64,
     pub(super) ssd_failed: bool,
+    pub(super) ssd_is_gone: bool,
     /// Every SSD takes no writes when a cache on it is opened.
     pub(super) takes_no_writes: bool,
     pub(super) clients: u64,
@@ -211,6 +212,7 @@ impl Engine for BookEngine {
         CacheHealth {
             dirty_lines: (!books.health_is_unknown).then_some(books.dirty),
             ssd_failed: books.ssd_failed,
+            ssd_is_gone: books.ssd_is_gone,
         }
     }
 

@@ -13,16 +13,16 @@ use voltier_control::{
 use super::arrays::{on, over_r5, r5};
 use super::fixture::{Fixture, name};
 
-const WAIT: Duration = Duration::from_secs(30);
+pub(super) const WAIT: Duration = Duration::from_secs(30);
 
 impl Fixture {
     /// Puts a drive where no search beside its old place finds it.
-    fn take_away(&self, drive: &str) {
+    pub(super) fn take_away(&self, drive: &str) {
         fs::create_dir_all(self.path("away")).unwrap();
         fs::rename(self.path(drive), self.path("away").join(drive)).unwrap();
     }
 
-    fn bring_back(&self, drive: &str) {
+    pub(super) fn bring_back(&self, drive: &str) {
         fs::rename(self.path("away").join(drive), self.path(drive)).unwrap();
     }
 
@@ -32,7 +32,7 @@ impl Fixture {
     }
 
     /// Looks for devices so many seconds after a moment.
-    fn look(&mut self, begun: Instant, seconds: u64) -> Option<Duration> {
+    pub(super) fn look(&mut self, begun: Instant, seconds: u64) -> Option<Duration> {
         self.service.look_for_devices(begun + Duration::from_secs(seconds))
     }
 
@@ -52,7 +52,7 @@ pub(super) fn now() -> Instant {
 }
 
 #[track_caller]
-fn waits_for(state: &VolumeStatus, part: &str, drive: &str) {
+pub(super) fn waits_for(state: &VolumeStatus, part: &str, drive: &str) {
     assert_eq!(state.state, VolumeState::Waiting, "{}", state.error);
     assert!(state.waits_for.len() == 1 && state.waits_for[0].ends_with(drive), "{state:?}");
     assert!(state.error.contains(&format!("it waits for its {part} ")), "{}", state.error);

@@ -6,6 +6,7 @@ mod bad_blocks;
 mod evacuation;
 mod foreign_origin;
 mod panics;
+mod pulled;
 mod ssd_errors;
 mod stand;
 

@@ -467,7 +467,7 @@ impl Engine for ArraySimEngine {
     }
 
     fn health(&mut self, _: &VolumeName) -> CacheHealth {
-        CacheHealth { dirty_lines: Some(0), ssd_failed: false }
+        CacheHealth { dirty_lines: Some(0), ..CacheHealth::default() }
     }
 
     fn fill_status(&mut self, _: &VolumeName, _: &mut VolumeStatus) {}

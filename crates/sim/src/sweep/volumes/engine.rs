@@ -243,7 +243,7 @@ impl Engine for SimEngine {
         let dirty_lines = cache.map_or(0, |cache| cache.status().lines_dirty);
         // Time passes before the service makes use of the answer.
         self.0.step();
-        CacheHealth { dirty_lines: Some(dirty_lines), ssd_failed: false }
+        CacheHealth { dirty_lines: Some(dirty_lines), ..CacheHealth::default() }
     }
 
     fn fill_status(&mut self, name: &VolumeName, status: &mut VolumeStatus) {
