@@ -59,6 +59,12 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         &self.0.limits
     }
 
+    /// Half a deadline more than the deadline: ticks are counted whole.
+    fn patience_ns(&self) -> Nanos {
+        let deadline_ns = self.0.ground.members.watch().deadline_ns();
+        deadline_ns + deadline_ns / 2
+    }
+
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
         let array = self.0.enter().await;
         let _busy = array.foreground.enter();

@@ -56,7 +56,11 @@ impl<D: BlockDevice> Foundation<D> {
     }
 
     /// The foundation of a bare array: chunks from the first sector on, and nothing that is durable.
-    pub(crate) fn bare(geometry: Geometry, members: Vec<Option<D>>, watch: &Rc<MemberWatch>) -> Self {
+    pub(crate) fn bare(
+        geometry: Geometry,
+        members: Vec<Option<D>>,
+        watch: &Rc<MemberWatch>,
+    ) -> Self {
         Self {
             geometry,
             members,

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SectorRange, UnderWay,
+    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange, UnderWay,
 };
 
 use crate::watch::{Requests, Watch};
@@ -73,5 +73,9 @@ impl<D: BlockDevice> BlockDevice for Guarded<D> {
     fn abandon(&self) {
         self.device.abandon();
         self.requests.release();
+    }
+
+    fn patience_ns(&self) -> Nanos {
+        self.device.patience_ns()
     }
 }

@@ -91,6 +91,11 @@ impl Watch {
         self.grace.get() == self.tick.get()
     }
 
+    /// The deadline now, 0 for none.
+    pub fn deadline_ns(&self) -> Nanos {
+        self.deadline_ns.get()
+    }
+
     /// Another deadline, 0 for none; it counts from now on.
     pub fn set_deadline(&self, deadline_ns: Nanos) {
         if self.deadline_ns.replace(deadline_ns) == deadline_ns {
@@ -309,6 +314,31 @@ impl Requests {
 
     fn last_end(&self) -> Tick {
         self.last_end.get()
+    }
+
+    /// The watch that they are under.
+    pub fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// How their device answers.
+    pub fn answers(&self) -> Answers {
+        self.watch.answers(self)
+    }
+
+    /// Whether their device is late.
+    pub fn is_late(&self) -> bool {
+        self.watch.is_late(self)
+    }
+
+    /// How long the oldest of them has been under way, at least.
+    pub fn waited_ns(&self) -> Nanos {
+        self.watch.waited_ns(self)
+    }
+
+    /// Whether they were ended because their device was given up.
+    pub fn is_released(&self) -> bool {
+        self.is_released.get()
     }
 
     /// Ends all of them with `Gone`, now and from now on.

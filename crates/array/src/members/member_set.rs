@@ -27,8 +27,8 @@ use crate::members::health::{
     HealthNews, HealthPolicy, HealthWatch, MemberHealth, SlowAction, Slowness,
 };
 use crate::members::member::Member;
-use crate::members::vitals::{ReadUnderWay, Timed};
 use crate::members::member_watch::MemberWatch;
+use crate::members::vitals::{ReadUnderWay, Timed};
 
 /// The members of an array in service.
 pub(crate) struct MemberSet<D> {

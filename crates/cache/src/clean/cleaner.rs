@@ -164,6 +164,10 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
                     }
                 }
             }
+            if self.origin.silence().is_waited_for() {
+                self.rest_until(self.handle.now() + ERROR_REST_NS, false).await;
+                continue;
+            }
             let share = match self.pace() {
                 Pace::Work(share) => share,
                 Pace::Rest(None) => {
@@ -459,7 +463,8 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             self.pressure.until(done).await;
         }
         if self.ssd.failed() && !self.evacuation.borrow().is_complete {
-            return Err(IoError::Gone);
+            let is_lost = self.map.get().index().dirty_lines() > 0 || self.health.has_left();
+            return if is_lost { Err(IoError::Gone) } else { self.origin.flush().await };
         }
         self.damage.forget_mended();
         if self.destage_errors.get() != errors || !self.damage.is_empty() {

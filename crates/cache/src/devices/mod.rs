@@ -5,4 +5,5 @@ pub(crate) mod health;
 pub(crate) mod line_sample;
 pub(crate) mod origin;
 pub(crate) mod read_errors;
+pub(crate) mod silence;
 pub(crate) mod ssd;
