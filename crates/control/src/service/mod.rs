@@ -19,6 +19,7 @@ mod late;
 mod live;
 mod records;
 mod show;
+mod silence;
 mod spare_labels;
 mod spare_pools;
 mod start;

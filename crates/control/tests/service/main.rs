@@ -7,6 +7,7 @@ mod faults;
 mod fixture;
 mod import;
 mod late;
+mod silence;
 mod spare_pools;
 mod stops;
 mod volumes;
