@@ -119,6 +119,26 @@ fn a_clean_line_on_its_way_to_a_silent_ssd_is_read_from_the_origin() {
 }
 
 #[test]
+fn a_drain_ends_well_when_the_ssd_is_given_up_with_nothing_dirty() {
+    with_world(|world| async move {
+        let cache = world.clean(Mode::WriteBack, 16).await;
+        write(&cache, 0, 2).await.expect("a write works");
+        let draining = cache.clone();
+        let drains = world.ask(async move { draining.drain().await });
+        // The origin has the line, and the news of that is on its way to the SSD.
+        while cache.status().lines_dirty > 0 {
+            world.handle.sleep(1000).await;
+        }
+        world.ssd_hang.begin();
+        world.seconds(1).await;
+        assert_eq!(drains.end(), None, "the news is not on the SSD");
+        world.seconds(2 * SILENT_S).await;
+        assert_eq!((drains.end(), cache.status().health), (Some(Ok(())), Health::Failed));
+        assert_eq!(world.on_origin(0).await, 2);
+    });
+}
+
+#[test]
 fn an_ssd_that_answers_some_requests_is_given_up_for_one_after_several_deadlines() {
     with_world(|world| async move {
         let cache = world.clean(Mode::WriteThrough, 16).await;
