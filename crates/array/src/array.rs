@@ -5,6 +5,7 @@ use std::rc::Rc;
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange,
 };
+use voltier_deadline::Guarded;
 use voltier_ring::Handle;
 
 use crate::assemble::{AssembleOptions, AssembleReport};
@@ -23,10 +24,9 @@ use crate::geometry::numbers::MemberIndex;
 use crate::grow::ParityRow;
 use crate::members::clear::Clear;
 use crate::members::counts::Counts;
-use crate::members::deadline::Guarded;
 use crate::members::health::{HealthNews, HealthPolicy, MemberHealth};
 use crate::members::label_copies::{read_label, read_superblock};
-use crate::members::watch::Watch;
+use crate::members::member_watch::MemberWatch;
 use crate::status::{ArrayStatus, status_of};
 use crate::stripe::merge::policy::{MergeMode, MergePolicy};
 use crate::tasks::background::BackgroundTask;
@@ -57,6 +57,12 @@ impl<D> Clone for Array<D> {
 impl<D: BlockDevice> BlockDevice for Array<D> {
     fn limits(&self) -> &Limits {
         &self.0.limits
+    }
+
+    /// Half a deadline more than the deadline: ticks are counted whole.
+    fn patience_ns(&self) -> Nanos {
+        let deadline_ns = self.0.ground.members.watch().deadline_ns();
+        deadline_ns + deadline_ns / 2
     }
 
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
@@ -110,11 +116,11 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
 const FAILED_NS: Nanos = 500_000_000;
 
 /// The watch over the devices of an array that is to be.
-fn watch(handle: &Handle) -> Rc<Watch> {
-    Watch::new(handle, HealthPolicy::default().deadline_ns)
+fn watch(handle: &Handle) -> Rc<MemberWatch> {
+    MemberWatch::new(handle, HealthPolicy::default().deadline_ns)
 }
 
-fn guard_all<D: BlockDevice>(devices: Vec<D>, watch: &Rc<Watch>) -> Vec<Guarded<D>> {
+fn guard_all<D: BlockDevice>(devices: Vec<D>, watch: &Rc<MemberWatch>) -> Vec<Guarded<D>> {
     devices.into_iter().map(|device| Guarded::new(device, watch)).collect()
 }
 

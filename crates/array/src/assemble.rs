@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, IoError, Lba, Nanos};
+use voltier_deadline::Guarded;
 use voltier_ring::{Handle, join_all};
 
 use crate::bitmap::region_states::RegionStates;
@@ -26,9 +27,8 @@ use crate::generations::Generations;
 use crate::geometry::numbers::{MemberIndex, Region};
 use crate::hung;
 use crate::journal::replay::ReplayReport;
-use crate::members::deadline::Guarded;
 use crate::members::label_copies::{Found, evict, read_label, read_superblock, write_superblock};
-use crate::members::watch::Watch;
+use crate::members::member_watch::MemberWatch;
 use crate::tasks::background::REST_LOOK_NS;
 
 /// A drive that answers ends in this time what it was asked for.
@@ -527,7 +527,7 @@ pub(crate) async fn assemble<D: BlockDevice>(
     handle: &Handle,
     devices: Vec<Guarded<D>>,
     options: AssembleOptions,
-    watch: &Rc<Watch>,
+    watch: &Rc<MemberWatch>,
 ) -> Result<(Rc<Generations<Guarded<D>>>, AssembleReport), ArrayError> {
     await_drained(&devices, watch.handle()).await;
     let ready = examine_all(devices, options).await?;

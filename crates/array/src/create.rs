@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Bytes, Durability, IoResult, Lba, SECTOR_BYTES};
+use voltier_deadline::Guarded;
 use voltier_ring::Handle;
 
 use crate::bitmap::region_states::RegionStates;
@@ -26,9 +27,8 @@ use crate::geometry::chunks::Geometry;
 use crate::geometry::level::{Layout, Level};
 use crate::hung;
 use crate::journal::placement::label_for;
-use crate::members::deadline::Guarded;
 use crate::members::label_copies::{write_label, write_superblock};
-use crate::members::watch::Watch;
+use crate::members::member_watch::MemberWatch;
 
 /// The array that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ pub(crate) async fn create<D: BlockDevice>(
     options: &CreateOptions,
     devices: Vec<Guarded<D>>,
     journal: Option<(Guarded<D>, [u8; 16])>,
-    watch: &Rc<Watch>,
+    watch: &Rc<MemberWatch>,
 ) -> Result<Rc<Generations<Guarded<D>>>, ArrayError> {
     let mut record = plan(options, &devices)?;
     let block_bytes = devices.iter().map(|device| device.limits().block_bytes).max();

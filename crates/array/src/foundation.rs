@@ -11,7 +11,7 @@ use crate::format::journal_place::longest_record_bytes;
 use crate::format::reshape_record::ReshapeRecord;
 use crate::format::superblock::ArrayRecord;
 use crate::geometry::chunks::Geometry;
-use crate::members::watch::Watch;
+use crate::members::member_watch::MemberWatch;
 
 /// Longest transfer, in bytes, when stripes are shorter: bounds the tasks of one request.
 const TRANSFER_BYTES: u64 = 4 << 20;
@@ -31,7 +31,7 @@ pub(crate) struct Foundation<D> {
     pub(crate) states: Option<RegionStates>,
     /// Set if the array moves to its geometry from one with a member less.
     pub(crate) reshape: Option<ReshapeRecord>,
-    pub(crate) watch: Rc<Watch>,
+    pub(crate) watch: Rc<MemberWatch>,
 }
 
 impl<D: BlockDevice> Foundation<D> {
@@ -40,7 +40,7 @@ impl<D: BlockDevice> Foundation<D> {
         array: &ArrayRecord,
         members: Vec<Option<D>>,
         states: RegionStates,
-        watch: &Rc<Watch>,
+        watch: &Rc<MemberWatch>,
     ) -> Self {
         Self {
             geometry: array.geometry.clone(),
@@ -56,7 +56,11 @@ impl<D: BlockDevice> Foundation<D> {
     }
 
     /// The foundation of a bare array: chunks from the first sector on, and nothing that is durable.
-    pub(crate) fn bare(geometry: Geometry, members: Vec<Option<D>>, watch: &Rc<Watch>) -> Self {
+    pub(crate) fn bare(
+        geometry: Geometry,
+        members: Vec<Option<D>>,
+        watch: &Rc<MemberWatch>,
+    ) -> Self {
         Self {
             geometry,
             members,

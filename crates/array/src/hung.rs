@@ -11,15 +11,14 @@
 use std::rc::{Rc, Weak};
 
 use voltier_block::{BlockDevice, Buf, Lba};
+use voltier_deadline::{Answers, Guarded, Judge, Requests};
 
 use crate::format::journal_record::RingIndex;
 use crate::format::member_layout::SUPERBLOCK_BYTES;
 use crate::generations::Generations;
 use crate::geometry::numbers::MemberIndex;
-use crate::members::deadline::Guarded;
 use crate::members::event::MemberEvent;
 use crate::members::health::HealthNews;
-use crate::members::watch::{Answers, Judge, Requests};
 use crate::stripe::ground::Ground;
 
 /// The use that the array has for a device.

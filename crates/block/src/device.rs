@@ -1,5 +1,6 @@
 //! The promises of a block device to the layer above it.
 
+use crate::time::Nanos;
 use crate::{Buf, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange, UnderWay};
 
 /// The content of a range after a discard.
@@ -191,6 +192,12 @@ pub trait BlockDevice: 'static {
 
     /// Cancels requests under way as far as possible: nobody waits for them any more.
     fn abandon(&self) {}
+
+    /// How long the device waits for a drive below that does not answer, before the device goes on without
+    /// that drive. A device that waits as long as its drive takes has no patience of its own: 0.
+    fn patience_ns(&self) -> Nanos {
+        0
+    }
 }
 
 /// A device held by several layers of one core.
@@ -229,5 +236,9 @@ impl<D: BlockDevice> BlockDevice for std::rc::Rc<D> {
 
     fn abandon(&self) {
         (**self).abandon();
+    }
+
+    fn patience_ns(&self) -> Nanos {
+        (**self).patience_ns()
     }
 }

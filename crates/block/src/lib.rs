@@ -11,6 +11,7 @@ mod payload;
 mod prng;
 mod range;
 pub mod size;
+mod time;
 mod under_way;
 
 pub use buf::{BUF_ALIGN_BYTES, Buf, Bytes, blocks_out};
@@ -20,10 +21,8 @@ pub use error::{IoError, IoResult};
 pub use payload::{Payload, PayloadCursor, zero_writes};
 pub use prng::Prng;
 pub use range::{Lba, SECTOR_BYTES, SectorRange};
+pub use time::Nanos;
 pub use under_way::UnderWay;
-
-/// Nanoseconds on the ring's clock: monotonic, from an arbitrary start; virtual in the simulator.
-pub type Nanos = u64;
 
 /// One kibibyte, in bytes.
 pub const KIB: u64 = 1 << 10;

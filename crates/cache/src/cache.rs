@@ -1,19 +1,23 @@
 //! The cache as a block device: what clients and the control plane ask of its parts.
 
 use std::cell::RefCell;
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::Poll;
 
 use voltier_block::{
     BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange,
 };
+use voltier_deadline::Guarded;
 use voltier_ring::{Handle, JoinHandle};
 
 use crate::admission::Admission;
 use crate::clean::cleaner::Cleaner;
 use crate::config::{FormatOptions, Settings};
+use crate::devices::silence::{OnSilence, Silence};
 use crate::ground::Ground;
+use crate::hung;
 use crate::log::open::{Label, OpenError, OpenOptions, Opened, UnwritableSsd, ssd_error};
 use crate::log::recover;
 use crate::log::stage::Stage;
@@ -24,14 +28,14 @@ use crate::serve::flush::Flusher;
 use crate::serve::read::Reader;
 use crate::serve::route::Router;
 use crate::serve::write::{DirectWriter, LineMerger, Writer};
-use crate::status::Status;
+use crate::status::{Side, SilentDrive, Status};
 
 /// A cache in service. Clones are the same cache.
-pub struct Cache<S, O>(Rc<Service<S, O>>);
+pub struct Cache<S, O>(Rc<Service<Guarded<S>, Guarded<O>>>);
 
 /// The parts of a cache that are asked from outside, and the tasks that work on them.
 struct Service<S, O> {
-    ground: Ground<S, O>,
+    ground: Rc<Ground<S, O>>,
     cleaner: Rc<Cleaner<S, O>>,
     reader: Reader<S, O>,
     writer: Rc<Writer<S, O>>,
@@ -79,26 +83,40 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         origin: O,
         options: OpenOptions,
     ) -> Result<(Self, Opened), OpenError> {
-        let recovered = recover::recover(&ssd, &origin, &options).await?;
+        let deadline_ns = options.settings.deadline_ns;
+        let ssd = hung::guard(handle, ssd, deadline_ns);
+        let origin = hung::guard(handle, origin, deadline_ns);
+        let recovered = match recover::recover(&ssd, &origin, &options).await {
+            Ok(recovered) => recovered,
+            Err(error) => {
+                let silent = hung::silent_or(&ssd, "the SSD", deadline_ns);
+                let origin_silent = || hung::silent_or(&origin, "the origin", deadline_ns);
+                return Err(silent.or_else(origin_silent).unwrap_or(error));
+            }
+        };
         let (mut opened, superblock) = (recovered.opened, recovered.superblock);
         let has_new_bits = recovered.has_new_bits;
         let ground = Ground::new(handle, ssd, origin, recovered, options.settings);
         match ground.begin_generation(superblock, has_new_bits).await {
             Ok(()) => opened.generation = ground.log.generation(),
             Err(error) if !may_evacuate(&ground, options.unwritable) => {
-                return Err(ssd_error(error));
+                let silent = hung::silent_or(ground.ssd.device(), "the SSD", deadline_ns);
+                return Err(silent.unwrap_or_else(|| ssd_error(error)));
             }
             Err(_) => {}
         }
         let cache = Self::start(ground);
         if opened.origin_changed && cache.ground().health.takes_writes() {
             // No intent bit tells the next start that these lines were dropped: a checkpoint does.
+            let silence = cache.ground().ssd.silence();
+            silence.set_on_silence(OnSilence::Leave);
             if let Err(error) = cache.ground().checkpointer.checkpoint().await
                 && !may_evacuate(cache.ground(), options.unwritable)
             {
                 cache.kill();
                 return Err(ssd_error(error));
             }
+            silence.set_on_silence(OnSilence::Wait);
         }
         opened.evacuates = !cache.ground().health.takes_writes();
         if !opened.evacuates {
@@ -108,7 +126,9 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     }
 
     /// Puts the upper parts on the lower ones, and starts the background tasks but the cleaner.
-    fn start(ground: Ground<S, O>) -> Self {
+    fn start(ground: Ground<Guarded<S>, Guarded<O>>) -> Self {
+        let ground = Rc::new(ground);
+        hung::install(&ground);
         let router = Rc::new(Router::new(&ground));
         let flusher = Rc::new(Flusher::new(&ground));
         let merger = Rc::new(LineMerger::new(&ground));
@@ -141,7 +161,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         self.start_cleaner();
     }
 
-    fn ground(&self) -> &Ground<S, O> {
+    fn ground(&self) -> &Ground<Guarded<S>, Guarded<O>> {
         &self.0.ground
     }
 
@@ -163,6 +183,8 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
             generation: ground.log.generation(),
             health: ground.health.health(),
             evacuation_stalls: self.0.cleaner.evacuation_stalls(),
+            ssd_silent_ns: ground.ssd.silence().silent_ns(),
+            origin_silent_ns: ground.origin.silence().silent_ns(),
             lines_total: geometry.capacity_lines(),
             lines_used: contents.lines_expected(),
             lines_loading: contents.loading().map_or(0, |loading| loading.lines_left()),
@@ -209,6 +231,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         }
         ground.ssd.set_owner_settings(&settings);
         ground.settings.replace(settings);
+        hung::set_deadline(ground);
         ground.pressure.hurry();
         ground.pressure.notify_dirty();
         Ok(())
@@ -216,7 +239,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
 
     /// The device that holds the cache: its superblock is there.
     pub fn ssd(&self) -> &S {
-        self.ground().ssd.device()
+        self.ground().ssd.device().device()
     }
 
     /// Has another policy choose who leaves, from now on. The knowledge of the old policy is forgotten:
@@ -235,7 +258,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
 
     /// The device behind the cache.
     pub fn origin(&self) -> &O {
-        self.ground().origin.device()
+        self.ground().origin.device().device()
     }
 
     /// Has `gate` run and waited for if the SSD is given up, before the origin is changed again. Then
@@ -260,6 +283,66 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// record nothing but its dirty lines has reached the origin: the same SSD may be opened again.
     pub fn ssd_is_gone(&self) -> bool {
         self.ground().health.is_gone()
+    }
+
+    /// Completes when a drive has answered nothing for the deadline, and requests wait for it.
+    pub async fn silence(&self) -> SilentDrive {
+        let ground = self.ground();
+        let mut of_ssd = pin!(ground.ssd.silence().begun());
+        let mut of_origin = pin!(ground.origin.silence().begun());
+        poll_fn(|context| {
+            let _ = of_ssd.as_mut().poll(context).is_ready()
+                || of_origin.as_mut().poll(context).is_ready();
+            self.silent_drive().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    /// A drive that has answered nothing for the deadline, and for which requests wait; the SSD if both are
+    /// such.
+    pub fn silent_drive(&self) -> Option<SilentDrive> {
+        self.first_drive(Silence::is_waited_for)
+    }
+
+    /// A drive [without which](Self::leave_silent_drives) the cache has ended.
+    pub fn left_drive(&self) -> Option<SilentDrive> {
+        self.first_drive(Silence::has_left)
+    }
+
+    fn first_drive(&self, is_it: impl Fn(&Silence) -> bool) -> Option<SilentDrive> {
+        let ground = self.ground();
+        let lines_dirty = ground.map.get().index().dirty_lines();
+        let (ssd, origin) = (ground.ssd.silence(), ground.origin.silence());
+        let both = [(Side::Ssd, ssd), (Side::Origin, origin)];
+        let (side, silence) = both.into_iter().find(|(_, silence)| is_it(silence))?;
+        Some(SilentDrive { side, silent_ns: silence.silent_ns()?, lines_dirty })
+    }
+
+    /// Has `tell` called whenever a drive begins to answer nothing (true), or answers again.
+    pub fn on_silence(&self, tell: impl Fn(Side, bool) + Clone + 'static) {
+        let (ground, of_origin) = (self.ground(), tell.clone());
+        ground.ssd.silence().on_change(move |has_begun| tell(Side::Ssd, has_begun));
+        ground.origin.silence().on_change(move |has_begun| of_origin(Side::Origin, has_begun));
+    }
+
+    /// From now on the cache ends without a drive that answers nothing for the deadline, as the end of the
+    /// process would. The loss of the SSD is on record nowhere, and its dirty lines stay on it. Requests that
+    /// wait for the drive end with an error, and so does [`stop`](Self::stop).
+    pub fn leave_silent_drives(&self) {
+        let ground = self.ground();
+        ground.ssd.silence().set_on_silence(OnSilence::Leave);
+        ground.origin.silence().set_on_silence(OnSilence::Leave);
+        hung::judge_ssd(ground);
+        hung::judge_origin(ground);
+    }
+
+    /// From now on an SSD that answers nothing for the deadline is given up, whatever is dirty on it. The
+    /// caller has it on record that the cache is void.
+    pub fn give_up_silent_ssd(&self) {
+        let ground = self.ground();
+        ground.health.forgo_record();
+        ground.ssd.silence().set_on_silence(OnSilence::GiveUp);
+        hung::judge_ssd(ground);
     }
 
     /// Ranges whose newest content was on a lost SSD, merged; at most `count_max`.
@@ -322,6 +405,9 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         // A checkpoint has the whole map, or there is none.
         self.loaded().await;
         self.end_tasks().await;
+        if ground.health.has_left() {
+            return Err(IoError::Gone);
+        }
         if ground.health.failed() {
             return ground.origin.flush().await;
         }

@@ -58,6 +58,10 @@ pub enum Canary {
     FailedFlushBelieved,
     /// An origin is believed whatever the sample of clean lines says.
     SampleIgnored,
+    /// An SSD that does not answer is given up although lines are dirty on it.
+    SilentSsdGivenUp,
+    /// The origin serves dirty lines while the SSD does not answer.
+    SilentSsdPassed,
     /// A sample has lines of regions that were being written past the log.
     IntentBitsUnasked,
 }

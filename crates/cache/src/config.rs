@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use voltier_block::{KIB, MIB, SECTOR_BYTES};
+use voltier_block::{KIB, MIB, Nanos, SECTOR_BYTES};
 
 use crate::admission::AdmissionKind;
 use crate::policy::PolicyKind;
@@ -113,6 +113,10 @@ pub struct Settings {
     pub congested_us: u32,
     /// Whether the origin must always hold a prefix of the writes, cut at a flush.
     pub ordered: bool,
+    /// From so long without an answer on, the SSD or the origin counts as silent; 0 never.
+    ///
+    /// The default is the kernel's own patience with a drive.
+    pub deadline_ns: Nanos,
 }
 
 impl Default for Settings {
@@ -125,6 +129,7 @@ impl Default for Settings {
             dirty_low_percent: 20,
             congested_us: 2000,
             ordered: false,
+            deadline_ns: 30_000_000_000,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use voltier_block::{AfterDiscard, BlockDevice, IoResult, Limits};
+use voltier_deadline::Guarded;
 use voltier_ring::Handle;
 
 use crate::admission::Admission;
@@ -11,6 +12,7 @@ use crate::config::Settings;
 use crate::counters::Counters;
 use crate::devices::health::{Consequences, SsdHealth};
 use crate::devices::origin::Origin;
+use crate::devices::silence::Silence;
 use crate::devices::ssd::Ssd;
 use crate::format::geometry::Geometry;
 use crate::format::superblock::Superblock;
@@ -46,12 +48,12 @@ pub(crate) struct Ground<S, O> {
     pub(crate) checkpointer: Rc<Checkpointer<S, O>>,
 }
 
-impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
+impl<S: BlockDevice, O: BlockDevice> Ground<Guarded<S>, Guarded<O>> {
     /// Puts the lower parts of a recovered cache together.
     pub(crate) fn new(
         handle: &Handle,
-        ssd: S,
-        origin: O,
+        ssd: Guarded<S>,
+        origin: Guarded<O>,
         recovered: Recovered,
         settings: Settings,
     ) -> Self {
@@ -62,9 +64,11 @@ impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
         let health = SsdHealth::new(handle.clone());
         let map = Map::new(map);
         let (own, tally) = (health.clone(), counters.clone());
-        let ssd = Ssd::new(handle.clone(), ssd, map.clone(), own, tally, owner);
+        let silence = Silence::new(ssd.requests());
+        let ssd = Ssd::new(handle.clone(), ssd, map.clone(), own, silence, tally, owner);
         let log = Log::new(log, map.clone(), ssd.clone());
-        let origin = Origin::new(origin, counters.clone());
+        let silence = Silence::new(origin.requests());
+        let origin = Origin::new(origin, silence, counters.clone());
         let intents = Rc::new(intents);
         let checkpointer = Checkpointer::new(
             map.clone(),
@@ -95,7 +99,9 @@ impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
         ground.watch_health();
         ground
     }
+}
 
+impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
     /// When the SSD takes no writes or is given up, the log ends and everybody wakes. The parts below do not
     /// keep those above alive.
     fn watch_health(&self) {

@@ -19,6 +19,7 @@
 //! | [`cache`](Cache), `status` | the facade: parts put together, status, settings, stop |
 //! | `serve` | requests of clients: route, reads, writes, discards, flushes |
 //! | `clean` | destaging: the cleaner, its sweeps, runs and stripes |
+//! | `hung` | drives that do not answer: who is given up, and what waits |
 //! | `ground` | the parts below, put together |
 //! | `log` | records, checkpoints, recovery, intent bits, reclaiming |
 //! | `devices` | the SSD, the origin, and the health of the SSD |
@@ -40,6 +41,7 @@ mod counters;
 mod devices;
 mod format;
 mod ground;
+mod hung;
 mod log;
 mod map;
 mod numbers;
@@ -57,4 +59,4 @@ pub use format::owner::Owner;
 pub use format::superblock::{FORMAT_VERSION, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 pub use log::open::{Label, OpenError, OpenOptions, Opened, OriginTrust, UnwritableSsd};
 pub use numbers::{Line, Slot};
-pub use status::Status;
+pub use status::{Side, SilentDrive, Status};

@@ -1,9 +1,31 @@
 //! The status of a cache: a snapshot of its counters and gauges.
 
+use voltier_block::Nanos;
+
 use crate::config::Mode;
 use crate::counters::DirectionCounts;
 use crate::devices::health::Health;
 use crate::policy::PolicyKind;
+
+/// A drive of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The fast one.
+    Ssd,
+    /// The slow one.
+    Origin,
+}
+
+/// A drive that does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SilentDrive {
+    /// The drive.
+    pub side: Side,
+    /// For how long it has answered nothing.
+    pub silent_ns: Nanos,
+    /// Lines the origin does not have yet.
+    pub lines_dirty: u64,
+}
 
 /// A snapshot of a cache.
 #[derive(Clone, Debug)]
@@ -23,6 +45,11 @@ pub struct Status {
     /// The SSD is evacuated, and lines are left of which none could be read for some time; the cleaner goes
     /// on trying.
     pub evacuation_stalls: bool,
+    /// For how long the SSD has answered nothing, if that is the deadline or longer. Of an SSD that was given
+    /// up for that: how long it had.
+    pub ssd_silent_ns: Option<Nanos>,
+    /// The same of the origin.
+    pub origin_silent_ns: Option<Nanos>,
     /// Lines it holds when full.
     pub lines_total: u64,
     /// Lines it holds, with those that are still to be loaded.

@@ -187,7 +187,7 @@ pub(crate) struct Show {
 #[derive(Debug, Args)]
 #[command(after_help = "Keys: mode=wt|wb|ro|wo|pt, policy=lru|fifo|rand|s3fifo, \
     admission=always|touches:N|learned,\nseq_cutoff=SIZE|off, dirty_high=PERCENT, \
-    dirty_low=PERCENT, congested=TIME|off (2ms), ordered=on|off.\n\
+    dirty_low=PERCENT, congested=TIME|off (2ms), deadline=TIME|off (30s),\nordered=on|off.\n\
     Alone, while the volume is not served: hdd=DEV, a drive that holds the data of the HDD.")]
 pub(crate) struct Set {
     /// Name of the volume

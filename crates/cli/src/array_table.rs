@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use voltier_control::{
     ArrayDetail, ArrayState, PlaceStatus, PoolStatus, ReshapeDetail, TaskStatus, format_size,
-    wait_text,
+    seconds_text, wait_text,
 };
 
 use crate::table::{columns, waits_for};
@@ -252,26 +252,20 @@ fn limits(array: &ArrayDetail) -> String {
     let limits = &array.limits;
     let errors = match limits.max_errors {
         0 => "any errors".to_owned(),
-        max => format!("{max} errors in {}", window(limits.error_window_s)),
+        max => format!("{max} errors in {}", seconds_text(limits.error_window_s)),
     };
     let slow = match limits.slow_factor {
         0 => "as slow as it is".to_owned(),
         factor => {
-            let for_long = window(limits.slow_window_s);
+            let for_long = seconds_text(limits.slow_window_s);
             format!("{factor} times as slow as the others for {for_long}: {}", limits.slow_action)
         }
     };
     let deadline = match limits.deadline_s {
         0 => "no answer for ever: deadline off".to_owned(),
-        seconds => format!("no answer for {}", window(seconds)),
+        seconds => format!("no answer for {}", seconds_text(seconds)),
     };
     format!("{errors}; {slow}; {deadline}")
-}
-
-fn window(seconds: u64) -> String {
-    let units = [(86_400, "d"), (3600, "h"), (60, "m")];
-    let whole = units.into_iter().find(|(unit, _)| seconds.is_multiple_of(*unit));
-    whole.map_or_else(|| format!("{seconds}s"), |(unit, word)| format!("{}{word}", seconds / unit))
 }
 
 /// One row per pool of spares, and a line for each spare that was not taken.

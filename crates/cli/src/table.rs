@@ -140,12 +140,14 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
     line(
         "tunables",
         format!(
-            "admission={} seq_cutoff={} dirty_high={}% dirty_low={}% congested={} ordered={}",
+            "admission={} seq_cutoff={} dirty_high={}% dirty_low={}% congested={} deadline={} \
+             ordered={}",
             tunables.admission,
             tunables.seq_cutoff,
             tunables.dirty_high,
             tunables.dirty_low,
             tunables.congested,
+            tunables.deadline,
             if tunables.ordered { "on" } else { "off" }
         ),
     );
@@ -227,6 +229,7 @@ fn device(device: &DeviceStatus) -> String {
         DeviceState::Online => "online",
         DeviceState::Degraded => "degraded",
         DeviceState::Evacuating => "evacuating",
+        DeviceState::Silent => "silent",
         DeviceState::Missing => "missing",
         DeviceState::Failed => "failed",
         DeviceState::Offline => "not opened",

@@ -135,7 +135,7 @@ impl HealthSettings {
             slow_factor: self.slow_factor,
             slow_window_ns: window_ns(self.slow_window_s),
             slow_action: self.slow_action,
-            deadline_ns: self.deadline_s.min(WINDOW_S_MAX) * SECOND_NS,
+            deadline_ns: deadline_ns(self.deadline_s),
         }
     }
 
@@ -276,8 +276,13 @@ fn parse_window_s(text: &str) -> ControlResult<u64> {
     parse_duration(text, &units, WINDOW_S_MAX).ok_or_else(wrong)
 }
 
+/// A deadline as the data path takes it.
+pub(crate) fn deadline_ns(seconds: u64) -> u64 {
+    seconds.min(WINDOW_S_MAX) * SECOND_NS
+}
+
 /// Seconds as a window has them; `off` and 0 for none.
-fn parse_deadline_s(text: &str) -> ControlResult<u64> {
+pub(crate) fn parse_deadline_s(text: &str) -> ControlResult<u64> {
     if matches!(text, NO_DEADLINE | "0") {
         return Ok(0);
     }

@@ -74,4 +74,4 @@ pub use status::{
     LineCounts, RequestCounts, Tunables, VolumeState, VolumeStatus,
 };
 pub use suggest::nearest;
-pub use units::{exact_size, format_size, parse_size, wait_text};
+pub use units::{exact_size, format_size, parse_size, seconds_text, wait_text};

@@ -8,15 +8,16 @@ use voltier_cache::admission::AdmissionKind;
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{FormatOptions, LineSize, Mode};
 
+use crate::array_settings::{deadline_ns, parse_deadline_s};
 use crate::error::{ControlError, ControlResult};
 use crate::suggest;
-use crate::units::{exact_size, parse_size, parse_wait_us, wait_text};
+use crate::units::{exact_size, parse_size, parse_wait_us, seconds_text, wait_text};
 
 /// The key that gives a volume which is not served another drive as its origin.
 pub const ORIGIN_KEY: &str = "hdd";
 
 /// Keys of `voltier set`, in the order they are documented.
-pub const KEYS: [&str; 8] = [
+pub const KEYS: [&str; 9] = [
     "mode",
     "policy",
     "admission",
@@ -24,6 +25,7 @@ pub const KEYS: [&str; 8] = [
     "dirty_high",
     "dirty_low",
     "congested",
+    "deadline",
     "ordered",
 ];
 
@@ -102,6 +104,17 @@ pub struct Settings {
     pub congested_us: u32,
     /// Whether the origin always holds a prefix of the writes, cut at a flush.
     pub ordered: bool,
+    /// From so many seconds without an answer on, the SSD or the origin counts as silent; 0 never.
+    #[serde(default = "usual_deadline_s", skip_serializing_if = "is_usual_deadline_s")]
+    pub deadline_s: u64,
+}
+
+fn usual_deadline_s() -> u64 {
+    voltier_cache::Settings::default().deadline_ns / 1_000_000_000
+}
+
+fn is_usual_deadline_s(deadline_s: &u64) -> bool {
+    *deadline_s == usual_deadline_s()
 }
 
 fn usual_congested_us() -> u32 {
@@ -125,6 +138,7 @@ impl Default for Settings {
             dirty_low_percent: cache.dirty_low_percent,
             congested_us: cache.congested_us,
             ordered: cache.ordered,
+            deadline_s: usual_deadline_s(),
         }
     }
 }
@@ -148,6 +162,7 @@ impl Settings {
             "dirty_high" => self.dirty_high_percent = parse_percent(key, value)?,
             "dirty_low" => self.dirty_low_percent = parse_percent(key, value)?,
             "congested" => self.congested_us = parse_congested(value)?,
+            "deadline" => self.deadline_s = parse_deadline_s(value)?,
             "block_size" => {
                 return Err(ControlError::usage(
                     "block_size is fixed when a cache is made; \
@@ -185,6 +200,7 @@ impl Settings {
             dirty_low_percent: self.dirty_low_percent,
             congested_us: self.congested_us,
             ordered: self.ordered,
+            deadline_ns: deadline_ns(self.deadline_s),
         }
     }
 
@@ -210,6 +226,14 @@ impl Settings {
         match self.congested_us {
             0 => "off".to_owned(),
             us => wait_text(us.into()),
+        }
+    }
+
+    /// The time after which a drive counts as silent, as `set` takes it.
+    pub fn deadline_text(&self) -> String {
+        match self.deadline_s {
+            0 => "off".to_owned(),
+            seconds => seconds_text(seconds),
         }
     }
 }
@@ -285,6 +309,7 @@ mod tests {
             ("dirty_high", "70%"),
             ("dirty_low", "20"),
             ("congested", "750us"),
+            ("deadline", "90s"),
             ("ordered", "on"),
         ] {
             assert!(KEYS.contains(&key));
@@ -302,6 +327,17 @@ mod tests {
         {
             settings.apply("congested", value).unwrap();
             assert_eq!((settings.congested_us, settings.congested_text()), (us, text.to_owned()));
+        }
+        for (value, seconds, text) in
+            [("45", 45, "45s"), ("120s", 120, "2m"), ("off", 0, "off"), ("0", 0, "off")]
+        {
+            settings.apply("deadline", value).unwrap();
+            assert_eq!((settings.deadline_s, settings.deadline_text()), (seconds, text.to_owned()));
+            assert_eq!(settings.for_cache().deadline_ns, seconds * 1_000_000_000);
+        }
+        for bad in ["", "-1", "32d", "soon"] {
+            let error = settings.apply("deadline", bad).unwrap_err();
+            assert!(error.message.contains("1s to 31d"), "{error}");
         }
         for bad in ["", "2", "0us", "11s", "10001ms", "-1ms", "fast"] {
             let error = settings.apply("congested", bad).unwrap_err();

@@ -37,6 +37,8 @@ pub enum DeviceState {
     Degraded,
     /// An SSD that takes no writes: its dirty lines are being written to the origin.
     Evacuating,
+    /// A drive that has answered nothing for the deadline, and is waited for.
+    Silent,
     /// Not there, and awaited.
     Missing,
     /// Given up after errors, or not to be opened.
@@ -60,6 +62,10 @@ pub struct DeviceStatus {
     pub size_bytes: u64,
     /// State.
     pub state: DeviceState,
+    /// For how many seconds it has answered nothing, when that is beyond the deadline; else 0. Of an SSD that
+    /// was given up for that: how long it had.
+    #[serde(default)]
+    pub silent_seconds: u64,
 }
 
 /// Cache lines.
@@ -165,6 +171,9 @@ pub struct Tunables {
     /// Average wait for the SSD that counts as congestion, or `off`.
     #[serde(default)]
     pub congested: String,
+    /// Time without an answer after which a drive counts as silent, or `off`.
+    #[serde(default)]
+    pub deadline: String,
     /// Whether the origin always holds a prefix of the writes.
     pub ordered: bool,
 }

@@ -39,6 +39,13 @@ pub fn wait_text(us: u64) -> String {
     }
 }
 
+/// Seconds as they are written: `75s`, `2m`, `1h`.
+pub fn seconds_text(seconds: u64) -> String {
+    let units = [(86_400, "d"), (3600, "h"), (60, "m")];
+    let whole = units.into_iter().find(|(unit, _)| seconds.is_multiple_of(*unit));
+    whole.map_or_else(|| format!("{seconds}s"), |(unit, word)| format!("{}{word}", seconds / unit))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

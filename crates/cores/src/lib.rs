@@ -20,6 +20,7 @@ mod fault;
 mod journals;
 mod loss;
 mod members;
+mod silence;
 mod table;
 mod volume_status;
 mod volumes;

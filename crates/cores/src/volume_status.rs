@@ -1,7 +1,8 @@
 //! From what the data path counts to what `show` prints.
 
+use voltier_block::Nanos;
 use voltier_control::{ByteRange, DeviceState, LineCounts, RequestCounts, VolumeStatus};
-use voltier_volume::{DirectionCounts, Health, VolumeStatus as Counted};
+use voltier_volume::{DirectionCounts, Health, Status as CacheStatus, VolumeStatus as Counted};
 
 /// Facts of the data path about a volume.
 pub(super) struct Facts {
@@ -52,6 +53,7 @@ pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
             );
         }
     }
+    note_silence(status, cache);
     let (total, used, dirty) = (cache.lines_total, cache.lines_used, cache.lines_dirty);
     status.lines = LineCounts { total, used, dirty, loading: cache.lines_loading };
     status.memory_bytes = cache.memory_bytes;
@@ -71,6 +73,35 @@ pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
     let rests_below = total.saturating_mul(status.tunables.dirty_low.into()) / 100;
     if dirty > rests_below {
         status.destage = "running".to_owned();
+    }
+}
+
+/// Says which drive does not answer, what goes on, and what waits.
+fn note_silence(status: &mut VolumeStatus, cache: &CacheStatus) {
+    let seconds = |silent_ns: Option<Nanos>| silent_ns.map_or(0, |ns| (ns / 1_000_000_000).max(1));
+    status.ssd.silent_seconds = seconds(cache.ssd_silent_ns);
+    status.hdd.silent_seconds = seconds(cache.origin_silent_ns);
+    let (ssd, hdd, name) = (&mut status.ssd, &mut status.hdd, &status.name);
+    let mut said = Vec::new();
+    if ssd.silent_seconds > 0 && cache.health != Health::Failed {
+        ssd.state = DeviceState::Silent;
+        said.push(format!(
+            "its SSD {} has not answered for {} s, and {} dirty lines on it have no other copy: reads of \
+             these and all writes wait until it answers, and {} serves the other reads; `voltier detach \
+             --no-flush {name}` gives these lines up",
+            ssd.path, ssd.silent_seconds, cache.lines_dirty, hdd.path
+        ));
+    }
+    if hdd.silent_seconds > 0 {
+        hdd.state = DeviceState::Silent;
+        said.push(format!(
+            "its HDD {} has not answered for {} s: what is on the SSD is served, lines are not written \
+             back, and all else waits until it answers",
+            hdd.path, hdd.silent_seconds
+        ));
+    }
+    if status.error.is_empty() {
+        status.error = said.join("; ");
     }
 }
 

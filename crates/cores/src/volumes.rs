@@ -24,6 +24,7 @@ use voltier_volume::{Drive, Health, Opened, Volume, VolumeError};
 
 use crate::fault::Fault;
 use crate::loss::LossGate;
+use crate::silence::{log_silences, not_answering, not_stopped_in_order};
 use crate::table;
 use crate::volume_status::Facts;
 use voltier_control::engine::{CacheStart, OpenedVolume};
@@ -154,6 +155,8 @@ async fn put_in_front(
     let (handle, waker) = (handle.clone(), gate.waker.clone());
     let salvaged = move || waker.iter().for_each(|wake| wake());
     volume.on_ssd_failure(move || Box::pin(gate.pass(handle)), salvaged);
+    let devices = DeviceNames { origin: record.origin.to_string(), ssd: device.to_string() };
+    log_silences(&record.name, &devices, volume);
     Ok((opened, ssd_fails))
 }
 
@@ -177,6 +180,9 @@ pub(super) async fn close(name: VolumeName, devices: DeviceNames) -> ControlResu
     resident.give_up();
     let stopped = resident.volume.stop().await;
     stopped.map_err(|error| {
+        if let Some(silent) = resident.volume.cache().and_then(|cache| cache.left_drive()) {
+            return not_stopped_in_order(&name, &devices, silent);
+        }
         ControlError::failed(format!(
             "stopping {name} ({}): {error}; see `dmesg`; the next start is one after a crash",
             devices.both()
@@ -205,6 +211,7 @@ pub(super) async fn quiesce(name: VolumeName, devices: DeviceNames) -> ControlRe
         VolumeError::Io { error, .. } => {
             not_written_back(&name, &volume, &devices, origin_errors, error)
         }
+        VolumeError::Silent(silent) => not_answering(&name, &devices, silent),
         other => ControlError::from_error(other),
     })
 }
@@ -240,6 +247,7 @@ pub(super) async fn detach(
              to use this SSD again, attach it with -f",
             devices.ssd, devices.origin
         )),
+        VolumeError::Silent(silent) => not_answering(&name, &devices, silent),
         other => ControlError::from_error(other),
     })
 }
@@ -268,6 +276,7 @@ pub(super) async fn drain(name: VolumeName, devices: DeviceNames) -> ControlResu
         Some(Err(VolumeError::Io { error, .. })) => {
             Err(not_written_back(&name, &volume, &devices, origin_errors, error))
         }
+        Some(Err(VolumeError::Silent(silent))) => Err(not_answering(&name, &devices, silent)),
         Some(Err(other)) => Err(ControlError::from_error(other)),
         None => Err(ControlError::failed(format!("the dirty lines of {name} were given up"))),
     }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoResult, Lba, Limits, Payload,
+    AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoResult, Lba, Limits, Nanos, Payload,
     SECTOR_BYTES, SectorRange, UnderWay,
 };
 use voltier_ring::Signal;
@@ -190,5 +190,9 @@ impl<D: BlockDevice> BlockDevice for AlignDevice<D> {
 
     fn abandon(&self) {
         self.below.abandon();
+    }
+
+    fn patience_ns(&self) -> Nanos {
+        self.below.patience_ns()
     }
 }

@@ -12,8 +12,8 @@ use voltier_block::{
 use voltier_drive::model::Profile;
 use voltier_drive::{AlignDevice, FileDevice, FileOptions, MemoryDevice, ModelDevice};
 use voltier_filter::{
-    Delay, DelayDevice, FaultDevice, Faults, IoLog, LogDevice, ReadOnlyDevice, Throttle,
-    ThrottleDevice,
+    Delay, DelayDevice, FaultDevice, Faults, Hang, HangDevice, IoLog, LogDevice, ReadOnlyDevice,
+    Throttle, ThrottleDevice,
 };
 use voltier_ring::{AllocateMode, Errno, Executor, Fd, Handle, Op, OpOutcome, VirtualFiles};
 
@@ -339,6 +339,11 @@ fn every_modelled_drive_conforms() {
 #[test]
 fn delay_conforms() {
     in_both_worlds(|handle| DelayDevice::new(handle, memory(), Delay::new(1_000, 2_000, 3_000)));
+}
+
+#[test]
+fn hang_conforms() {
+    in_both_worlds(|handle| HangDevice::new(handle, memory(), Hang::default()));
 }
 
 #[test]

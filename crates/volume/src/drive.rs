@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use voltier_array::Array;
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange,
+    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SECTOR_BYTES, SectorRange,
     UnderWay,
 };
 use voltier_drive::model::Profile;
@@ -195,6 +195,12 @@ macro_rules! delegate {
             fn abandon(&self) {
                 match self {
                     $($kind::$variant(drive) => drive.abandon(),)+
+                }
+            }
+
+            fn patience_ns(&self) -> Nanos {
+                match self {
+                    $($kind::$variant(drive) => drive.patience_ns(),)+
                 }
             }
         }

@@ -18,7 +18,7 @@ pub use drive::{Drive, DriveError, DriveSpec, Leaf};
 pub use voltier_array::Array;
 pub use voltier_cache::{
     Cache, DirectionCounts, FormatOptions, Health, Label, LineSize, Mode, OpenError, OpenOptions,
-    Opened, OriginTrust, Settings, Status, UnwritableSsd, admission::AdmissionKind,
-    policy::PolicyKind,
+    Opened, OriginTrust, Settings, Side, SilentDrive, Status, UnwritableSsd,
+    admission::AdmissionKind, policy::PolicyKind,
 };
 pub use volume::{Volume, VolumeError, VolumeStatus};

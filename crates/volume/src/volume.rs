@@ -1,16 +1,18 @@
 //! A volume: what a name stands for while it is served.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::Poll;
 
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload,
     SECTOR_BYTES, SectorRange,
 };
 use voltier_cache::{
-    Cache, DirectionCounts, FormatOptions, Mode, OpenError, OpenOptions, Opened, Settings, Status,
+    Cache, DirectionCounts, FormatOptions, Mode, OpenError, OpenOptions, Opened, Settings, Side,
+    SilentDrive, Status,
 };
 use voltier_ring::Handle;
 
@@ -49,6 +51,9 @@ pub enum VolumeError {
     /// The cache does not open.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// A drive has answered nothing for the deadline, and what was asked for needs the drive.
+    #[error("{}", silent_text(.0))]
+    Silent(SilentDrive),
     /// A device failed meanwhile.
     #[error("{what}: {error}")]
     Io {
@@ -57,6 +62,14 @@ pub enum VolumeError {
         /// The device's error.
         error: IoError,
     },
+}
+
+fn silent_text(silent: &SilentDrive) -> String {
+    let drive = match silent.side {
+        Side::Ssd => "SSD",
+        Side::Origin => "HDD",
+    };
+    format!("its {drive} has not answered for {} s", silent.silent_ns / 1_000_000_000)
 }
 
 enum Stack<D> {
@@ -105,6 +118,21 @@ impl<D> Clone for Volume<D> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
+}
+
+/// Waits for a step that may need both drives of a cache. The step is dropped when one of them is silent.
+async fn unless_silent<D: BlockDevice, T>(
+    cache: &Cache<D, Rc<D>>,
+    step: impl Future<Output = T>,
+) -> Result<T, VolumeError> {
+    let (mut step, mut silence) = (pin!(step), pin!(cache.silence()));
+    poll_fn(|context| {
+        if let Poll::Ready(ended) = step.as_mut().poll(context) {
+            return Poll::Ready(Ok(ended));
+        }
+        silence.as_mut().poll(context).map(|silent| Err(VolumeError::Silent(silent)))
+    })
+    .await
 }
 
 impl<D: BlockDevice> Volume<D> {
@@ -204,10 +232,15 @@ impl<D: BlockDevice> Volume<D> {
     /// A sentence for the user; nothing is changed then.
     pub async fn configure(&self, settings: Settings) -> Result<(), String> {
         let cache = self.cache().ok_or_else(|| VolumeError::NoCache.to_string())?;
-        let ends = cache.settings().mode.writes_back() && !settings.mode.writes_back();
+        let before = cache.settings();
+        let ends = before.mode.writes_back() && !settings.mode.writes_back();
         cache.configure(settings)?;
         if ends && self.0.quiesced.borrow().is_none() {
-            drop(self.close_now().await);
+            let closed = unless_silent(&cache, self.close_now()).await;
+            if let Err(silent) = closed {
+                cache.configure(before)?;
+                return Err(silent.to_string());
+            }
         }
         Ok(())
     }
@@ -244,7 +277,7 @@ impl<D: BlockDevice> Volume<D> {
     /// When there is no cache, or a device fails.
     pub async fn drain(&self) -> Result<(), VolumeError> {
         let cache = self.cache().ok_or(VolumeError::NoCache)?;
-        let drained = cache.drain().await;
+        let drained = unless_silent(&cache, cache.drain()).await?;
         drained.map_err(|error| VolumeError::Io { what: "writing back", error })
     }
 
@@ -263,15 +296,16 @@ impl<D: BlockDevice> Volume<D> {
         // No new dirty lines but onto lines that still are: the first pass gets nearly all.
         let settings = Settings { mode: Mode::PassThrough, ..before.clone() };
         drop(cache.configure(settings));
-        let quiesced = self.quiesce_behind_gate(&cache).await;
-        match quiesced {
-            Ok(closed) => drop(self.0.quiesced.replace(Some(closed))),
-            Err(error) => {
-                drop(cache.configure(before));
-                return Err(VolumeError::Io { what: "writing back", error });
+        let failed = match unless_silent(&cache, self.quiesce_behind_gate(&cache)).await {
+            Ok(Ok(closed)) => {
+                drop(self.0.quiesced.replace(Some(closed)));
+                return Ok(());
             }
-        }
-        Ok(())
+            Ok(Err(error)) => VolumeError::Io { what: "writing back", error },
+            Err(silent) => silent,
+        };
+        drop(cache.configure(before));
+        Err(failed)
     }
 
     async fn quiesce_behind_gate(&self, cache: &Cache<D, Rc<D>>) -> IoResult<Closed> {
@@ -301,6 +335,8 @@ impl<D: BlockDevice> Volume<D> {
         let cache = self.cache().ok_or(VolumeError::NoCache)?;
         if write_back {
             self.quiesce().await?;
+        } else {
+            cache.give_up_silent_ssd();
         }
         let _closed = self.close_gate().await;
         let dissolved = cache.dissolve().await;
@@ -322,8 +358,12 @@ impl<D: BlockDevice> Volume<D> {
     /// is between two steps ends with an error.
     ///
     /// # Errors
-    /// When a device does not take the last writes.
+    /// When a device does not take the last writes, or answers nothing for the deadline. The next start is
+    /// one after a crash then.
     pub async fn stop(&self) -> IoResult<()> {
+        if let Some(cache) = self.cache() {
+            cache.leave_silent_drives();
+        }
         let closed = self.close_gate().await;
         let stopped = match self.cache() {
             Some(cache) => cache.stop().await,

@@ -28,9 +28,10 @@ fn layer(name: &str) -> Option<Layer> {
     Some(match name {
         "voltier-block" => Layer::DataPath(0),
         "voltier-ring" | "voltier-parity" => Layer::DataPath(1),
-        "voltier-cache" | "voltier-array" | "voltier-drive" => Layer::DataPath(2),
-        "voltier-volume" => Layer::DataPath(3),
-        "voltier-export" => Layer::DataPath(4),
+        "voltier-deadline" => Layer::DataPath(2),
+        "voltier-cache" | "voltier-array" | "voltier-drive" => Layer::DataPath(3),
+        "voltier-volume" => Layer::DataPath(4),
+        "voltier-export" => Layer::DataPath(5),
         "voltier" | "voltier-control" | "voltier-cores" => Layer::Control,
         "voltier-results" | "voltier-trace" | "voltier-lab" | "voltier-lab-cli"
         | "voltier-bench" | "voltier-tasks" | "xtask" => Layer::Laboratory,
@@ -56,7 +57,8 @@ fn breach(from: &str, to: &str) -> Option<String> {
             "the daemon contains no laboratory: `voltier lab` runs the program voltier-lab"
         }
         (Layer::DataPath(above), Layer::DataPath(below)) if below >= above => {
-            "the order is export -> volume -> {cache, array, drive} -> {ring, parity} -> block"
+            "the order is export -> volume -> {cache, array, drive} -> deadline -> {ring, parity} \
+             -> block"
         }
         _ => return None,
     };
@@ -116,6 +118,8 @@ mod tests {
             ("voltier-export", "voltier-block"),
             ("voltier-volume", "voltier-cache"),
             ("voltier-cache", "voltier-ring"),
+            ("voltier-cache", "voltier-deadline"),
+            ("voltier-deadline", "voltier-ring"),
             ("voltier-array", "voltier-parity"),
             ("voltier-ring", "voltier-block"),
             ("voltier-control", "voltier-export"),

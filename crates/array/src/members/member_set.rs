@@ -27,8 +27,8 @@ use crate::members::health::{
     HealthNews, HealthPolicy, HealthWatch, MemberHealth, SlowAction, Slowness,
 };
 use crate::members::member::Member;
+use crate::members::member_watch::MemberWatch;
 use crate::members::vitals::{ReadUnderWay, Timed};
-use crate::members::watch::Watch;
 
 /// The members of an array in service.
 pub(crate) struct MemberSet<D> {
@@ -40,7 +40,7 @@ pub(crate) struct MemberSet<D> {
     regions: RegionGrid,
     counters: Rc<Counters>,
     health: HealthWatch,
-    watch: Rc<Watch>,
+    watch: Rc<MemberWatch>,
     /// Grows with every member that comes or goes.
     changes: Cell<u64>,
     /// Whether another set has taken over: this one has no devices any more.
@@ -71,7 +71,7 @@ impl<D: BlockDevice> MemberSet<D> {
         geometry: &Geometry,
         members: Vec<Member<D>>,
         data_start: u64,
-        watch: &Rc<Watch>,
+        watch: &Rc<MemberWatch>,
     ) -> Self {
         Self {
             handle: handle.clone(),
@@ -132,7 +132,7 @@ impl<D: BlockDevice> MemberSet<D> {
     }
 
     /// The watch over all devices of the array.
-    pub(crate) fn watch(&self) -> &Rc<Watch> {
+    pub(crate) fn watch(&self) -> &Rc<MemberWatch> {
         &self.watch
     }
 

@@ -3,7 +3,6 @@
 pub(crate) mod at_once;
 pub(crate) mod clear;
 pub(crate) mod counts;
-pub(crate) mod deadline;
 pub(crate) mod event;
 pub(crate) mod health;
 pub(crate) mod label_copies;
@@ -11,5 +10,5 @@ pub(crate) mod latency;
 pub(crate) mod long_transfer;
 pub(crate) mod member;
 pub(crate) mod member_set;
+pub(crate) mod member_watch;
 pub(crate) mod vitals;
-pub(crate) mod watch;

@@ -164,6 +164,10 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
                     }
                 }
             }
+            if self.origin.silence().is_waited_for() {
+                self.rest_until(self.handle.now() + ERROR_REST_NS, false).await;
+                continue;
+            }
             let share = match self.pace() {
                 Pace::Work(share) => share,
                 Pace::Rest(None) => {
@@ -460,7 +464,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             self.pressure.until(done).await;
         }
         if self.ssd.failed() && !self.evacuation.borrow().is_complete {
-            return Err(IoError::Gone);
+            return self.end_drain_without_ssd().await;
         }
         self.damage.forget_mended();
         if self.destage_errors.get() != errors || !self.damage.is_empty() {
@@ -468,9 +472,21 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
         }
         if self.ssd.takes_writes() {
             // The caller may count on it after a power cut. A line is clean when that news is formed.
-            self.log.all_acked().await?;
-            self.log.make_durable().await?;
+            let is_on_record = async {
+                self.log.all_acked().await?;
+                self.log.make_durable().await
+            };
+            if let Err(error) = is_on_record.await {
+                let has_failed = self.ssd.failed();
+                return if has_failed { self.end_drain_without_ssd().await } else { Err(error) };
+            }
         }
         Ok(())
+    }
+
+    /// Ends a drain whose SSD was given up: nothing is lost if nothing was dirty.
+    async fn end_drain_without_ssd(&self) -> IoResult<()> {
+        let is_lost = self.map.get().index().dirty_lines() > 0 || self.health.has_left();
+        if is_lost { Err(IoError::Gone) } else { self.origin.flush().await }
     }
 }

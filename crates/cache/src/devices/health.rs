@@ -104,6 +104,8 @@ pub(crate) struct SsdHealth {
     unflushed_loss: Cell<bool>,
     /// The SSD went away as it was, with all that it held.
     is_gone: Cell<bool>,
+    /// The cache has ended without the SSD, which stays as it is.
+    has_left: Cell<bool>,
     /// The origin did not take what was to be evacuated, so many times.
     failed_batches: Cell<u64>,
     /// Callers that wait for requests to end, and so have none wait here.
@@ -156,6 +158,7 @@ impl SsdHealth {
             salvaged: RefCell::new(None),
             unflushed_loss: Cell::new(false),
             is_gone: Cell::new(false),
+            has_left: Cell::new(false),
             failed_batches: Cell::new(0),
             releases: Cell::new(0),
             news: Signal::new(),
@@ -268,6 +271,33 @@ impl SsdHealth {
         if let Some(consequences) = &*self.consequences.borrow() {
             (consequences.wake_all)();
         }
+    }
+
+    /// Ends the use of the SSD as the end of the process would: the loss is on record nowhere, and nothing
+    /// passes to the origin. Requests that cannot go on without the SSD end with an error.
+    pub(crate) fn leave(&self) {
+        self.has_left.set(true);
+        self.releases.set(self.releases.get() + 1);
+        drop(self.gate.borrow_mut().take());
+        if self.step(SsdEvent::GivenUp { has_gate: true })
+            && let Some(consequences) = &*self.consequences.borrow()
+        {
+            (consequences.abandon_log)();
+            self.unflushed_loss.set(true);
+            self.news.notify();
+            (consequences.wake_all)();
+        }
+    }
+
+    /// Whether the SSD was left as it is.
+    pub(crate) fn has_left(&self) -> bool {
+        self.has_left.get()
+    }
+
+    /// The caller has it on record that the SSD is no part of its volume any more: a loss needs no further
+    /// record.
+    pub(crate) fn forgo_record(&self) {
+        drop(self.gate.borrow_mut().take());
     }
 
     /// Gives an SSD up that is evacuated, with lines left that the caller tries when that is on record.

@@ -1,6 +1,7 @@
 //! The origin: its traffic counted, its writes in order, its flushes shared.
 
 use std::cell::Cell;
+use std::pin::pin;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SectorRange};
@@ -8,12 +9,14 @@ use voltier_ring::FlushOnce;
 
 use crate::counters::{Counters, add};
 use crate::devices::fingerprint::fingerprint;
+use crate::devices::silence::Silence;
 use crate::map::locks::{Access, LineGuard, LineLocks};
 use crate::numbers::Line;
 
 /// The origin of a cache in service.
 pub(crate) struct Origin<O> {
     device: O,
+    silence: Rc<Silence>,
     counters: Rc<Counters>,
     /// Order among writes of a line: the cleaner's and direct ones.
     locks: Rc<LineLocks>,
@@ -36,9 +39,10 @@ impl Drop for Request<'_> {
 }
 
 impl<O: BlockDevice> Origin<O> {
-    pub(crate) fn new(device: O, counters: Rc<Counters>) -> Rc<Self> {
+    pub(crate) fn new(device: O, silence: Rc<Silence>, counters: Rc<Counters>) -> Rc<Self> {
         Rc::new(Self {
             device,
+            silence,
             counters,
             locks: LineLocks::new(),
             // Writes of an earlier life may still be in the origin's cache.
@@ -51,6 +55,11 @@ impl<O: BlockDevice> Origin<O> {
 
     pub(crate) fn device(&self) -> &O {
         &self.device
+    }
+
+    /// Whether the origin answers.
+    pub(crate) fn silence(&self) -> &Rc<Silence> {
+        &self.silence
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -131,6 +140,12 @@ impl<O: BlockDevice> Origin<O> {
     /// The origin's.
     pub(crate) async fn flush(&self) -> IoResult<()> {
         self.flush_up_to(self.changes.get()).await
+    }
+
+    /// The same, unless the origin is silent; whether all is durable.
+    pub(crate) async fn flush_unless_silent(&self) -> bool {
+        let flush = pin!(self.flush());
+        self.silence.released(flush, || true).await.is_some_and(|flushed| flushed.is_ok())
     }
 
     /// Makes everything durable that has completed past the log. Lines that are destaged meanwhile are

@@ -14,6 +14,7 @@ use crate::config::Settings;
 use crate::counters::{Counters, add};
 use crate::devices::health::{Health, SsdHealth};
 use crate::devices::read_errors::ReadErrors;
+use crate::devices::silence::Silence;
 use crate::format::owner::Owner;
 use crate::format::superblock::{BLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 use crate::map::shared::Map;
@@ -36,6 +37,7 @@ pub(crate) struct Ssd<S> {
     device: S,
     map: Rc<Map>,
     health: Rc<SsdHealth>,
+    silence: Rc<Silence>,
     counters: Rc<Counters>,
     read_errors: RefCell<ReadErrors>,
     /// A flush has failed, and what it was for may be lost: a later flush says nothing of that.
@@ -50,18 +52,34 @@ impl<S: BlockDevice> Ssd<S> {
         device: S,
         map: Rc<Map>,
         health: Rc<SsdHealth>,
+        silence: Rc<Silence>,
         counters: Rc<Counters>,
         owner: Owner,
     ) -> Rc<Self> {
         let read_errors = RefCell::new(ReadErrors::new(map.geometry().slot_count()));
         let flush_failed = Cell::new(false);
         let owner = RefCell::new(owner);
-        Rc::new(Self { handle, device, map, health, counters, read_errors, flush_failed, owner })
+        Rc::new(Self {
+            handle,
+            device,
+            map,
+            health,
+            silence,
+            counters,
+            read_errors,
+            flush_failed,
+            owner,
+        })
     }
 
     /// The device itself, for traffic that is not counted.
     pub(crate) fn device(&self) -> &S {
         &self.device
+    }
+
+    /// Whether the SSD answers, and who waits for it.
+    pub(crate) fn silence(&self) -> &Rc<Silence> {
+        &self.silence
     }
 
     #[inline]
@@ -139,6 +157,10 @@ impl<S: BlockDevice> Ssd<S> {
                 Err(error) => last = error,
             }
         }
+        if self.silence.is_given_up() {
+            // The request was ended, and has not failed.
+            return Err(last);
+        }
         add(&self.counters.ssd_errors, 1);
         let too_many = self.read_errors.borrow_mut().note(at, self.handle.now());
         if last == IoError::Gone {
@@ -177,6 +199,9 @@ impl<S: BlockDevice> Ssd<S> {
                 Ok(()) => return Ok(()),
                 Err(error) => last = error,
             }
+        }
+        if self.silence.is_given_up() {
+            return Err(last);
         }
         add(&self.counters.ssd_errors, 1);
         if last == IoError::Gone {

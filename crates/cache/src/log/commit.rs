@@ -190,6 +190,11 @@ impl<S: BlockDevice> Log<S> {
         self.state.borrow_mut().undo(&mut self.map.change());
     }
 
+    /// Dirty lines of which the SSD has acknowledged something: what its loss would take.
+    pub(crate) fn dirty_if_lost(&self) -> u64 {
+        self.state.borrow().dirty_if_lost(&self.map.get())
+    }
+
     /// Slots whose data a power cut may take, although their records are acknowledged.
     pub(crate) fn slots_not_durable(&self) -> BTreeSet<Slot> {
         self.state.borrow().slots_not_durable()

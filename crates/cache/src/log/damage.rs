@@ -98,7 +98,9 @@ impl<S: BlockDevice> Damage<S> {
             }
             current
         };
-        add(&self.counters.repaired_lines, 1);
+        if !self.ssd.silence().is_given_up() {
+            add(&self.counters.repaired_lines, 1);
+        }
         if !self.ssd.failed() && current == Some(slot) {
             self.log.queue_internal([Change::Drop { line }]);
         }

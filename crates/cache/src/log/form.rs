@@ -529,6 +529,15 @@ impl LogState {
         self.not_durable.slots()
     }
 
+    /// Dirty lines of which the SSD has acknowledged something: what its loss would take.
+    pub(super) fn dirty_if_lost(&self, map: &Contents) -> u64 {
+        let index = map.index();
+        let is_unacked = |slot: Slot| index.is_pending(slot) && index.is_dirty(slot);
+        let effects = self.in_flight.iter().flat_map(|record| &record.effects);
+        let unacked = effects.filter(|it| it.lost == 0 && it.placed.is_some_and(is_unacked));
+        index.dirty_lines() - unacked.count() as u64
+    }
+
     /// The SSD takes no more records: of those on its way nobody hears, and the map is again what the
     /// acknowledged ones say. Copies that they replaced are still there: a segment is not written again
     /// before what emptied it is durable.

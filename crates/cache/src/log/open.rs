@@ -71,6 +71,14 @@ pub enum OpenError {
     /// The SSD is provably not what was written to it.
     #[error("the cache on the SSD is damaged: {0}")]
     Damaged(String),
+    /// A device has answered nothing for the deadline.
+    #[error("{device} has not answered for {seconds} s")]
+    Silent {
+        /// The SSD or the origin.
+        device: &'static str,
+        /// The time that the start has waited, in seconds.
+        seconds: u64,
+    },
     /// A device failed.
     #[error("{device}: {error}")]
     Io {

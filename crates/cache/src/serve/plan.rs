@@ -6,8 +6,10 @@ use voltier_block::{BlockDevice, SectorRange};
 
 use crate::canary::{self, Canary};
 use crate::devices::health::SsdHealth;
+use crate::devices::silence::Silence;
 use crate::ground::Ground;
 use crate::log::commit::Log;
+use crate::map::index::Index;
 use crate::map::shared::{Map, Pinned};
 use crate::numbers::{Line, Slot};
 
@@ -34,16 +36,22 @@ pub(crate) struct Planner<S> {
     map: Rc<Map>,
     log: Rc<Log<S>>,
     health: Rc<SsdHealth>,
+    silence: Rc<Silence>,
 }
 
 impl<S: BlockDevice> Planner<S> {
     pub(crate) fn new<O: BlockDevice>(ground: &Ground<S, O>) -> Self {
-        Self { map: ground.map.clone(), log: ground.log.clone(), health: ground.health.clone() }
+        Self {
+            map: ground.map.clone(),
+            log: ground.log.clone(),
+            health: ground.health.clone(),
+            silence: ground.ssd.silence().clone(),
+        }
     }
 
     /// A line that is whole and on the SSD, pinned: the fast path.
     pub(super) fn ready_hit(&self, line: Line) -> Option<Pinned<'_>> {
-        if self.health.failed() {
+        if self.passes_clean() {
             return None;
         }
         let mut contents = self.map.change();
@@ -55,6 +63,18 @@ impl<S: BlockDevice> Planner<S> {
         }
         contents.touch(slot, line);
         Some(self.map.pin(&mut contents, slot))
+    }
+
+    /// Whether the origin serves clean lines: the SSD is given up, or does not answer.
+    #[inline]
+    fn passes_clean(&self) -> bool {
+        self.health.failed() || self.silence.is_silent()
+    }
+
+    /// Whether a copy on the SSD counts. Clean ones on an SSD that is lost or silent are as good as none;
+    /// dirty ones must not be forgotten.
+    fn counts(&self, index: &Index, slot: Slot) -> bool {
+        !self.passes_clean() || index.is_dirty(slot)
     }
 
     /// Cuts a request into runs, after waiting for lines that are on their way to the SSD.
@@ -80,11 +100,8 @@ impl<S: BlockDevice> Planner<S> {
         let mut runs: Vec<Run<'_>> = Vec::new();
         for piece in range.split_at_multiples(line_sectors) {
             let line = self.map.geometry().line_of(piece.start);
-            // Clean copies on a lost SSD are as good as none; dirty ones must not be forgotten.
-            let slot = contents
-                .index()
-                .lookup(line)
-                .filter(|slot| !self.health.failed() || contents.index().is_dirty(*slot));
+            let index = contents.index();
+            let slot = index.lookup(line).filter(|slot| self.counts(index, *slot));
             let Some(slot) = slot else {
                 match runs.last_mut() {
                     Some(Run::Origin { range }) => range.count += piece.count,
@@ -118,6 +135,7 @@ impl<S: BlockDevice> Planner<S> {
         let index = contents.index();
         first
             .through(last)
-            .any(|line| index.lookup(line).is_some_and(|slot| index.is_pending(slot)))
+            .filter_map(|line| index.lookup(line))
+            .any(|slot| index.is_pending(slot) && self.counts(index, slot))
     }
 }

@@ -7,6 +7,7 @@ use voltier_block::{BlockDevice, SectorRange};
 
 use crate::config::{Mode, Settings};
 use crate::devices::health::SsdHealth;
+use crate::devices::silence::Silence;
 use crate::ground::Ground;
 use crate::log::commit::Log;
 use crate::map::shared::Map;
@@ -28,6 +29,7 @@ pub(crate) struct Router<S> {
     map: Rc<Map>,
     log: Rc<Log<S>>,
     health: Rc<SsdHealth>,
+    silence: Rc<Silence>,
     settings: Rc<RefCell<Settings>>,
     streams: RefCell<StreamDetector>,
 }
@@ -38,6 +40,7 @@ impl<S: BlockDevice> Router<S> {
             map: ground.map.clone(),
             log: ground.log.clone(),
             health: ground.health.clone(),
+            silence: ground.ssd.silence().clone(),
             settings: ground.settings.clone(),
             streams: RefCell::new(StreamDetector::new()),
         }
@@ -75,6 +78,7 @@ impl<S: BlockDevice> Router<S> {
         let settings = self.settings.borrow();
         let streams_past =
             settings.seq_cutoff_bytes > 0 && stream_bytes >= settings.seq_cutoff_bytes;
-        settings.mode.keeps_reads() && !streams_past && !self.health.failed()
+        let takes_fills = !self.health.failed() && !self.silence.is_silent();
+        settings.mode.keeps_reads() && !streams_past && takes_fills
     }
 }

@@ -12,8 +12,8 @@ use crate::spec::DeviceSpec;
 /// limits of their own, 3 for arrays that merge small writes as usual. Version 4 is for caches whose
 /// `congested` is as usual, and arrays whose deadline is. Version 5 is for caches of which none is evacuated.
 /// Version 6 is for volumes and arrays of which none is stopped, version 7 for exports that only the user of
-/// the daemon may open.
-pub const REGISTRY_VERSION: u32 = 8;
+/// the daemon may open. Version 8 is for caches whose deadline is as usual.
+pub const REGISTRY_VERSION: u32 = 9;
 
 const FORMAT: &str = "voltier-registry";
 const TAIL: &str = "\n}\n";
@@ -43,12 +43,18 @@ impl Body {
         let congested_else = |volume: &VolumeRecord| {
             volume.cache.as_ref().is_some_and(|cache| cache.settings.congested_us != usual)
         };
+        let usual_deadline_s = Settings::default().deadline_s;
+        let silent_else = |volume: &VolumeRecord| {
+            volume.cache.as_ref().is_some_and(|cache| cache.settings.deadline_s != usual_deadline_s)
+        };
         let usual = HealthSettings::default().deadline_s;
         let deadline_else = |array: &RegisteredArray| array.settings.health.deadline_s != usual;
         let is_evacuating =
             |volume: &VolumeRecord| volume.cache.as_ref().is_some_and(|cache| cache.evacuating);
         let is_stopped = |volume: &VolumeRecord| volume.desired == Desired::Stopped;
-        if self.volumes.iter().any(|volume| !volume.export_access.is_empty()) {
+        if self.volumes.iter().any(silent_else) {
+            9
+        } else if self.volumes.iter().any(|volume| !volume.export_access.is_empty()) {
             8
         } else if self.volumes.iter().any(is_stopped)
             || self.arrays.iter().any(|array| array.stopped)

@@ -392,6 +392,20 @@ mod tests {
     }
 
     #[test]
+    fn a_deadline_of_a_cache_needs_version_9_when_it_is_not_as_usual() {
+        for (value, version) in [("30s", 1), ("off", 9), ("90", 9)] {
+            let mut record = volume("a");
+            record.cache.as_mut().unwrap().settings.apply("deadline", value).unwrap();
+            let body = Body { volumes: vec![record], ..Body::default() };
+            assert_eq!(body.version(), version, "{value}");
+            let bytes = encode(&body);
+            assert_eq!(decode(&bytes).unwrap().volumes, body.volumes);
+            let is_said = String::from_utf8(bytes).unwrap().contains("deadline_s");
+            assert_eq!(is_said, version == 9, "an older program reads what is as usual");
+        }
+    }
+
+    #[test]
     fn the_file_is_json_as_a_whole() {
         let bytes = encode(&body(&["a"], &["r"]));
         let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap();

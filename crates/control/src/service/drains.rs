@@ -130,7 +130,7 @@ impl<E: Engine> Service<E> {
     }
 
     /// Undoes that a volume was to leave, as far as that can be done.
-    fn stay(&mut self, name: &VolumeName) {
+    pub(super) fn stay(&mut self, name: &VolumeName) {
         let Some(mut record) = self.registry.find(name).cloned() else { return };
         record.desired = Desired::Serving;
         let settings = record.cache.as_ref().map(|cache| cache.settings.clone());

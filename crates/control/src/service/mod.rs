@@ -20,6 +20,7 @@ mod live;
 mod pulled;
 mod records;
 mod show;
+mod silence;
 mod spare_labels;
 mod spare_pools;
 mod start;

@@ -3,7 +3,7 @@
 //! Such an SSD may come back with all that it held: a cable, a slot, a controller that resets. So the
 //! volume ends as by a kill, before anything but dirty lines has reached the origin. Then the volume is
 //! opened as by a start, which waits for the SSD, and serves every acknowledged write when the SSD is there
-//! ([why](../../../../docs/adr/0045-a-pulled-ssd-is-awaited.md)).
+//! ([why](../../../../docs/adr/0048-a-pulled-ssd-is-awaited.md)).
 
 use super::Service;
 use super::late;

@@ -110,7 +110,9 @@ impl<E: Engine> Service<E> {
             HitRates { read: status.reads.hit_rate(), write: status.writes.hit_rate() };
         let leaving = self.jobs.running(name).is_some_and(|(_, why)| why != Purpose::Flush);
         let out_of_service = [DeviceState::Failed, DeviceState::Evacuating];
-        let failed = out_of_service.contains(&status.ssd.state) || status.lost_ranges > 0;
+        let is_silent = [&status.ssd, &status.hdd].iter().any(|it| it.state == DeviceState::Silent);
+        let failed =
+            out_of_service.contains(&status.ssd.state) || is_silent || status.lost_ranges > 0;
         status.state = match (leaving, failed) {
             (_, true) => VolumeState::Degraded,
             (true, false) => VolumeState::Draining,
@@ -206,12 +208,14 @@ pub(super) fn recorded(record: &VolumeRecord) -> VolumeStatus {
             path: cache.map(|cache| cache.device.to_string()).unwrap_or_default(),
             identity: words(cache.and_then(|cache| cache.identity.as_ref())),
             size_bytes: 0,
+            silent_seconds: 0,
             state: cache.map_or(DeviceState::None, |_| devices),
         },
         hdd: DeviceStatus {
             path: record.origin.to_string(),
             identity: words(record.origin_identity.as_ref()),
             size_bytes: record.size_bytes,
+            silent_seconds: 0,
             state: devices,
         },
         lines: LineCounts { dirty, ..LineCounts::default() },
@@ -240,6 +244,7 @@ pub(super) fn recorded(record: &VolumeRecord) -> VolumeStatus {
             dirty_high: settings.dirty_high_percent,
             dirty_low: settings.dirty_low_percent,
             congested: settings.congested_text(),
+            deadline: settings.deadline_text(),
             ordered: settings.ordered,
         },
         uptime_seconds: 0,

@@ -385,7 +385,15 @@ impl<E: Engine> Service<E> {
                 cache.dirty_lines = dirty_lines;
                 cache.lost_total = status.lost_ranges;
                 cache.lost = status.lost;
-                let mut reason = format!("its SSD {} failed while it served", cache.device);
+                let mut reason = match status.ssd.silent_seconds {
+                    0 => format!("its SSD {} failed while it served", cache.device),
+                    seconds => {
+                        format!(
+                            "its SSD {} did not answer for {seconds} s, and is given up",
+                            cache.device
+                        )
+                    }
+                };
                 if dirty_lines == 0 {
                     let lost =
                         if is_on_record { "nothing is lost any more" } else { "nothing is lost" };

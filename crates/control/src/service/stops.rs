@@ -3,6 +3,7 @@
 
 use super::Service;
 use super::live::LiveArray;
+use super::silence::{self, WayOn};
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
@@ -29,6 +30,7 @@ pub(super) fn stop_volume<E: Engine>(
     }
     service.has_no_job(name)?;
     if !now {
+        silence::must_answer(service, &record, WayOn::StopNow)?;
         is_unused(service, &record, &format!("voltier stop {name} --now"))?;
     }
     record.desired = Desired::Stopped;

@@ -7,6 +7,7 @@ use super::admit::Beside;
 use super::jobs::Purpose;
 use super::late;
 use super::live::Live;
+use super::silence::{self, WayOn};
 use super::stops;
 use voltier_cache::Mode;
 
@@ -101,6 +102,7 @@ impl<E: Engine> Service<E> {
     pub(super) fn flush(&mut self, name: &VolumeName) -> ControlResult<Response> {
         let mut record = self.open_record(name)?;
         live_cache(&mut record)?;
+        silence::must_answer(self, &record, WayOn::Wait)?;
         let id = self.start_job(name, Purpose::Flush)?;
         self.job_response(id)
     }
@@ -149,6 +151,9 @@ impl<E: Engine> Service<E> {
         let is_open = self.is_open(name);
         if flush {
             self.not_evacuating(&record)?;
+            silence::must_answer(self, &record, WayOn::GiveUp)?;
+        } else {
+            silence::hdd_must_answer(self, &record)?;
         }
         if !is_open || cache.failed.is_some() {
             self.may_lose(name, &cache, flush)?;
@@ -179,6 +184,9 @@ impl<E: Engine> Service<E> {
         stops::is_unused(self, &record, &format!("voltier unexport {name} --now"))?;
         if flush {
             self.not_evacuating(&record)?;
+            silence::must_answer(self, &record, WayOn::GiveUp)?;
+        } else {
+            silence::hdd_must_answer(self, &record)?;
         }
         let is_open = self.is_open(name);
         let drains = match &record.cache {
@@ -227,8 +235,13 @@ impl<E: Engine> Service<E> {
             record.desired = desired;
             self.registry.put(record.clone())?;
         }
-        let id = self.drain_for(name, purpose)?;
-        self.job_response(id)
+        match self.drain_for(name, purpose) {
+            Ok(id) => self.job_response(id),
+            Err(error) => {
+                self.stay(name);
+                Err(error)
+            }
+        }
     }
 
     /// Starts the drain of a volume that is leaving.

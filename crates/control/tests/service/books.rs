@@ -17,8 +17,8 @@ use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{self, Examined, Machine, Role};
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, ByteRange, ControlError,
-    ControlResult, DeviceSpec, ExportAccess, ExportSpec, REGISTRY_FILE, RegisteredArray, Settings,
-    VolumeName, VolumeRecord, VolumeStatus,
+    ControlResult, DeviceSpec, DeviceState, ExportAccess, ExportSpec, REGISTRY_FILE,
+    RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 
 /// The books of one test engine; shared, so that a test looks into them and steers them.
@@ -35,6 +35,8 @@ pub(super) struct Books {
     pub(super) comes_back_dirty: u64,
     pub(super) ssd_failed: bool,
     pub(super) ssd_is_gone: bool,
+    /// For how many seconds SSD and HDD have answered nothing.
+    pub(super) silent_s: (u64, u64),
     /// Every SSD takes no writes when a cache on it is opened.
     pub(super) takes_no_writes: bool,
     pub(super) clients: u64,
@@ -221,6 +223,12 @@ impl Engine for BookEngine {
         status.lines.dirty = books.dirty;
         status.lost.clone_from(&books.lost);
         status.lost_ranges = books.lost.len() as u64;
+        (status.ssd.silent_seconds, status.hdd.silent_seconds) = books.silent_s;
+        for drive in [&mut status.ssd, &mut status.hdd] {
+            if drive.silent_seconds > 0 && drive.state == DeviceState::Online {
+                drive.state = DeviceState::Silent;
+            }
+        }
     }
 
     fn set_waker(&mut self, _: Waker) {}

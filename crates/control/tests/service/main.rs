@@ -8,6 +8,7 @@ mod fixture;
 mod import;
 mod late;
 mod pulled;
+mod silence;
 mod spare_pools;
 mod stops;
 mod volumes;

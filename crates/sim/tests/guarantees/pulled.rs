@@ -1,5 +1,5 @@
 //! Goal: an SSD that goes away with dirty lines and comes back loses nothing that was acknowledged, at
-//! whichever moment it goes ([why](../../../../docs/adr/0045-a-pulled-ssd-is-awaited.md)).
+//! whichever moment it goes ([why](../../../../docs/adr/0048-a-pulled-ssd-is-awaited.md)).
 //! Method: the SSD goes while a writer and a destage are under way, and nobody records the loss. The cache is
 //! stopped, and opened again on what the drives have.
 

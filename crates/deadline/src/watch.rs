@@ -1,4 +1,4 @@
-//! The clock of the deadlines of an array: ticks of a quarter of the deadline, while anything is under way.
+//! The clock of the deadlines of a layer: ticks of a quarter of the deadline, while anything is under way.
 //!
 //! The requests of a device are counted by the tick in which they began: no clock, no timer and no
 //! allocation for a request. Age is counted in ticks that passed and not in time. A process that was
@@ -11,13 +11,11 @@ use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
-use voltier_block::{IoError, IoResult, Nanos, UnderWay};
+use voltier_block::{IoError, IoResult, Nanos};
 use voltier_ring::{Handle, WakerCell};
 
-use crate::geometry::numbers::MemberIndex;
-
 /// Ticks of a deadline.
-pub(crate) const TICKS: u64 = 4;
+const TICKS: u64 = 4;
 /// The ticks after which a device is suspected.
 const SUSPECT: u64 = TICKS / 2;
 /// So many deadlines a single request may take, of a drive that ends others meanwhile.
@@ -25,11 +23,11 @@ const LONE_DEADLINES: u64 = 3;
 
 /// The number of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Tick(u64);
+struct Tick(u64);
 
 /// How a device answers, as far as its oldest request tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answers {
+pub enum Answers {
     /// The device has ended a request of late.
     Promptly,
     /// The device was not asked for anything of late, or not for long.
@@ -41,12 +39,13 @@ pub(crate) enum Answers {
 }
 
 /// Judges devices at every tick.
-pub(crate) trait Judge {
+pub trait Judge {
+    /// Looks at the devices, and gives up what can be spared of those that do not answer.
     fn judge(&self);
 }
 
-/// The watch over the devices of one array.
-pub(crate) struct Watch {
+/// The watch over the devices that share a deadline and a judge.
+pub struct Watch {
     handle: Handle,
     /// 0 for none.
     deadline_ns: Cell<Nanos>,
@@ -60,14 +59,13 @@ pub(crate) struct Watch {
     judge: RefCell<Option<Rc<dyn Judge>>>,
     /// Whether devices are late and none of them is given up.
     is_waiting: Cell<bool>,
-    /// Members that were lost while their drives had requests.
-    left: RefCell<Vec<(MemberIndex, UnderWay)>>,
     over: WakerCell,
     own: Weak<Watch>,
 }
 
 impl Watch {
-    pub(crate) fn new(handle: &Handle, deadline_ns: Nanos) -> Rc<Self> {
+    /// A watch over no device yet; a deadline of 0 is none.
+    pub fn new(handle: &Handle, deadline_ns: Nanos) -> Rc<Self> {
         Rc::new_cyclic(|own| Self {
             handle: handle.clone(),
             deadline_ns: Cell::new(deadline_ns),
@@ -78,23 +76,28 @@ impl Watch {
             devices: RefCell::default(),
             judge: RefCell::default(),
             is_waiting: Cell::new(false),
-            left: RefCell::default(),
             over: WakerCell::default(),
             own: own.clone(),
         })
     }
 
-    pub(crate) fn handle(&self) -> &Handle {
+    /// The core whose clock ticks.
+    pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
     /// Whether all that is under way was given a whole deadline just now.
-    pub(crate) fn is_in_grace(&self) -> bool {
+    pub fn is_in_grace(&self) -> bool {
         self.grace.get() == self.tick.get()
     }
 
+    /// The deadline now, 0 for none.
+    pub fn deadline_ns(&self) -> Nanos {
+        self.deadline_ns.get()
+    }
+
     /// Another deadline, 0 for none; it counts from now on.
-    pub(crate) fn set_deadline(&self, deadline_ns: Nanos) {
+    pub fn set_deadline(&self, deadline_ns: Nanos) {
         if self.deadline_ns.replace(deadline_ns) == deadline_ns {
             return;
         }
@@ -111,63 +114,49 @@ impl Watch {
     }
 
     /// Says who judges.
-    pub(crate) fn set_judge(&self, judge: Rc<dyn Judge>) {
+    pub fn set_judge(&self, judge: Rc<dyn Judge>) {
         self.judge.replace(Some(judge));
     }
 
     /// A whole deadline more for all that is under way.
-    pub(crate) fn give_grace(&self) {
+    pub fn give_grace(&self) {
         self.grace.set(self.tick.get());
     }
 
     /// Whether devices are late and none of them is given up.
-    pub(crate) fn is_waiting(&self) -> bool {
+    pub fn is_waiting(&self) -> bool {
         self.is_waiting.get()
     }
 
     /// The same from now on; whether that is news.
-    pub(crate) fn set_waiting(&self, is_waiting: bool) -> bool {
+    pub fn set_waiting(&self, is_waiting: bool) -> bool {
         self.is_waiting.replace(is_waiting) != is_waiting
     }
 
-    /// A member is lost whose drive may have requests.
-    pub(crate) fn note_left(&self, member: MemberIndex, requests: UnderWay) {
-        if requests.count() > 0 {
-            self.left.borrow_mut().push((member, requests));
-        }
-    }
-
-    /// Requests that drives have which were a member.
-    pub(crate) fn left_by(&self, member: MemberIndex) -> usize {
-        let mut left = self.left.borrow_mut();
-        left.retain(|(_, requests)| requests.count() > 0);
-        left.iter().filter(|(own, _)| *own == member).map(|(_, requests)| requests.count()).sum()
-    }
-
-    pub(crate) fn add(&self, device: &Rc<Requests>) {
+    fn add(&self, device: &Rc<Requests>) {
         let mut devices = self.devices.borrow_mut();
         devices.retain(|device| device.strong_count() > 0);
         devices.push(Rc::downgrade(device));
     }
 
     /// All devices that are there.
-    pub(crate) fn devices(&self) -> Vec<Rc<Requests>> {
+    pub fn devices(&self) -> Vec<Rc<Requests>> {
         self.devices.borrow().iter().filter_map(Weak::upgrade).collect()
     }
 
     #[inline]
-    pub(crate) fn tick(&self) -> Tick {
+    fn tick(&self) -> Tick {
         self.tick.get()
     }
 
     #[inline]
-    pub(crate) fn is_ticking(&self) -> bool {
+    fn is_ticking(&self) -> bool {
         self.is_ticking.get()
     }
 
     /// Begins to tick, by a task of its own, which ends when nothing is under way.
     #[cold]
-    pub(crate) fn start(&self) {
+    fn start(&self) {
         let Some(own) = self.own.upgrade() else { return };
         let task = self.task.get() + 1;
         self.task.set(task);
@@ -211,14 +200,14 @@ impl Watch {
     }
 
     /// A device is gone: when it was the last, the task that ticks ends.
-    pub(crate) fn look_whether_over(&self) {
+    fn look_whether_over(&self) {
         if self.is_over() {
             self.over.wake();
         }
     }
 
     /// How a device answers.
-    pub(crate) fn answers(&self, device: &Requests) -> Answers {
+    pub fn answers(&self, device: &Requests) -> Answers {
         let silent = self.tick.get().0 - device.last_end().max(self.grace.get()).0;
         match self.age(device).min(silent.saturating_sub(1)) {
             _ if self.is_overdue(device) => Answers::Late,
@@ -230,12 +219,12 @@ impl Watch {
     }
 
     /// Whether a device is late.
-    pub(crate) fn is_late(&self, device: &Requests) -> bool {
+    pub fn is_late(&self, device: &Requests) -> bool {
         self.answers(device) == Answers::Late
     }
 
     /// Whether a device has a request that takes several times the deadline, whatever else it ends.
-    pub(crate) fn is_overdue(&self, device: &Requests) -> bool {
+    pub fn is_overdue(&self, device: &Requests) -> bool {
         self.age(device) >= LONE_DEADLINES * TICKS
     }
 
@@ -247,7 +236,7 @@ impl Watch {
     }
 
     /// How long the oldest request of a device has been under way, at least.
-    pub(crate) fn waited_ns(&self, device: &Requests) -> Nanos {
+    pub fn waited_ns(&self, device: &Requests) -> Nanos {
         let ticks = device.oldest().map_or(0, |oldest| self.tick.get().0 - oldest.0);
         ticks.saturating_sub(1) * (self.deadline_ns.get() / TICKS)
     }
@@ -260,7 +249,7 @@ struct Began {
 }
 
 /// The requests of a device under way.
-pub(crate) struct Requests {
+pub struct Requests {
     watch: Rc<Watch>,
     /// Those that began in the tick that is.
     fresh: Cell<u32>,
@@ -272,7 +261,8 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    pub(crate) fn new(watch: &Rc<Watch>) -> Rc<Self> {
+    /// Of a device under this watch.
+    pub fn new(watch: &Rc<Watch>) -> Rc<Self> {
         let requests = Rc::new(Self {
             watch: watch.clone(),
             fresh: Cell::new(0),
@@ -284,8 +274,9 @@ impl Requests {
         requests
     }
 
+    /// Counts a request that begins.
     #[inline]
-    pub(crate) fn begin(&self) -> OneUnderWay<'_> {
+    pub fn begin(&self) -> OneUnderWay<'_> {
         self.fresh.set(self.fresh.get() + 1);
         if !self.watch.is_ticking() {
             self.watch.start();
@@ -302,7 +293,7 @@ impl Requests {
     }
 
     /// A tick is over.
-    pub(crate) fn end_tick(&self, tick: Tick) {
+    fn end_tick(&self, tick: Tick) {
         let mut older = self.older.borrow_mut();
         let count = self.fresh.replace(0);
         if count > 0 {
@@ -312,21 +303,46 @@ impl Requests {
     }
 
     /// The tick in which the oldest one under way began; none if there is none from before this tick.
-    pub(crate) fn oldest(&self) -> Option<Tick> {
+    fn oldest(&self) -> Option<Tick> {
         self.older.borrow().iter().find(|began| began.count > 0).map(|began| began.tick)
     }
 
     /// Whether any is under way.
-    pub(crate) fn are_any(&self) -> bool {
+    pub fn are_any(&self) -> bool {
         self.fresh.get() > 0 || self.oldest().is_some()
     }
 
-    pub(crate) fn last_end(&self) -> Tick {
+    fn last_end(&self) -> Tick {
         self.last_end.get()
     }
 
+    /// The watch that they are under.
+    pub fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// How their device answers.
+    pub fn answers(&self) -> Answers {
+        self.watch.answers(self)
+    }
+
+    /// Whether their device is late.
+    pub fn is_late(&self) -> bool {
+        self.watch.is_late(self)
+    }
+
+    /// How long the oldest of them has been under way, at least.
+    pub fn waited_ns(&self) -> Nanos {
+        self.watch.waited_ns(self)
+    }
+
+    /// Whether they were ended because their device was given up.
+    pub fn is_released(&self) -> bool {
+        self.is_released.get()
+    }
+
     /// Ends all of them with `Gone`, now and from now on.
-    pub(crate) fn release(&self) {
+    pub fn release(&self) {
         if !self.is_released.replace(true) {
             self.watch.handle().poll_all();
         }
@@ -340,7 +356,7 @@ impl Drop for Requests {
 }
 
 /// A request that is under way until this is dropped.
-pub(crate) struct OneUnderWay<'a> {
+pub struct OneUnderWay<'a> {
     requests: &'a Requests,
     tick: Tick,
 }
@@ -349,12 +365,13 @@ impl<'a> OneUnderWay<'a> {
     /// Waits for the request, or until the device is given up. The request stays where it is pinned: a move
     /// would copy it.
     #[inline]
-    pub(crate) fn until_ended<'r, F>(&self, request: Pin<&'r mut F>) -> UntilEnded<'a, 'r, F> {
+    pub fn until_ended<'r, F>(&self, request: Pin<&'r mut F>) -> UntilEnded<'a, 'r, F> {
         UntilEnded { requests: self.requests, request }
     }
 }
 
-pub(crate) struct UntilEnded<'a, 'r, F> {
+/// A request that ends by itself, or with `Gone` when its device is given up.
+pub struct UntilEnded<'a, 'r, F> {
     requests: &'a Requests,
     request: Pin<&'r mut F>,
 }

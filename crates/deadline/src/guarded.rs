@@ -1,30 +1,37 @@
 //! Devices whose requests end: when the drive answers, or when the device is given up as hung.
 //!
-//! Every device of an array is wrapped in a [`Guarded`] before anything is sent to it. The [`Requests`] of
-//! the device count what is under way. A device that is [abandoned](BlockDevice::abandon) answers `Gone` to
-//! all requests, also to those under way. The drive may still be at them ([`BlockDevice::under_way`]).
+//! The [`Requests`] of a device count what is under way. A device that is
+//! [abandoned](BlockDevice::abandon) answers `Gone` to all requests, also to those under way. The drive may
+//! still be at them ([`BlockDevice::under_way`]).
 
 use std::pin::pin;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SectorRange, UnderWay,
+    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange, UnderWay,
 };
 
-use crate::members::watch::{Requests, Watch};
+use crate::watch::{Requests, Watch};
 
 /// A device whose requests are watched, and can be ended.
-pub(crate) struct Guarded<D> {
+pub struct Guarded<D> {
     device: D,
     requests: Rc<Requests>,
 }
 
 impl<D: BlockDevice> Guarded<D> {
-    pub(crate) fn new(device: D, watch: &Rc<Watch>) -> Self {
+    /// Puts a device under a watch.
+    pub fn new(device: D, watch: &Rc<Watch>) -> Self {
         Self { device, requests: Requests::new(watch) }
     }
 
-    pub(crate) fn requests(&self) -> &Rc<Requests> {
+    /// The device itself.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The requests of the device.
+    pub fn requests(&self) -> &Rc<Requests> {
         &self.requests
     }
 }
@@ -66,5 +73,9 @@ impl<D: BlockDevice> BlockDevice for Guarded<D> {
     fn abandon(&self) {
         self.device.abandon();
         self.requests.release();
+    }
+
+    fn patience_ns(&self) -> Nanos {
+        self.device.patience_ns()
     }
 }

@@ -1,0 +1,153 @@
+//! Drives that do not answer: when the SSD is given up, and when nobody is.
+//!
+//! A drive that hangs gives no error, and requests would wait for it for ever. The SSD is given up after the
+//! deadline if the origin has everything. If lines are dirty, the SSD has their only copy, and is not given
+//! up. Reads of clean lines go to the origin then, and all else waits. The origin is never given up: the SSD
+//! serves what it can, and all else waits.
+//!
+//! A silent drive is asked for one block. The silence ends with the answer to that, or to anything else.
+
+use std::rc::{Rc, Weak};
+
+use voltier_block::{BlockDevice, Buf, Lba, Nanos};
+use voltier_deadline::{Guarded, Judge, Requests, Watch};
+use voltier_ring::Handle;
+
+use crate::canary::{self, Canary};
+use crate::devices::silence::{OnSilence, Silence};
+use crate::format::superblock::BLOCK_BYTES;
+use crate::ground::Ground;
+use crate::log::open::OpenError;
+
+/// A drive under the watch of a cache that is being opened: nothing depends on it yet, so that its requests
+/// end at the deadline.
+pub(crate) fn guard<D: BlockDevice>(handle: &Handle, device: D, deadline_ns: Nanos) -> Guarded<D> {
+    let watch = Watch::new(handle, deadline_over(&device, deadline_ns));
+    let guarded = Guarded::new(device, &watch);
+    watch.set_judge(Rc::new(Opening(Rc::downgrade(guarded.requests()))));
+    guarded
+}
+
+/// The deadline of a drive. A drive that ends its requests by itself gets the time for that.
+fn deadline_over<D: BlockDevice>(device: &D, deadline_ns: Nanos) -> Nanos {
+    if deadline_ns == 0 { 0 } else { deadline_ns + device.patience_ns() }
+}
+
+/// Why a start failed: the drive answered nothing, or what `error` says.
+pub(crate) fn silent_or<D: BlockDevice>(
+    guarded: &Guarded<D>,
+    device: &'static str,
+    deadline_ns: Nanos,
+) -> Option<OpenError> {
+    let seconds = deadline_over(guarded.device(), deadline_ns) / 1_000_000_000;
+    guarded.requests().is_released().then_some(OpenError::Silent { device, seconds })
+}
+
+/// Ends the requests of a drive that is late while its cache is opened.
+struct Opening(Weak<Requests>);
+
+impl Judge for Opening {
+    fn judge(&self) {
+        if let Some(requests) = self.0.upgrade().filter(|requests| requests.is_late()) {
+            requests.release();
+        }
+    }
+}
+
+/// The parts of a cache over watched drives.
+type GuardedGround<S, O> = Ground<Guarded<S>, Guarded<O>>;
+
+/// Judges the SSD of a cache in service.
+struct OfSsd<S, O>(Weak<GuardedGround<S, O>>);
+
+/// Judges its origin.
+struct OfOrigin<S, O>(Weak<GuardedGround<S, O>>);
+
+impl<S: BlockDevice, O: BlockDevice> Judge for OfSsd<S, O> {
+    fn judge(&self) {
+        if let Some(ground) = self.0.upgrade() {
+            judge_ssd(&ground);
+        }
+    }
+}
+
+impl<S: BlockDevice, O: BlockDevice> Judge for OfOrigin<S, O> {
+    fn judge(&self) {
+        if let Some(ground) = self.0.upgrade() {
+            judge_origin(&ground);
+        }
+    }
+}
+
+/// Has the drives of a cache judged from now on, as long as the cache is there.
+pub(crate) fn install<S: BlockDevice, O: BlockDevice>(ground: &Rc<GuardedGround<S, O>>) {
+    let (ssd, origin) = (ground.ssd.device().requests(), ground.origin.device().requests());
+    ssd.watch().set_judge(Rc::new(OfSsd(Rc::downgrade(ground))));
+    origin.watch().set_judge(Rc::new(OfOrigin(Rc::downgrade(ground))));
+}
+
+/// Takes over the deadline of the settings.
+pub(crate) fn set_deadline<S: BlockDevice, O: BlockDevice>(ground: &GuardedGround<S, O>) {
+    let deadline_ns = ground.settings.borrow().deadline_ns;
+    let (ssd, origin) = (ground.ssd.device().device(), ground.origin.device().device());
+    ground.ssd.silence().set_deadline(deadline_over(ssd, deadline_ns));
+    ground.origin.silence().set_deadline(deadline_over(origin, deadline_ns));
+}
+
+/// Decides about an SSD that answers nothing.
+pub(crate) fn judge_ssd<S: BlockDevice, O: BlockDevice>(ground: &GuardedGround<S, O>) {
+    // The drive below may have another patience than before.
+    set_deadline(ground);
+    let (silence, health, device) = (ground.ssd.silence(), &ground.health, ground.ssd.device());
+    if !silence.lasts() {
+        return;
+    }
+    let can_be_spared = !health.failed()
+        && (ground.log.dirty_if_lost() == 0 || canary::is(Canary::SilentSsdGivenUp));
+    if silence.on_silence() == OnSilence::Leave && !health.failed() {
+        silence.give_up();
+        health.leave();
+    } else if can_be_spared || silence.on_silence() == OnSilence::GiveUp || health.is_salvaging() {
+        silence.give_up();
+        health.give_up();
+    }
+    if health.failed() {
+        // Nobody relies on it any more.
+        silence.give_up();
+        device.abandon();
+        return;
+    }
+    if silence.begin() {
+        ask(&ground.handle, ground.ssd.clone(), |ssd| ssd.device(), silence);
+    }
+    // Reads that wait for clean lines on their way to the SSD look again.
+    ground.log.notify_progress();
+}
+
+/// Decides about an origin that answers nothing.
+pub(crate) fn judge_origin<S: BlockDevice, O: BlockDevice>(ground: &GuardedGround<S, O>) {
+    let (silence, device) = (ground.origin.silence(), ground.origin.device());
+    if !silence.lasts() {
+        return;
+    }
+    if silence.on_silence() == OnSilence::Leave {
+        silence.give_up();
+        device.abandon();
+    } else if silence.begin() {
+        ask(&ground.handle, ground.origin.clone(), |origin| origin.device(), silence);
+    }
+}
+
+/// Asks a silent drive for one block: the silence ends when the drive answers, whatever the answer is.
+fn ask<P: 'static, D: BlockDevice>(
+    handle: &Handle,
+    part: Rc<P>,
+    device: impl Fn(&P) -> &Guarded<D> + 'static,
+    silence: &Rc<Silence>,
+) {
+    let silence = silence.clone();
+    drop(handle.spawn(async move {
+        let _ = device(&part).read(Lba(0), Buf::new(BLOCK_BYTES)).await;
+        silence.end();
+    }));
+}

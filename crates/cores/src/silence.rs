@@ -1,0 +1,69 @@
+//! Drives of a cache that answer nothing, in words: for the log, and for requests that fail for it.
+
+use voltier_control::{ControlError, VolumeName};
+use voltier_volume::{Drive, Side, SilentDrive, Volume};
+
+use crate::volumes::DeviceNames;
+
+/// Has the log told when a drive of the volume's cache is silent, and when it answers again.
+pub(super) fn log_silences(name: &VolumeName, devices: &DeviceNames, volume: &Volume<Drive>) {
+    let Some(cache) = volume.cache() else { return };
+    let (name, devices) = (name.clone(), devices.clone());
+    cache.on_silence(move |side, has_begun| {
+        let drive = drive_of(&devices, side);
+        if has_begun {
+            tracing::warn!(
+                "{name}: its {drive} does not answer; `voltier show {name}` says what waits"
+            );
+        } else {
+            tracing::info!("{name}: its {drive} answers again");
+        }
+    });
+}
+
+fn drive_of(devices: &DeviceNames, side: Side) -> String {
+    match side {
+        Side::Ssd => format!("SSD {}", devices.ssd),
+        Side::Origin => format!("HDD {}", devices.origin),
+    }
+}
+
+/// The drive, for how long it has answered nothing, and the lines that this concerns.
+fn words(devices: &DeviceNames, silent: SilentDrive) -> String {
+    let SilentDrive { side, silent_ns, lines_dirty } = silent;
+    let seconds = silent_ns / 1_000_000_000;
+    let drive = drive_of(devices, side);
+    let lines = match (side, lines_dirty) {
+        (_, 0) => String::new(),
+        (Side::Ssd, lines) => format!(", and {lines} dirty lines on it have no other copy"),
+        (Side::Origin, lines) => format!(", and {lines} dirty lines stay safe on {}", devices.ssd),
+    };
+    format!("its {drive} has not answered for {seconds} s{lines}")
+}
+
+/// The error of a request that needs a silent drive.
+pub(super) fn not_answering(
+    name: &VolumeName,
+    devices: &DeviceNames,
+    silent: SilentDrive,
+) -> ControlError {
+    let said = words(devices, silent);
+    let otherwise = match (silent.side, silent.lines_dirty) {
+        (Side::Ssd, 1..) => format!(", or `voltier detach {name} --no-flush` gives them up"),
+        _ => String::new(),
+    };
+    ControlError::failed(format!("{name}: {said}; try again when it answers{otherwise}"))
+}
+
+/// The error of a stop that did not wait for a silent drive.
+pub(super) fn not_stopped_in_order(
+    name: &VolumeName,
+    devices: &DeviceNames,
+    silent: SilentDrive,
+) -> ControlError {
+    let said = words(devices, silent);
+    let also = if silent.side == Side::Ssd { "what is dirty stays on it, and " } else { "" };
+    ControlError::failed(format!(
+        "stopping {name}: {said}; {also}the next start is one after a crash"
+    ))
+}
