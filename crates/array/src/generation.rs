@@ -11,6 +11,7 @@ use voltier_parity::Code;
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
+use crate::canary::{self, Canary};
 use crate::errors::ArrayError;
 use crate::errors::grow::GrowError;
 use crate::errors::journal::JournalError;
@@ -317,12 +318,20 @@ impl<D: BlockDevice> Generation<D> {
         journal.empty().await?;
         membership.flush(members).await?;
         // Regions that still need a resync must do so at the next start: then the array is not called clean.
-        if bitmap.next_to_resync(Region(0)).is_none() {
+        // A half-written stripe keeps its region dirty, for the next start knows nothing else of the stripe.
+        if bitmap.next_to_resync(Region(0)).is_none() && !self.is_mismatched_by_failures() {
             bitmap.clear_dirty().await?;
             durable.set_usage(Usage::Clean);
             membership.recorded().await?;
         }
         Ok(())
+    }
+
+    /// Whether a write failed and stands, in stripes of which something is computed.
+    fn is_mismatched_by_failures(&self) -> bool {
+        self.ground.geometry.parity_chunks() > 0
+            && self.stripes.has_any_half_written()
+            && !canary::is(Canary::HalfWrittenForgotten)
     }
 
     /// A start of the journal.

@@ -190,6 +190,8 @@ pub(crate) struct Drive {
     requests: Rc<Cell<usize>>,
     /// Sectors that give a medium error when they are read, until they are written.
     pub(crate) unreadable: Rc<RefCell<BTreeSet<u64>>>,
+    /// Sectors that give a medium error when they are written: nothing of the write takes place.
+    pub(crate) unwritable: Rc<RefCell<BTreeSet<u64>>>,
 }
 
 impl Drive {
@@ -215,6 +217,7 @@ impl Drive {
             answers: Rc::default(),
             requests: Rc::default(),
             unreadable: Rc::default(),
+            unwritable: Rc::default(),
         }
     }
 
@@ -264,6 +267,9 @@ impl Drive {
             self.superblock_writes.set(self.superblock_writes.get() + 1);
         }
         let sectors = (data.len() / SECTOR) as u64;
+        if self.unwritable.borrow().range(at.0..at.0 + sectors).next().is_some() {
+            return Err(IoError::Medium);
+        }
         let number = self.medium.borrow_mut().begin(at, data);
         self.power.step().await;
         let lost = self.lost_requests.get();

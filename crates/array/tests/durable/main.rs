@@ -4,6 +4,7 @@ mod assemble;
 mod crash;
 mod drive;
 mod grow;
+mod half_written;
 mod hung;
 mod journal_device;
 mod kill;

@@ -364,6 +364,15 @@ impl ArrayFixture {
         self.bit_rot.forget();
     }
 
+    /// Stops the array after a write that failed. Nothing is called clean by that: data and parity may not fit.
+    pub(crate) async fn stop_after_failure(&self) {
+        let stopped = self.array().stop().await;
+        // A journal has what failed, and the next start redoes it.
+        let may_fail = self.setup.has_journal();
+        assert!(stopped.is_ok() || may_fail, "the array does not stop: {stopped:?}");
+        self.is_stopped.set(false);
+    }
+
     /// Ends the life in memory: nothing of the array is left but its tasks.
     pub(crate) fn drop_array(&self) {
         self.geometry.replace(self.geometry());
