@@ -291,7 +291,10 @@ impl<D: BlockDevice> Generation<D> {
         membership.recorded().await.map_err(ArrayError::Io)?;
         let report = match options {
             Some(options) => self.replay().run(options, JournalStart::Replay).await?,
-            None => ReplayReport::default(),
+            None => {
+                durable.replay_is_done();
+                ReplayReport::default()
+            }
         };
         if let Some(reshape) = &self.tasks.reshape {
             // Nothing else looks at its rows while they are neither in the one shape nor in the other.
@@ -427,7 +430,10 @@ impl<D: BlockDevice> Above for Reports<D> {
                     self.membership.begin_update();
                 }
             }
-            MemberEvent::GivenUp => _ = self.membership.begin_update(),
+            MemberEvent::GivenUp if !self.membership.is_replay_due() => {
+                self.membership.begin_update();
+            }
+            MemberEvent::GivenUp => {}
         }
     }
 

@@ -185,6 +185,10 @@ pub(crate) struct Drive {
     pub(crate) lost_requests: Rc<Cell<u32>>,
     /// Writes land when that is no longer set; the drive does all else meanwhile.
     holds_writes: Rc<Cell<bool>>,
+    /// The same of flushes.
+    holds_flushes: Rc<Cell<bool>>,
+    /// Flushes give a medium error while that is set.
+    pub(crate) refuses_flushes: Rc<Cell<bool>>,
     answers: Rc<Signal>,
     /// Requests that it has.
     requests: Rc<Cell<usize>>,
@@ -214,6 +218,8 @@ impl Drive {
             is_hung: Rc::default(),
             lost_requests: Rc::default(),
             holds_writes: Rc::default(),
+            holds_flushes: Rc::default(),
+            refuses_flushes: Rc::default(),
             answers: Rc::default(),
             requests: Rc::default(),
             unreadable: Rc::default(),
@@ -230,6 +236,12 @@ impl Drive {
     /// From now on its writes wait, or go on.
     pub(crate) fn set_holds_writes(&self, holds_writes: bool) {
         self.holds_writes.set(holds_writes);
+        self.answers.notify();
+    }
+
+    /// From now on its flushes wait, or go on.
+    pub(crate) fn set_holds_flushes(&self, holds_flushes: bool) {
+        self.holds_flushes.set(holds_flushes);
         self.answers.notify();
     }
 
@@ -320,6 +332,10 @@ impl BlockDevice for Drive {
         let flush = async |drive: Drive| {
             let covered = drive.medium.borrow().covered();
             drive.late().await?;
+            drive.answers.until(|| !drive.holds_flushes.get()).await;
+            if drive.refuses_flushes.get() {
+                return Err(IoError::Medium);
+            }
             drive.medium.borrow_mut().flush(covered);
             drive.power.step().await;
             Ok(())

@@ -6,6 +6,7 @@ mod drive;
 mod grow;
 mod half_written;
 mod hung;
+mod hung_start;
 mod journal_device;
 mod kill;
 mod losses;

@@ -11,6 +11,7 @@ use crate::arrays::checks::{check_all, check_members};
 use crate::arrays::clients::{age, run_clients};
 use crate::arrays::fixture::ArrayFixture;
 use crate::arrays::half_written;
+use crate::arrays::hanging::start_beside_a_hang;
 use crate::arrays::known::last_ones;
 use crate::arrays::left::Left;
 use crate::arrays::operator::{finish, take_care};
@@ -239,7 +240,14 @@ async fn recover(fixture: Rc<ArrayFixture>, mut trial: Trial, was_stopped: bool,
         try_with_a_stranger(&fixture, &trial, &mut dice).await;
     }
     fixture.bit_rot.close();
-    let Some(report) = start(&fixture, &mut trial, &mut dice).await else { return };
+    let beside_a_hang = start_beside_a_hang(&fixture, &mut trial, &mut dice).await;
+    // A start that has ended for a drive that hangs may have said that the array is in use.
+    let was_stopped = was_stopped && (beside_a_hang.is_some() || fixture.is_stopped());
+    let started = match beside_a_hang {
+        None => start(&fixture, &mut trial, &mut dice).await,
+        started => started,
+    };
+    let Some(report) = started else { return };
     give_up_uncovered(&fixture, &trial);
     assert!(report.journal.damaged.is_empty(), "a ring is damaged: {:?}", report.journal);
     if was_stopped {

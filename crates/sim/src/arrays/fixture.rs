@@ -227,7 +227,9 @@ impl ArrayFixture {
         let changes = self.changes();
         self.looking.set(Some((order.iter().copied().collect(), changes)));
         let disks = order.iter().map(|drive| self.disks[*drive].clone()).collect();
-        let assembled = Array::assemble(self.world.handle(), disks, options).await;
+        let deadline_ns = if self.setup.hangs { hang::policy().deadline_ns } else { 0 };
+        let handle = self.world.handle();
+        let assembled = Array::assemble_within(handle, disks, options, deadline_ns).await;
         self.look_again();
         match assembled {
             Ok((array, report)) => {
@@ -301,6 +303,11 @@ impl ArrayFixture {
     /// Whether the making of the array was acknowledged.
     pub(crate) fn is_made(&self) -> bool {
         self.is_made.get()
+    }
+
+    /// Whether the stop of the array was acknowledged, and nothing was changed since.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.is_stopped.get()
     }
 
     /// Whether a start may be refused because nobody knows what fits.

@@ -156,7 +156,8 @@ pub(crate) async fn start_again(fixture: &Rc<ArrayFixture>, mut dice: Prng) {
     check_all(fixture, "after a stop").await;
 }
 
-fn shuffled(drives: DriveSet, dice: &mut Prng) -> Vec<usize> {
+/// Drives in any order.
+pub(crate) fn shuffled(drives: DriveSet, dice: &mut Prng) -> Vec<usize> {
     let mut rest: Vec<usize> = drives.iter().collect();
     let mut order = Vec::new();
     while !rest.is_empty() {
