@@ -12,5 +12,6 @@ mod kill;
 mod losses;
 mod rebuild;
 mod reshape;
+mod ring_sectors;
 mod service;
 mod world;
