@@ -442,9 +442,9 @@ impl<D: BlockDevice> Above for Reports<D> {
 
     fn is_consistent(&self, group: GroupIndex) -> bool {
         let Some(generation) = self.generation.upgrade() else { return false };
-        let Ground { geometry, bitmap, .. } = &generation.ground;
+        let geometry = &generation.ground.geometry;
         let rows = Row(0)..geometry.row_at(Lba(geometry.member_sectors()));
-        bitmap.next_to_resync(Region(0)).is_none()
+        generation.tasks.resync.is_matched(group)
             && !generation.stripes.has_half_written(group, rows)
     }
 

@@ -12,6 +12,7 @@ mod kill;
 mod losses;
 mod rebuild;
 mod reshape;
+mod resync;
 mod ring_sectors;
 mod service;
 mod world;
