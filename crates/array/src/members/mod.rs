@@ -11,5 +11,6 @@ pub(crate) mod latency;
 pub(crate) mod long_transfer;
 pub(crate) mod member;
 pub(crate) mod member_set;
+pub(crate) mod room;
 pub(crate) mod vitals;
 pub(crate) mod watch;

@@ -179,6 +179,8 @@ pub(crate) struct Drive {
     /// Writes so far of superblocks: sectors 0 and the last block.
     pub(crate) superblock_writes: Rc<Cell<u64>>,
     pub(crate) reads: Rc<Cell<u64>>,
+    /// Changes find no room while that is set, and take no place.
+    pub(crate) is_full: Rc<Cell<bool>>,
     /// The drive answers nothing while that is set, and all that it was asked for afterwards.
     is_hung: Rc<Cell<bool>>,
     /// Requests that are never answered, while it answers others: from the next write on.
@@ -213,6 +215,7 @@ impl Drive {
             medium: Rc::new(RefCell::new(medium)),
             dice: Rc::new(RefCell::new(Prng::new(seed))),
             is_gone: Rc::default(),
+            is_full: Rc::default(),
             superblock_writes: Rc::default(),
             reads: Rc::default(),
             is_hung: Rc::default(),
@@ -277,6 +280,9 @@ impl Drive {
         }
         if at.0 == 0 || at.0 + 8 == self.limits.sectors {
             self.superblock_writes.set(self.superblock_writes.get() + 1);
+        }
+        if self.is_full.get() {
+            return Err(IoError::NoSpace);
         }
         let sectors = (data.len() / SECTOR) as u64;
         if self.unwritable.borrow().range(at.0..at.0 + sectors).next().is_some() {

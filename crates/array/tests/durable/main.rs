@@ -14,5 +14,6 @@ mod rebuild;
 mod reshape;
 mod resync;
 mod ring_sectors;
+mod room;
 mod service;
 mod world;
