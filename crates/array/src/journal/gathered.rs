@@ -16,8 +16,8 @@ pub(super) struct Found {
     pub(super) records: Vec<Record>,
 }
 
-/// Leaves rings out of which a copy of the label cannot be read, if there are others and none of them has both
-/// copies: nobody knows then how far all is in place.
+/// Leaves all rings out when there are several and none has both copies of its label: nobody knows then how
+/// far all is in place.
 pub(super) fn leave_unproven_out(found: &mut [Option<Found>]) {
     let rings = || found.iter().flatten();
     let is_proven = rings().count() == 1 || rings().any(|ring| !ring.is_copy_unread);

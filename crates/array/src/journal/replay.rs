@@ -35,8 +35,8 @@ use crate::membership::current::Membership;
 const REDO_DEPTH: usize = 16;
 /// Longest write of a replay, in sectors: bounds its memory.
 const REDO_SECTORS: u64 = 2048;
-/// Lives that are left out when that of a ring is not known: more than a ring of a member that was away can
-/// be ahead of the others.
+/// Lives that are left out when that of a ring is not known. No ring of a member that was away can be so far
+/// ahead of the others.
 const LIVES_LEFT_OUT: u64 = 1 << 32;
 /// The blocks that are read at once of a ring that is looked through.
 const LOOK_BLOCKS: u64 = 256;
@@ -184,8 +184,8 @@ impl<D: BlockDevice> Replay<D> {
     }
 
     /// Writes rings of members anew that cannot be read, where nothing in them is needed: after a stop in
-    /// order, and beside a journal device. That may mend their sectors. What fails to be written is for the
-    /// replay, which reads them again.
+    /// order, and beside a journal device. The writes may mend their sectors. A ring that cannot be written
+    /// is for the replay, which reads all of them again.
     ///
     /// The record does not say yet that the array is in use: a start that is cut off here changes nothing.
     pub(crate) async fn mend_void_rings(self: &Rc<Self>, options: &JournalOptions) {
@@ -295,7 +295,7 @@ impl<D: BlockDevice> Replay<D> {
             (block, sequence) = (next, sequence + 1);
         }
         // No other ring proves what that of a device has lost. The copy that cannot be read may be the newer
-        // one: then the room where the walk began may be written over, by later batches or in a later life.
+        // one. Then later batches, or those of a later life, may lie where the walk began.
         let must_be_last = is_copy_unread || ring == RingIndex::DEVICE;
         let end = BatchPlace { block: 0, life: found.life, sequence };
         if must_be_last && self.has_later_batch(&device, walk, end, is_copy_unread).await? {

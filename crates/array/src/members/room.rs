@@ -1,8 +1,8 @@
 //! Members that have no room: files of a file system that is full, or thin volumes of a full pool.
 //!
-//! Room may come. So a change that a member has no room for is tried again for some seconds. Then a member that
-//! is alone with that is lost. When others had no room of late either, the cause may be one that they share.
-//! Then none of them is lost, and the change fails.
+//! Room may come. So a change that a member has no room for is tried again for some seconds. Then a member
+//! that is alone with that is lost. When others had no room of late either, the cause may be one that they
+//! share. Then none of them is lost, and the change fails.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ const RESTS_NS: [Nanos; 5] =
 /// For so long a member counts as one without room.
 const OF_LATE_NS: Nanos = 600 * SECOND_NS;
 
-/// Which members had no room, and when.
+/// The members that had no room, and when.
 pub(crate) struct Room {
     handle: Handle,
     refusals: RefCell<BTreeMap<MemberIndex, Nanos>>,

@@ -6,8 +6,8 @@
 //! is made right under its lock. The stripe's region stays dirty until the region is through, so a
 //! restart goes on.
 //!
-//! A block that cannot be read is computed from what can be, as a client's read does, and written. The rest of
-//! its chunk stays what it is. A region that fails all the same is tried again every minute.
+//! A block that cannot be read is computed from what can be, as a client's read does, and written. The rest
+//! of its chunk stays what it is. A region that fails all the same is tried again every minute.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;

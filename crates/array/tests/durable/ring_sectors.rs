@@ -1,5 +1,5 @@
-//! Rings of the journal with sectors that cannot be read. Where nothing in a ring is needed they cost nothing;
-//! where something is, no acknowledged write is left out silently.
+//! Rings of the journal with sectors that cannot be read. Where nothing in a ring is needed they cost
+//! nothing. Where something is, no acknowledged write is left out silently.
 
 use std::collections::BTreeSet;
 

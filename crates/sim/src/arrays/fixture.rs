@@ -371,7 +371,8 @@ impl ArrayFixture {
         self.bit_rot.forget();
     }
 
-    /// Stops the array after a write that failed. Nothing is called clean by that: data and parity may not fit.
+    /// Stops the array after a write that failed. The stop need not be a clean one: data and parity may not
+    /// fit.
     pub(crate) async fn stop_after_failure(&self) {
         let stopped = self.array().stop().await;
         // A journal has what failed, and the next start redoes it.

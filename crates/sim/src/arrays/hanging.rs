@@ -66,8 +66,8 @@ async fn offer(fixture: &ArrayFixture, member: usize, drive: usize, uuid: [u8; 1
     }
 }
 
-/// Starts the array while one of its drives answers nothing for a time; none when no drive hangs here, or the
-/// start has ended for that. Then the drive is well again.
+/// Starts the array while one of its drives answers nothing for a time. The result is none when no drive
+/// hangs here, or the start has ended for that. Then the drive is well again.
 pub(crate) async fn start_beside_a_hang(
     fixture: &Rc<ArrayFixture>,
     trial: &mut Trial,

@@ -74,7 +74,8 @@ pub(crate) async fn start(
     }
 }
 
-/// Gives up what a start that was forced, or one of copies, takes along where no journal closed the write hole.
+/// Gives up what a start that was forced, or one of copies, takes along where no journal closes the write
+/// hole.
 pub(crate) fn give_up_uncovered(fixture: &ArrayFixture, trial: &Trial) {
     let is_mirror = fixture.setup.geometry.is_mirror();
     let takes_along = trial.options.force || (is_mirror && !trial.is_whole());
