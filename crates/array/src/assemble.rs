@@ -300,6 +300,23 @@ fn left_out_of(array: &ArrayRecord, own: &Superblock, device: usize) -> LeftOut 
     LeftOut { device, member: member.0, state, is_replaced }
 }
 
+/// Members of whose data something is computed from stripes that may not match.
+fn missing_data(
+    array: &ArrayRecord,
+    is_there: &dyn Fn(MemberIndex) -> bool,
+    lacking: &Bits<Region>,
+    to_resync: &Bits<Region>,
+) -> Vec<usize> {
+    let lacks = |member: &MemberIndex| match is_there(*member) {
+        true if array.is_in_service(*member) => false,
+        true => lacking.iter().any(|region| to_resync.has(region)),
+        false => true,
+    };
+    // Parity alone is made anew from data, of which none is computed without these members.
+    let holds_data = |member: &MemberIndex| array.geometry.holds_data(*member);
+    plain(array.indexes().filter(lacks).filter(holds_data))
+}
+
 async fn examine_all<D: BlockDevice>(
     devices: Vec<D>,
     options: AssembleOptions,
@@ -347,14 +364,8 @@ async fn examine_all<D: BlockDevice>(
     if members.keys().any(|member| array.is_rebuilding(*member)) {
         put_on_record(&lacking, &mut joined);
     }
-    let lacks = |member: &MemberIndex| match members.contains_key(member) {
-        true if array.is_in_service(*member) => false,
-        true => lacking.iter().any(|region| to_resync.has(region)),
-        false => true,
-    };
-    // Parity alone is made anew from data, of which none is computed without these members.
-    let holds_data = |member: &MemberIndex| array.geometry.holds_data(*member);
-    let missing = plain(array.indexes().filter(lacks).filter(holds_data));
+    let is_there = |member| members.contains_key(&member);
+    let missing = missing_data(&array, &is_there, &lacking, &to_resync);
     // Copies are whole blocks, old or new: none of them is computed from others.
     let is_surprise = !missing.is_empty() && !to_resync.is_empty() && !array.geometry.is_mirror();
     if is_surprise && !options.force {
