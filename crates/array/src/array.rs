@@ -202,7 +202,8 @@ impl<D: BlockDevice> Array<D> {
     }
 
     /// Puts an array in service: from its members, given in any order. Members that the array went on
-    /// without are left out, and the report says so.
+    /// without are left out, and the report says so. A device that does not answer is done without after
+    /// the usual deadline, if the others are enough.
     ///
     /// # Errors
     /// When something that was given does not belong to the array, or when too little is there. When
@@ -212,7 +213,24 @@ impl<D: BlockDevice> Array<D> {
         devices: Vec<D>,
         options: AssembleOptions,
     ) -> Result<(Self, AssembleReport), ArrayError> {
+        Self::assemble_within(handle, devices, options, 0).await
+    }
+
+    /// The same with a deadline for each device to answer, instead of the usual one (0). The deadline is that
+    /// of the array from then on, until [`set_health_policy`](Self::set_health_policy) names another.
+    ///
+    /// # Errors
+    /// As [`assemble`](Self::assemble).
+    pub async fn assemble_within(
+        handle: &Handle,
+        devices: Vec<D>,
+        options: AssembleOptions,
+        deadline_ns: Nanos,
+    ) -> Result<(Self, AssembleReport), ArrayError> {
         let watch = watch(handle);
+        if deadline_ns > 0 {
+            watch.set_deadline(deadline_ns);
+        }
         let devices = guard_all(devices, &watch);
         let (generations, report) = assemble::assemble(handle, devices, options, &watch).await?;
         generations.begin_reshape();

@@ -5,19 +5,21 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, IoError, Lba, Nanos};
+use voltier_block::BlockDevice;
 use voltier_deadline::Guarded;
-use voltier_ring::{Handle, join_all};
+use voltier_ring::Handle;
 
 use crate::bitmap::region_states::RegionStates;
 use crate::canary::{self, Canary};
+use crate::candidates::{
+    Candidate, JournalCandidate, await_drained, flush_what_was_found, read_all, read_map,
+};
 use crate::errors::ArrayError;
-use crate::errors::metadata::{DeviceError, MetadataError};
+use crate::errors::metadata::MetadataError;
 use crate::format::bits::Bits;
 use crate::format::consistency::Consistency;
 use crate::format::journal_label::JournalLabel;
-use crate::format::member_layout::MAP_START_BYTES;
-use crate::format::region_map::{Joined, MAP_BLOCK_BYTES, RegionMap};
+use crate::format::region_map::{Joined, RegionMap};
 use crate::format::superblock::{
     ArrayRecord, JournalState, MemberRecord, MemberState, Superblock, Usage,
 };
@@ -27,12 +29,9 @@ use crate::generations::Generations;
 use crate::geometry::numbers::{MemberIndex, Region};
 use crate::hung;
 use crate::journal::replay::ReplayReport;
-use crate::members::label_copies::{Found, evict, read_label, read_superblock, write_superblock};
+use crate::members::label_copies::{evict, write_superblock};
+use crate::members::member_set::MemberSet;
 use crate::members::member_watch::MemberWatch;
-use crate::tasks::background::REST_LOOK_NS;
-
-/// A drive that answers ends in this time what it was asked for.
-const DRAIN_NS: Nanos = 2_000_000_000;
 
 /// Permissions for a start when not everything is as it should be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,104 +84,6 @@ pub struct AssembleReport {
     pub regions_to_resync: u64,
     /// The replay of the journal.
     pub journal: ReplayReport,
-}
-
-/// A device with its superblock.
-struct Candidate<D> {
-    position: usize,
-    device: D,
-    found: Found,
-}
-
-impl<D> Candidate<D> {
-    fn superblock(&self) -> &Superblock {
-        &self.found.superblock
-    }
-}
-
-/// A device with the label of a journal.
-struct JournalCandidate<D> {
-    position: usize,
-    device: D,
-    label: JournalLabel,
-}
-
-/// Members and journals.
-type Read<D> = (Vec<Candidate<D>>, Vec<JournalCandidate<D>>);
-
-/// Waits for requests that an assembly which was refused just now may have left on its drives. A drive that
-/// hangs is refused after that.
-async fn await_drained<D: BlockDevice>(devices: &[D], handle: &Handle) {
-    let until = handle.now() + DRAIN_NS;
-    while handle.now() < until && devices.iter().any(|device| device.under_way().count() > 0) {
-        handle.sleep(REST_LOOK_NS).await;
-    }
-}
-
-/// Reads all superblocks; refuses what is no part of one array.
-async fn read_all<D: BlockDevice>(devices: Vec<D>) -> Result<Read<D>, MetadataError> {
-    let mut journals: Vec<JournalCandidate<D>> = Vec::new();
-    let mut candidates: Vec<Candidate<D>> = Vec::with_capacity(devices.len());
-    for (position, device) in devices.into_iter().enumerate() {
-        let refused = |error| MetadataError::Device { device: position, error };
-        if device.limits().read_only {
-            return Err(refused(DeviceError::ReadOnly));
-        }
-        if device.under_way().count() > 0 {
-            return Err(refused(DeviceError::Undrained));
-        }
-        let found = read_superblock(&device).await.map_err(refused)?;
-        let Some(found) = found else {
-            let label = read_label(&device).await.map_err(refused)?;
-            let (label, _) = label.ok_or(refused(DeviceError::NoSuperblock))?;
-            if let Some(first) = journals.iter().find(|it| it.label.uuid == label.uuid) {
-                let (first, second) = (first.position, position);
-                return Err(MetadataError::DuplicateJournal { first, second });
-            }
-            journals.push(JournalCandidate { position, device, label });
-            continue;
-        };
-        let own = &found.superblock;
-        if let Some(first) = candidates.first()
-            && first.superblock().array.uuid != own.array.uuid
-        {
-            let (uuid, name) = (own.array.uuid, own.array.name.clone());
-            return Err(MetadataError::Stranger { device: position, uuid, name });
-        }
-        // Two devices of one number and not of one uuid: one of them took the place of the other.
-        let uuid = |of: &Superblock| of.array[of.member].uuid;
-        let is_same = |it: &&Candidate<D>| {
-            it.superblock().member == own.member && uuid(it.superblock()) == uuid(own)
-        };
-        if let Some(first) = candidates.iter().find(is_same) {
-            let (first, member) = (first.position, own.member.0);
-            return Err(MetadataError::Duplicate { first, second: position, member });
-        }
-        candidates.push(Candidate { position, device, found });
-    }
-    check_journals(&candidates, &journals)?;
-    Ok((candidates, journals))
-}
-
-/// Refuses journals without members, and those of another array.
-fn check_journals<D>(
-    candidates: &[Candidate<D>],
-    journals: &[JournalCandidate<D>],
-) -> Result<(), MetadataError> {
-    let Some(member) = candidates.first() else {
-        return Err(journals.first().map_or(MetadataError::NoDevices, |journal| {
-            let (device, name) = (journal.position, journal.label.name.clone());
-            MetadataError::OnlyJournal { device, name }
-        }));
-    };
-    let array = member.superblock().array.uuid;
-    match journals.iter().find(|journal| journal.label.array != array) {
-        Some(JournalCandidate { position, label, .. }) => {
-            let (device, uuid, name) = (*position, label.array, label.name.clone());
-            Err(MetadataError::Stranger { device, uuid, name })
-        }
-        None => Ok(()),
-    }
 }
 
 /// The journal's device, as far as there is one.
@@ -278,62 +179,44 @@ fn plain(members: impl Iterator<Item = MemberIndex>) -> Vec<usize> {
     members.map(|member| member.0).collect()
 }
 
-/// Refuses a start without enough members, or with what may be an old half.
-fn check_presence(
+/// Refuses a start with fewer members than hold everything.
+fn check_usable(
     array: &ArrayRecord,
     is_present: &dyn Fn(MemberIndex) -> bool,
-    options: AssembleOptions,
 ) -> Result<(), MetadataError> {
     let geometry = &array.geometry;
     let (width, needed) = (geometry.width(), geometry.data_chunks());
+    // One that is being rebuilt does not count: nobody knows yet of which stripes it helps.
+    let is_usable = |member: &MemberIndex| array.is_in_service(*member) && is_present(*member);
     let is_missing = |member: &MemberIndex| array.is_in_service(*member) && !is_present(*member);
-    let mut could_go_on = true;
     for group in geometry.groups() {
         let members = geometry.members_of(group);
-        let usable = members.clone().filter(|&member| is_present(member)).count();
-        let missing = plain(members.filter(is_missing));
-        could_go_on &= missing.len() >= needed;
+        let usable = members.clone().filter(is_usable).count();
         if usable < needed {
+            let missing = plain(members.filter(is_missing));
             let group = group.0;
             return Err(MetadataError::TooFew { group, usable, width, needed, missing });
         }
     }
+    Ok(())
+}
+
+/// Refuses what may be an old half: members that are not there could have gone on without these.
+fn check_age(
+    array: &ArrayRecord,
+    is_present: &dyn Fn(MemberIndex) -> bool,
+    options: AssembleOptions,
+) -> Result<(), MetadataError> {
+    let (geometry, needed) = (&array.geometry, array.geometry.data_chunks());
+    let is_missing = |member: &MemberIndex| array.is_in_service(*member) && !is_present(*member);
+    let could_go_on = geometry
+        .groups()
+        .all(|group| geometry.members_of(group).filter(is_missing).count() >= needed);
     if could_go_on && !options.degraded {
         let missing = plain(array.indexes().filter(is_missing));
         return Err(MetadataError::MayBeOld { missing });
     }
     Ok(())
-}
-
-/// The region map of a device. Blocks that cannot be read are zeroes, which are no page of a map: the other
-/// members tell what is in them.
-async fn read_map<D: BlockDevice>(device: &D, map: &RegionMap) -> Vec<u8> {
-    let longest = u64::from(device.limits().max_transfer_bytes) / MAP_BLOCK_BYTES * MAP_BLOCK_BYTES;
-    let all = map.block_count() * MAP_BLOCK_BYTES;
-    let mut bytes = Vec::new();
-    for start in (0..all).step_by(longest.max(MAP_BLOCK_BYTES) as usize) {
-        let count = longest.max(MAP_BLOCK_BYTES).min(all - start);
-        let at = Lba::from_bytes(MAP_START_BYTES + start);
-        match device.read(at, Buf::new(count as usize)).await {
-            Ok(read) => bytes.extend_from_slice(&read),
-            Err(_) => bytes.extend(read_map_blocks(device, start, count).await),
-        }
-    }
-    bytes
-}
-
-/// A part of the map, block by block.
-async fn read_map_blocks<D: BlockDevice>(device: &D, start: u64, count: u64) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(count as usize);
-    for start in (start..start + count).step_by(MAP_BLOCK_BYTES as usize) {
-        let block = Buf::new(MAP_BLOCK_BYTES as usize);
-        let read = device.read(Lba::from_bytes(MAP_START_BYTES + start), block).await;
-        match read {
-            Ok(block) => bytes.extend_from_slice(&block),
-            Err(_) => bytes.resize(bytes.len() + MAP_BLOCK_BYTES as usize, 0),
-        }
-    }
-    bytes
 }
 
 /// The regions whose stripes may not match after a start from this map. A region of which nobody knows
@@ -363,9 +246,13 @@ struct Ready<D> {
     /// The newest record as it is on those members that have it.
     told: ArrayRecord,
     members: BTreeMap<MemberIndex, Candidate<D>>,
+    /// Of them those that do not have that record, or in one copy only.
+    behind: Vec<MemberIndex>,
     left_out: Vec<LeftOut>,
     /// Of those left out the ones whose places others have, and who do not say so.
     replaced: Vec<Candidate<D>>,
+    /// Those that were given and do not flush.
+    unflushed: Vec<(MemberIndex, D)>,
     map: RegionMap,
     /// Blocks of the map that are not the same on all members.
     unequal: Vec<u64>,
@@ -413,6 +300,23 @@ fn left_out_of(array: &ArrayRecord, own: &Superblock, device: usize) -> LeftOut 
     LeftOut { device, member: member.0, state, is_replaced }
 }
 
+/// Members of whose data something is computed from stripes that may not match.
+fn missing_data(
+    array: &ArrayRecord,
+    is_there: &dyn Fn(MemberIndex) -> bool,
+    lacking: &Bits<Region>,
+    to_resync: &Bits<Region>,
+) -> Vec<usize> {
+    let lacks = |member: &MemberIndex| match is_there(*member) {
+        true if array.is_in_service(*member) => false,
+        true => lacking.iter().any(|region| to_resync.has(region)),
+        false => true,
+    };
+    // Parity alone is made anew from data, of which none is computed without these members.
+    let holds_data = |member: &MemberIndex| array.geometry.holds_data(*member);
+    plain(array.indexes().filter(lacks).filter(holds_data))
+}
+
 async fn examine_all<D: BlockDevice>(
     devices: Vec<D>,
     options: AssembleOptions,
@@ -437,14 +341,15 @@ async fn examine_all<D: BlockDevice>(
             }
         }
     }
-    // One that is being rebuilt does not count: nobody knows yet of which stripes it helps.
-    let is_usable = |member| members.contains_key(&member) && array.is_in_service(member);
-    check_presence(&array, &is_usable, options)?;
+    let is_given = |member| members.contains_key(&member);
+    check_usable(&array, &is_given)?;
+    check_age(&array, &is_given, options)?;
     let empty = RegionMap::new(array.uuid, array.geometry.member_sectors());
     let mut maps = Vec::new();
     for candidate in members.values() {
         maps.push(read_map(&candidate.device, &empty).await);
     }
+    let unflushed = take_unflushed(&array, &mut members).await?;
     let maps: Vec<Option<&[u8]>> = maps.iter().map(|map| Some(&map[..])).collect();
     let mut joined = RegionMap::join(array.uuid, array.geometry.member_sectors(), &maps);
     let journal = choose_journal(&array, journals, options)?;
@@ -459,26 +364,23 @@ async fn examine_all<D: BlockDevice>(
     if members.keys().any(|member| array.is_rebuilding(*member)) {
         put_on_record(&lacking, &mut joined);
     }
-    let lacks = |member: &MemberIndex| match members.contains_key(member) {
-        true if array.is_in_service(*member) => false,
-        true => lacking.iter().any(|region| to_resync.has(region)),
-        false => true,
-    };
-    // Parity alone is made anew from data, of which none is computed without these members.
-    let holds_data = |member: &MemberIndex| array.geometry.holds_data(*member);
-    let missing = plain(array.indexes().filter(lacks).filter(holds_data));
+    let is_there = |member| members.contains_key(&member);
+    let missing = missing_data(&array, &is_there, &lacking, &to_resync);
     // Copies are whole blocks, old or new: none of them is computed from others.
     let is_surprise = !missing.is_empty() && !to_resync.is_empty() && !array.geometry.is_mirror();
     if is_surprise && !options.force {
         return Err(MetadataError::DirtyDegraded { regions: to_resync.count(), missing }.into());
     }
     let Joined { map, unequal, .. } = joined;
+    let behind = members.iter().filter(|(_, it)| is_behind(it, &told)).map(|it| *it.0).collect();
     Ok(Ready {
+        behind,
         array,
         told,
         members,
         left_out,
         replaced,
+        unflushed,
         map,
         unequal,
         to_resync,
@@ -487,101 +389,139 @@ async fn examine_all<D: BlockDevice>(
     })
 }
 
-/// Flushes all members; those that could not. After a mere kill what they say, their maps and their records
-/// may be in volatile caches. The array goes on from that as it was read, and tells others of it. A power
-/// cut must not take it away again, on one member or on all.
-async fn flush_what_was_found<D: BlockDevice>(
-    members: &BTreeMap<MemberIndex, Candidate<D>>,
-) -> Vec<MemberIndex> {
-    if canary::is(Canary::ReplayBeforeFlush) {
-        return Vec::new();
-    }
-    let flush = async |(member, it): (&MemberIndex, &Candidate<D>)| {
-        it.device.flush().await.is_err().then_some(*member)
-    };
-    join_all(members.iter().map(flush)).await.into_iter().flatten().collect()
+/// Takes out the members that do not flush, or do not answer any more: the array starts as if they were not
+/// there.
+///
+/// # Errors
+/// When the others are not enough.
+async fn take_unflushed<D: BlockDevice>(
+    array: &ArrayRecord,
+    members: &mut BTreeMap<MemberIndex, Candidate<D>>,
+) -> Result<Vec<(MemberIndex, D)>, ArrayError> {
+    let unflushed = flush_what_was_found(members).await;
+    let taken =
+        unflushed.iter().filter_map(|member| Some((*member, members.remove(member)?.device)));
+    let taken = taken.collect();
+    check_usable(array, &|member| members.contains_key(&member))
+        .map_err(|_| ArrayError::Silent { members: plain(unflushed.into_iter()) })?;
+    Ok(taken)
 }
 
-/// Tells the newest event to members that are behind, or have the event in one copy only. The next
-/// event would leave them two behind, and a cut in the midst of that event would have lost them.
+/// Whether a member is behind the newest event, or has that event in one copy only.
+fn is_behind<D>(of: &Candidate<D>, told: &ArrayRecord) -> bool {
+    of.superblock().array.event < told.event || of.found.is_one_copy
+}
+
+/// Tells the newest event to members that are behind. The next event would leave them two behind, and a cut
+/// in the midst of that event would have lost them.
 async fn tell_those_behind<D: BlockDevice>(
-    members: &BTreeMap<MemberIndex, Candidate<D>>,
+    members: &MemberSet<D>,
+    behind: &[MemberIndex],
     told: &ArrayRecord,
 ) {
-    for (member, Candidate { device, found, .. }) in members {
-        if found.superblock.array.event < told.event || found.is_one_copy {
-            let device_sectors = device.limits().sectors;
-            let superblock = Superblock { array: told.clone(), member: *member, device_sectors };
-            // A member that does not take it is lost with the next event.
-            let _ = write_superblock(device, &superblock).await;
-        }
+    for member in behind {
+        let Ok(device) = members[*member].device() else { continue };
+        let device_sectors = device.limits().sectors;
+        let superblock = Superblock { array: told.clone(), member: *member, device_sectors };
+        // A member that does not take it is lost with the next event.
+        let _ = write_superblock(&*device, &superblock).await;
     }
 }
 
 /// Puts an array in service. The worker of a capacity expansion is still to be begun.
 ///
+/// A device that does not answer meanwhile is given up, as far as the others are enough.
+///
 /// # Errors
 /// When something that was given does not belong to the array, or when too little is there. When the
-/// data may not be what was acknowledged, unless the options allow it. Nothing is written then.
+/// data may not be what was acknowledged, unless the options allow it. Nothing is written then. When members
+/// do not answer that cannot be done without.
 pub(crate) async fn assemble<D: BlockDevice>(
     handle: &Handle,
     devices: Vec<Guarded<D>>,
     options: AssembleOptions,
     watch: &Rc<MemberWatch>,
 ) -> Result<(Rc<Generations<Guarded<D>>>, AssembleReport), ArrayError> {
+    hung::release_late(watch);
     await_drained(&devices, watch.handle()).await;
-    let ready = examine_all(devices, options).await?;
-    let unflushed = flush_what_was_found(&ready.members).await;
-    tell_those_behind(&ready.members, &ready.told).await;
-    // The cache of a member may hold all that says that another one has the place.
-    if unflushed.is_empty() {
-        for Candidate { device, found, .. } in ready.replaced {
-            evict(&device, found.superblock).await;
-        }
-    }
-    let Ready { array, mut members, left_out, map, unequal, to_resync, lacking, .. } = ready;
-    let own_journal = ready.journal;
-    let is_one_copy = |it: &&Candidate<Guarded<D>>| it.found.is_one_copy;
-    let label_copies_mended = members.values().filter(is_one_copy).map(|it| it.position).collect();
+    let mut ready = examine_all(devices, options).await?;
+    let report = report_of(&ready);
+    let generations = put_together(handle, &mut ready, watch)?;
+    let silent = hung::install_for_start(&generations);
+    let started = begin(&generations, ready).await;
+    let journal = started.map_err(|error| match silent.take() {
+        members if members.is_empty() => error,
+        members => ArrayError::Silent { members },
+    })?;
+    hung::install(&generations);
+    let array = generations.ground.membership.record();
+    Ok((generations, AssembleReport { array, journal, ..report }))
+}
+
+/// The report of an assembly that is about to change something; the array is the one that was found.
+fn report_of<D>(ready: &Ready<D>) -> AssembleReport {
+    let (array, members) = (&ready.array, &ready.members);
+    let is_one_copy = |it: &&Candidate<D>| it.found.is_one_copy;
     let is_gone = |member: &MemberIndex| {
         let was_there = array.is_in_service(*member) || array.is_rebuilding(*member);
         was_there && !members.contains_key(member)
     };
-    let now_lost = plain(array.indexes().filter(is_gone));
-    let regions_to_resync = to_resync.count();
-    let was_clean = array.usage == Usage::Clean;
-    let journal = array.journal();
-    let unflushed_map = journal.is_some() && !was_clean;
-    let devices =
-        array.indexes().map(|member| members.remove(&member).map(|it| it.device)).collect();
+    AssembleReport {
+        array: array.clone(),
+        was_clean: array.usage == Usage::Clean,
+        left_out: ready.left_out.clone(),
+        now_lost: plain(array.indexes().filter(is_gone)),
+        journal_left_out: ready.journal.left_out.clone(),
+        is_journal_lost: ready.journal.is_lost,
+        label_copies_mended: members.values().filter(is_one_copy).map(|it| it.position).collect(),
+        regions_to_resync: ready.to_resync.count(),
+        journal: ReplayReport::default(),
+    }
+}
+
+/// The array over its members. Nothing is written yet.
+fn put_together<D: BlockDevice>(
+    handle: &Handle,
+    ready: &mut Ready<Guarded<D>>,
+    watch: &Rc<MemberWatch>,
+) -> Result<Rc<Generations<Guarded<D>>>, ArrayError> {
+    let array = &ready.array;
+    let unflushed_map = array.journal().is_some() && array.usage != Usage::Clean;
+    let (map, to_resync) = (ready.map.clone(), ready.to_resync.clone());
     let states = RegionStates::new(map, array.geometry.member_sectors(), to_resync, unflushed_map);
-    let foundation = Foundation::of(&array, devices, states, watch);
+    let devices =
+        array.indexes().map(|member| ready.members.remove(&member).map(|it| it.device)).collect();
+    let foundation = Foundation::of(array, devices, states, watch);
     let generations = Generations::new(Generation::build(handle, foundation)?);
-    hung::install(&generations);
     let parts = &generations.ground;
-    parts.members.name(&array);
-    parts.journal.placement().take_device(own_journal.journal, own_journal.is_lost);
-    for member in unflushed {
-        parts.members.lose_on_error_now(member, Err(IoError::Medium)).map_err(ArrayError::Io)?;
+    parts.members.name(array);
+    for (member, device) in &ready.unflushed {
+        device.abandon();
+        watch.note_left(*member, device.under_way());
     }
     for (index, member) in parts.members.indexed() {
         if array.is_rebuilding(index)
             && let Ok(device) = member.device()
         {
-            member.join(device, member.uuid(), lacking.clone());
+            member.join(device, member.uuid(), ready.lacking.clone());
         }
     }
-    let journal = generations.start(&unequal, journal).await?;
-    let report = AssembleReport {
-        array: generations.ground.membership.record(),
-        was_clean,
-        left_out,
-        now_lost,
-        journal_left_out: own_journal.left_out,
-        is_journal_lost: own_journal.is_lost,
-        label_copies_mended,
-        regions_to_resync,
-        journal,
-    };
-    Ok((generations, report))
+    let is_lost = ready.journal.is_lost;
+    parts.journal.placement().take_device(ready.journal.journal.take(), is_lost);
+    Ok(generations)
+}
+
+/// Says on the members what is true from now on, and begins to serve.
+async fn begin<D: BlockDevice>(
+    generations: &Rc<Generations<Guarded<D>>>,
+    ready: Ready<Guarded<D>>,
+) -> Result<ReplayReport, ArrayError> {
+    tell_those_behind(&generations.ground.members, &ready.behind, &ready.told).await;
+    // The cache of a member may hold all that says that another one has the place.
+    if ready.unflushed.is_empty() {
+        for Candidate { device, found, .. } in ready.replaced {
+            evict(&device, found.superblock).await;
+        }
+    }
+    generations.start(&ready.unequal, ready.array.journal()).await
 }

@@ -62,6 +62,8 @@ pub enum Canary {
     UndrainedTakenBack,
     /// One write of a chunk goes over gaps between its parts.
     GapsBridged,
+    /// A stop in order calls stripes clean in which a write failed.
+    HalfWrittenForgotten,
 }
 
 voltier_ring::canary_switch!(Canary);

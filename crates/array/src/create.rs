@@ -121,6 +121,7 @@ pub(crate) async fn create<D: BlockDevice>(
     journal: Option<(Guarded<D>, [u8; 16])>,
     watch: &Rc<MemberWatch>,
 ) -> Result<Rc<Generations<Guarded<D>>>, ArrayError> {
+    hung::release_late(watch);
     let mut record = plan(options, &devices)?;
     let block_bytes = devices.iter().map(|device| device.limits().block_bytes).max();
     let journal = match journal {
@@ -153,9 +154,9 @@ pub(crate) async fn create<D: BlockDevice>(
     let members = devices.into_iter().map(Some).collect();
     let foundation = Foundation::of(&record, members, states, watch);
     let generations = Generations::new(Generation::build(handle, foundation)?);
-    hung::install(&generations);
     generations.ground.members.name(&record);
     generations.ground.journal.placement().take_device(journal, false);
     generations.take_into_use(record.journal()).await?;
+    hung::install(&generations);
     Ok(generations)
 }

@@ -36,9 +36,11 @@ impl<D: BlockDevice> Expansion<'_, D> {
     pub(crate) async fn begin(self) -> Result<(), ArrayError> {
         self.check()?;
         let array = self.array;
-        let gate = array.close().ok_or(GrowError::Growing)?;
+        let _preparing = array.prepare().ok_or(GrowError::Growing)?;
         let failed = |error| GrowError::Device { device: 0, error: ReplaceError::Device(error) };
+        // Requests go on meanwhile: a device that does not answer holds nobody up.
         wipe_superblocks(&*self.device).await.map_err(failed)?;
+        let gate = array.close().ok_or(GrowError::Growing)?;
         array.ground.membership.recorded().await.map_err(ArrayError::Io)?;
         gate.at_rest().await;
         let ring = array.ground.journal.make_first_ring(&self.device).await.map_err(failed)?;

@@ -11,6 +11,7 @@ use voltier_parity::Code;
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
+use crate::canary::{self, Canary};
 use crate::errors::ArrayError;
 use crate::errors::grow::GrowError;
 use crate::errors::journal::JournalError;
@@ -282,6 +283,9 @@ impl<D: BlockDevice> Generation<D> {
     ) -> Result<ReplayReport, ArrayError> {
         let Ground { membership, bitmap, .. } = &self.ground;
         let Some(durable) = membership.durable() else { return Ok(ReplayReport::default()) };
+        if let Some(options) = &options {
+            self.replay().mend_void_rings(options).await;
+        }
         // A dirty bit that only some members have would be gone with them, and with it what the region
         // needs.
         bitmap.write_blocks(unequal).await.map_err(ArrayError::Io)?;
@@ -290,7 +294,10 @@ impl<D: BlockDevice> Generation<D> {
         membership.recorded().await.map_err(ArrayError::Io)?;
         let report = match options {
             Some(options) => self.replay().run(options, JournalStart::Replay).await?,
-            None => ReplayReport::default(),
+            None => {
+                durable.replay_is_done();
+                ReplayReport::default()
+            }
         };
         if let Some(reshape) = &self.tasks.reshape {
             // Nothing else looks at its rows while they are neither in the one shape nor in the other.
@@ -317,12 +324,20 @@ impl<D: BlockDevice> Generation<D> {
         journal.empty().await?;
         membership.flush(members).await?;
         // Regions that still need a resync must do so at the next start: then the array is not called clean.
-        if bitmap.next_to_resync(Region(0)).is_none() {
+        // A half-written stripe keeps its region dirty, for the next start knows nothing else of the stripe.
+        if bitmap.next_to_resync(Region(0)).is_none() && !self.is_mismatched_by_failures() {
             bitmap.clear_dirty().await?;
             durable.set_usage(Usage::Clean);
             membership.recorded().await?;
         }
         Ok(())
+    }
+
+    /// Whether a write failed and stands, in stripes of which something is computed.
+    fn is_mismatched_by_failures(&self) -> bool {
+        self.ground.geometry.parity_chunks() > 0
+            && self.stripes.has_any_half_written()
+            && !canary::is(Canary::HalfWrittenForgotten)
     }
 
     /// A start of the journal.
@@ -418,15 +433,18 @@ impl<D: BlockDevice> Above for Reports<D> {
                     self.membership.begin_update();
                 }
             }
-            MemberEvent::GivenUp => _ = self.membership.begin_update(),
+            MemberEvent::GivenUp if !self.membership.is_replay_due() => {
+                self.membership.begin_update();
+            }
+            MemberEvent::GivenUp => {}
         }
     }
 
     fn is_consistent(&self, group: GroupIndex) -> bool {
         let Some(generation) = self.generation.upgrade() else { return false };
-        let Ground { geometry, bitmap, .. } = &generation.ground;
+        let geometry = &generation.ground.geometry;
         let rows = Row(0)..geometry.row_at(Lba(geometry.member_sectors()));
-        bitmap.next_to_resync(Region(0)).is_none()
+        generation.tasks.resync.is_matched(group)
             && !generation.stripes.has_half_written(group, rows)
     }
 

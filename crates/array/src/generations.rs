@@ -38,6 +38,17 @@ pub(crate) struct Generations<D> {
     visits: Cell<u64>,
     is_closed: Cell<bool>,
     opened: Signal,
+    /// Whether somebody gets devices ready for another shape.
+    is_preparing: Cell<bool>,
+}
+
+/// The right to get devices ready for another shape, until dropped.
+pub(crate) struct Preparing<'a>(&'a Cell<bool>);
+
+impl Drop for Preparing<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
 }
 
 impl<D> Generations<D> {
@@ -57,6 +68,7 @@ impl<D: BlockDevice> Generations<D> {
             visits: Cell::new(0),
             is_closed: Cell::new(false),
             opened: Signal::new(),
+            is_preparing: Cell::new(false),
         })
     }
 
@@ -105,6 +117,11 @@ impl<D: BlockDevice> Generations<D> {
         let recorded = gate.succeed(one).await;
         self.ground.members.health().tell();
         recorded.map(|()| Step::End)
+    }
+
+    /// Takes the right to get devices ready for another shape, while requests go on; none if somebody has it.
+    pub(crate) fn prepare(&self) -> Option<Preparing<'_>> {
+        (!self.is_preparing.replace(true)).then(|| Preparing(&self.is_preparing))
     }
 
     /// Keeps requests out; none if somebody else does.

@@ -2,10 +2,10 @@
 //! copy.
 //!
 //! Nothing moves. The new shape has the same data and parities at the same places, and one member more
-//! for each group. For a moment requests wait. When nothing is under way the new shape takes over, with
-//! the new members as such that lack everything. The superblocks say so, those of the new members
-//! first. From then on the change is a rebuild: at a rebuild's pace, region by region, gone on with
-//! after a restart. A region counts its new parity row when that is filled.
+//! for each group. The new devices are wiped first. Then requests wait for a moment. When nothing is under
+//! way the new shape takes over, with the new members as such that lack everything. The superblocks say so,
+//! those of the new members first. From then on the change is a rebuild: at a rebuild's pace, region by
+//! region, gone on with after a restart. A region counts its new parity row when that is filled.
 
 use std::rc::Rc;
 
@@ -39,11 +39,13 @@ impl<D: BlockDevice> ParityRow<'_, D> {
     pub(crate) async fn add(self) -> Result<(), ArrayError> {
         self.check()?;
         let array = self.array;
-        let gate = array.close().ok_or(GrowError::Growing)?;
+        let _preparing = array.prepare().ok_or(GrowError::Growing)?;
+        // Requests go on meanwhile: a device that does not answer holds nobody up.
         for (device, own) in self.devices.iter().enumerate() {
             let failed = |error| GrowError::Device { device, error: ReplaceError::Device(error) };
             wipe_superblocks(&**own).await.map_err(failed)?;
         }
+        let gate = array.close().ok_or(GrowError::Growing)?;
         array.ground.membership.recorded().await.map_err(ArrayError::Io)?;
         gate.at_rest().await;
         // Much may have happened since it was looked at first, and nothing happens from here on.

@@ -7,11 +7,14 @@
 //! Blame needs a difference to the peers. A drive is given up only while all others answer; those that
 //! have nothing to do are asked for something. When more are late than the array can lose, the cause may be
 //! one that they share (an adapter, a cable, a power supply). Then the array waits for all of them.
+//!
+//! Before an array serves nobody waits for it but its start. A start that would have to wait ends instead.
 
+use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
 use voltier_block::{BlockDevice, Buf, Lba};
-use voltier_deadline::{Answers, Guarded, Judge, Requests};
+use voltier_deadline::{Answers, Guarded, Judge, Requests, Watch};
 
 use crate::format::journal_record::RingIndex;
 use crate::format::member_layout::SUPERBLOCK_BYTES;
@@ -64,20 +67,52 @@ impl<D> Peer<D> {
     }
 }
 
+/// Releases every device that is late, while there is no array yet that could wait for it.
+struct BeforeStart(Weak<Watch>);
+
+/// Has the requests of every device that is late end, until an array judges its devices.
+pub(crate) fn release_late(watch: &Rc<Watch>) {
+    watch.set_judge(Rc::new(BeforeStart(Rc::downgrade(watch))));
+}
+
+impl Judge for BeforeStart {
+    fn judge(&self) {
+        let Some(watch) = self.0.upgrade() else { return };
+        for device in watch.devices().iter().filter(|device| watch.is_late(device)) {
+            device.release();
+        }
+    }
+}
+
+/// Members that do not answer and cannot be given up: the start has ended for them.
+pub(crate) type Silent = Rc<RefCell<Vec<usize>>>;
+
 /// Judges the devices of an array, as long as it is there.
 struct Jury<D> {
     array: Weak<Generations<Guarded<D>>>,
+    /// While the array is started; none when it serves.
+    start: Option<Silent>,
 }
 
 /// Has the devices of an array judged from now on.
 pub(crate) fn install<D: BlockDevice>(array: &Rc<Generations<Guarded<D>>>) {
-    array.ground.members.watch().set_judge(Rc::new(Jury { array: Rc::downgrade(array) }));
+    let jury = Jury { array: Rc::downgrade(array), start: None };
+    array.ground.members.watch().set_judge(Rc::new(jury));
+}
+
+/// The same while the array is started, before anybody is served. When members do not answer that cannot be
+/// given up, all requests end, and so does the start. The result names these members then.
+pub(crate) fn install_for_start<D: BlockDevice>(array: &Rc<Generations<Guarded<D>>>) -> Silent {
+    let silent = Silent::default();
+    let jury = Jury { array: Rc::downgrade(array), start: Some(silent.clone()) };
+    array.ground.members.watch().set_judge(Rc::new(jury));
+    silent
 }
 
 impl<D: BlockDevice> Judge for Jury<D> {
     fn judge(&self) {
         let Some(array) = self.array.upgrade() else { return };
-        let hearing = Hearing::of(&array.ground);
+        let hearing = Hearing { start: self.start.clone(), ..Hearing::of(&array.ground) };
         hearing.release_strangers();
         hearing.ask_those_at_rest();
         hearing.give_helpers_up();
@@ -89,6 +124,7 @@ impl<D: BlockDevice> Judge for Jury<D> {
 struct Hearing<'a, D> {
     ground: &'a Ground<Guarded<D>>,
     peers: Vec<Peer<D>>,
+    start: Option<Silent>,
 }
 
 impl<'a, D: BlockDevice> Hearing<'a, D> {
@@ -111,7 +147,7 @@ impl<'a, D: BlockDevice> Hearing<'a, D> {
         if let Ok(device) = ground.journal.placement().device_of_ring(RingIndex::DEVICE) {
             add(Role::Journal, device);
         }
-        Self { ground, peers }
+        Self { ground, peers, start: None }
     }
 
     fn in_service(&self) -> impl Iterator<Item = &Peer<D>> {
@@ -187,6 +223,9 @@ impl<'a, D: BlockDevice> Hearing<'a, D> {
             peer.role.member().is_some_and(|member| !self.can_lose_the_silent(member))
         };
         let blocked: Vec<&Peer<D>> = late.iter().filter(is_blocked).copied().collect();
+        if let Some(start) = self.start.as_ref().filter(|_| !blocked.is_empty()) {
+            return self.end_start(start, &blocked);
+        }
         self.tell_of_waiting(&blocked);
         let is_known = self.in_service().all(|peer| peer.answers != Answers::Unknown);
         if !blocked.is_empty() || !is_known || watch.is_in_grace() {
@@ -203,6 +242,13 @@ impl<'a, D: BlockDevice> Hearing<'a, D> {
             peer.device.abandon();
             members.health().say(HealthNews::Hung { member: member.0, waited_ns });
         }
+    }
+
+    /// Ends a start that would have to wait, as a crash would: nobody is lost on record when all are gone.
+    fn end_start(&self, start: &Silent, blocked: &[&Peer<D>]) {
+        let members = blocked.iter().filter_map(|peer| peer.role.member());
+        start.replace(members.map(|member| member.0).collect());
+        self.peers.iter().for_each(|peer| peer.device.abandon());
     }
 
     /// Says that the array begins to wait for devices that cannot be given up, or waits no more.

@@ -75,6 +75,7 @@ mod array;
 mod assemble;
 mod bitmap;
 pub mod canary;
+mod candidates;
 mod create;
 mod errors;
 mod expand;

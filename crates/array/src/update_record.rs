@@ -251,12 +251,8 @@ impl<D: BlockDevice> UpdateRecord<D> {
         let device_sectors = device.limits().sectors;
         self.members.counters().add(|counts| counts.metadata_writes += 2);
         let superblock = Superblock { array, member, device_sectors };
-        let mut result = write_superblock(&*device, &superblock).await;
-        if let Err(error) = result
-            && self.members.may_try_again(member, &device, error)
-        {
-            result = write_superblock(&*device, &superblock).await;
-        }
+        let write = || write_superblock(&*device, &superblock);
+        let result = self.members.again(member, &device, write().await, write).await;
         self.members.lose_on_error(member, &device, result)
     }
 }

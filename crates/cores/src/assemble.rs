@@ -116,7 +116,8 @@ pub(super) async fn assemble(
     let members = candidates.into_iter().map(|it| (it.leaf, it.known));
     let (leaves, mut known): (Vec<Leaf>, Vec<KnownDevice>) = members.chain(journals).unzip();
     let given: Vec<DeviceSpec> = known.iter().map(|known| known.device.clone()).collect();
-    let assembled = Array::assemble(&handle, leaves, options).await;
+    let deadline_ns = record.settings.health.for_array().deadline_ns;
+    let assembled = Array::assemble_within(&handle, leaves, options, deadline_ns).await;
     let (array, report) = assembled.map_err(|error| {
         let why = refusal(&error, &given, &record).message;
         ControlError::failed([&[why], &left_out[..]].concat().join("; "))

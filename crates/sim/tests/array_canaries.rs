@@ -14,7 +14,7 @@ const SEEDS: u64 = 1500;
 /// Seeds in which nothing may be found without one.
 const QUIET_SEEDS: u64 = 400;
 
-const CANARIES: [Canary; 29] = [
+const CANARIES: [Canary; 30] = [
     Canary::RecordNotDurable,
     Canary::CommitBeforeRecord,
     Canary::RoomReusedEarly,
@@ -44,6 +44,7 @@ const CANARIES: [Canary; 29] = [
     Canary::HeldAcknowledged,
     Canary::UndrainedTakenBack,
     Canary::GapsBridged,
+    Canary::HalfWrittenForgotten,
 ];
 
 /// The oracle that said this.

@@ -204,7 +204,8 @@ pub enum MetadataError {
     },
 }
 
-struct Missing<'a>(&'a [usize]);
+/// Members by their numbers.
+pub(super) struct Missing<'a>(pub(super) &'a [usize]);
 
 impl std::fmt::Display for Missing<'_> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -98,7 +98,25 @@ pub enum ArrayError {
     /// The durable state cannot be made, or cannot be believed.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
+    /// Members do not answer while the array is put in service, and the others are not enough.
+    #[error(
+        "{} not answer, and the array cannot do without: see to the drives, then assemble it again",
+        Silent(.members)
+    )]
+    Silent {
+        /// The members that do not answer, or do not flush.
+        members: Vec<usize>,
+    },
     /// The array failed while it was started or stopped.
     #[error("the array has failed ({0}): look at its members, then assemble it again")]
     Io(IoError),
+}
+
+struct Silent<'a>(&'a [usize]);
+
+impl std::fmt::Display for Silent<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let does = if self.0.len() == 1 { "does" } else { "do" };
+        write!(out, "{} {does}", metadata::Missing(self.0))
+    }
 }

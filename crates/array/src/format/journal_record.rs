@@ -333,6 +333,19 @@ pub(crate) fn is_later_batch(head: &[u8], owner: Owner, block: u64, place: Batch
     sequence > place.sequence && length_of_batch(head, owner, at).is_some()
 }
 
+/// Whether this block is the head of a batch of a later life than that of `place`.
+pub(crate) fn is_batch_of_later_life(
+    head: &[u8],
+    owner: Owner,
+    block: u64,
+    place: BatchPlace,
+) -> bool {
+    let Ok((own, _)) = BatchHead::read_from_prefix(head) else { return false };
+    let (life, sequence) = (own.life.get(), own.sequence.get());
+    let at = BatchPlace { block, life, sequence };
+    life > place.life && length_of_batch(head, owner, at).is_some()
+}
+
 /// The content of a whole batch: `batch` is as long as [`length_of_batch`] has it. None if it is torn.
 pub(crate) fn decode_batch(
     batch: &[u8],

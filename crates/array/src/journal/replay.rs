@@ -1,7 +1,6 @@
 //! The replay, which an array with a journal does before it serves. The replay redoes what the rings have
 //! and the members may not, then begins a new life of the rings.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use voltier_block::{
@@ -17,16 +16,17 @@ use crate::format::journal_place::{
 };
 use crate::format::journal_record::{
     BLOCK_BYTES, BLOCK_SECTORS, BatchPlace, Bounds, Entry, LABEL_COPIES, Label, Owner, RingIndex,
-    Start, decode_batch, is_later_batch, length_of_batch,
+    Start, decode_batch, is_batch_of_later_life, is_later_batch, length_of_batch,
 };
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::MemberIndex;
 use crate::journal::extents::{Extent, Extents};
+use crate::journal::gathered::{Found, Gathered, Record, leave_unproven_out};
 use crate::journal::ledger::Ledger;
 use crate::journal::placement::{Placement, read_label};
 use crate::journal::ring::Ring;
 use crate::members::at_once::together;
-use crate::members::clear::Clear;
+use crate::members::clear::{Clear, clear_device};
 use crate::members::long_transfer::read_long;
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
@@ -35,24 +35,11 @@ use crate::membership::current::Membership;
 const REDO_DEPTH: usize = 16;
 /// Longest write of a replay, in sectors: bounds its memory.
 const REDO_SECTORS: u64 = 2048;
+/// Lives that are left out when that of a ring is not known. No ring of a member that was away can be so far
+/// ahead of the others.
+const LIVES_LEFT_OUT: u64 = 1 << 32;
 /// The blocks that are read at once of a ring that is looked through.
 const LOOK_BLOCKS: u64 = 256;
-
-/// The batches that were found in one ring.
-#[derive(Default)]
-struct Found {
-    life: u64,
-    label_number: u64,
-    bounds: Bounds,
-    records: Vec<Record>,
-}
-
-/// One entry, and the sector of the device where its data are.
-#[derive(Clone, Copy)]
-struct Record {
-    entry: Entry,
-    data: Option<u64>,
-}
 
 /// Where a walk has come to.
 #[derive(Clone, Copy)]
@@ -65,62 +52,6 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn owner(&self) -> Owner {
         self.place.owner(self.options.array, self.ring)
-    }
-}
-
-/// All rings together.
-struct Gathered {
-    /// Transactions below are in the rings of all their members.
-    recorded_below: u64,
-    life: u64,
-    next_number: u64,
-    /// By transaction, from the highest watermark on: the members that have a part of it, and those
-    /// whose ring has it.
-    transactions: BTreeMap<u64, (u64, u64)>,
-}
-
-impl Gathered {
-    /// `found` has the rings of so many members, then the ring of the journal device. Transactions
-    /// below `redo_from` are in place, whatever the rings say.
-    fn of(found: &[Option<Found>], members: usize, redo_from: u64) -> Self {
-        let rings = || found.iter().flatten();
-        let highest = |of: fn(&Found) -> u64| rings().map(of).max().unwrap_or(0);
-        let watermark = highest(|ring| ring.bounds.watermark).max(redo_from);
-        let mut transactions = BTreeMap::new();
-        let mut next_number = watermark;
-        for (index, ring) in found.iter().enumerate() {
-            for record in ring.iter().flat_map(|ring| &ring.records) {
-                let number = record.entry.number.get();
-                next_number = next_number.max(number);
-                if number >= watermark {
-                    let seen = transactions.entry(number).or_insert((0, 0));
-                    let participants = record.entry.participants.get();
-                    seen.0 |= participants;
-                    // On a device it is all of it, in one batch.
-                    seen.1 |= if index < members { 1 << index } else { participants };
-                }
-            }
-        }
-        Self {
-            recorded_below: highest(|ring| ring.bounds.recorded_below),
-            life: highest(|ring| ring.life),
-            next_number: next_number + 1,
-            transactions,
-        }
-    }
-
-    /// Members in service whose ring lacks a record that was there.
-    fn damaged(&self, present: u64) -> u64 {
-        let proven = self.transactions.range(..self.recorded_below);
-        proven
-            .fold(0, |damaged, (_, (participants, seen))| damaged | participants & present & !seen)
-    }
-
-    /// Whether a transaction is to be redone: nothing of it is in place else.
-    fn is_complete(&self, number: u64, present: u64) -> bool {
-        self.transactions.get(&number).is_some_and(|(participants, seen)| {
-            participants & present & !seen == 0 || canary::is(Canary::IncompleteRedone)
-        })
     }
 }
 
@@ -223,7 +154,8 @@ impl<D: BlockDevice> Replay<D> {
     async fn replay(self: &Rc<Self>, options: JournalOptions) -> Result<ReplayReport, ArrayError> {
         let mut report = ReplayReport::default();
         self.flush_journal_device().await?;
-        let mut found = self.walk_all(&options).await;
+        let mut found = self.walk_all(&options, self.rings()).await;
+        leave_unproven_out(&mut found);
         self.lose_damaged(&found, &mut report)?;
         if self.placement.is_on_device() && found[self.members.len()].is_none() {
             self.lose_damaged_device()?;
@@ -249,6 +181,37 @@ impl<D: BlockDevice> Replay<D> {
         let begun = self.begin_life(options, &gathered, numbers.collect()).await;
         begun.map_err(ArrayError::Journal)?;
         Ok(report)
+    }
+
+    /// Writes rings of members anew that cannot be read, where nothing in them is needed: after a stop in
+    /// order, and beside a journal device. The writes may mend their sectors. A ring that cannot be written
+    /// is for the replay, which reads all of them again.
+    ///
+    /// The record does not say yet that the array is in use: a start that is cut off here changes nothing.
+    pub(crate) async fn mend_void_rings(self: &Rc<Self>, options: &JournalOptions) {
+        if self.membership.is_replay_due() && !self.placement.is_on_device() {
+            return;
+        }
+        let found = self.walk_all(options, self.members.indexes().map(RingIndex::of)).await;
+        let is_unread =
+            |member: &MemberIndex| self.members[*member].is_online() && found[member.0].is_none();
+        let unread: Vec<MemberIndex> = self.members.indexes().filter(is_unread).collect();
+        if unread.is_empty() {
+            return;
+        }
+        let all = Gathered::of(&found, self.members.len(), 0);
+        // Nobody knows the life of a ring that cannot be read, whose batches may be there still.
+        let life = all.life + LIVES_LEFT_OUT;
+        let start = Start { life, number: 1, tail: (0, 1), watermark: all.watermark };
+        for member in unread {
+            let Ok(device) = self.members[member].device() else { continue };
+            let ring = RingIndex::of(member);
+            let place = self.ring_place(options, ring);
+            let blocks = place.range_of(0, place.blocks());
+            // All of it: a block that cannot be read could end the next walk.
+            let _ = clear_device(&*device, blocks, Clear::Zeroes(Durability::Durable)).await;
+            let _ = self.clone().begin_ring(ring, options, start).await;
+        }
     }
 
     /// Makes the rings of a new array ready; what was there is void.
@@ -285,14 +248,18 @@ impl<D: BlockDevice> Replay<D> {
         self.members.indexes().map(RingIndex::of).chain([RingIndex::DEVICE])
     }
 
-    /// The content of every ring; none for those of lost members and those that cannot be read.
-    async fn walk_all(self: &Rc<Self>, options: &JournalOptions) -> Vec<Option<Found>> {
+    /// The content of these rings; none for those of lost members and those that cannot be read.
+    async fn walk_all(
+        self: &Rc<Self>,
+        options: &JournalOptions,
+        rings: impl Iterator<Item = RingIndex>,
+    ) -> Vec<Option<Found>> {
         let options = Rc::new(options.clone());
         let walk = |ring| {
             let (inner, options) = (self.clone(), options.clone());
             async move { inner.walk(ring, &options).await.ok() }
         };
-        together(&self.handle, self.rings().map(walk).collect()).await
+        together(&self.handle, rings.map(walk).collect()).await
     }
 
     async fn walk(self: Rc<Self>, ring: RingIndex, options: &JournalOptions) -> IoResult<Found> {
@@ -304,18 +271,13 @@ impl<D: BlockDevice> Replay<D> {
         let place = self.ring_place(options, ring);
         let walk = Walk { options, ring, place };
         let owner = walk.owner();
-        let mut newest: Option<Label> = None;
-        for copy in 0..LABEL_COPIES {
-            let label = read_label(&*device, place, owner, copy)
-                .await?
-                .filter(|label| newest.is_none_or(|other| other.number.get() < label.number.get()));
-            newest = label.or(newest);
-        }
+        let (newest, is_copy_unread) = self.newest_label(&device, place, owner).await?;
         let label = newest.ok_or(IoError::Medium)?;
         let watermark = label.watermark.get();
         let mut found = Found {
             life: label.life.get(),
             label_number: label.number.get(),
+            is_copy_unread,
             bounds: Bounds { watermark, recorded_below: watermark },
             records: Vec::new(),
         };
@@ -332,30 +294,59 @@ impl<D: BlockDevice> Replay<D> {
             let Some(next) = next else { break };
             (block, sequence) = (next, sequence + 1);
         }
-        let is_alone = ring == RingIndex::DEVICE;
-        if is_alone && self.has_later_batch(&device, walk, found.life, sequence).await? {
-            // No other ring proves what this one has lost.
+        // No other ring proves what that of a device has lost. The copy that cannot be read may be the newer
+        // one. Then later batches, or those of a later life, may lie where the walk began.
+        let must_be_last = is_copy_unread || ring == RingIndex::DEVICE;
+        let end = BatchPlace { block: 0, life: found.life, sequence };
+        if must_be_last && self.has_later_batch(&device, walk, end, is_copy_unread).await? {
             return Err(IoError::Medium);
         }
         Ok(found)
     }
 
-    /// Whether a ring has a batch behind the one where its walk ended. The walk's last batch was whole
-    /// then, because no batch begins before the one in front of it is durable.
+    /// The newest copy of a ring's label that can be read, and whether one cannot.
+    async fn newest_label(
+        &self,
+        device: &Rc<D>,
+        place: JournalPlace,
+        owner: Owner,
+    ) -> IoResult<(Option<Label>, bool)> {
+        let (mut newest, mut is_copy_unread) = (None::<Label>, false);
+        for copy in 0..LABEL_COPIES {
+            let label = match read_label(&**device, place, owner, copy).await {
+                Err(IoError::Medium) => {
+                    is_copy_unread = true;
+                    None
+                }
+                read => read?,
+            };
+            let is_newer = |label: &Label| {
+                newest.as_ref().is_none_or(|other| other.number.get() < label.number.get())
+            };
+            newest = label.filter(is_newer).or(newest);
+        }
+        Ok((newest, is_copy_unread))
+    }
+
+    /// Whether a ring has a batch behind the one where its walk ended, or of a later life. The walk's last
+    /// batch was whole then, because no batch begins before the one in front of it is durable.
     async fn has_later_batch(
         &self,
         device: &Rc<D>,
         walk: Walk<'_>,
-        life: u64,
-        sequence: u64,
+        end: BatchPlace,
+        in_later_lives: bool,
     ) -> IoResult<bool> {
         let owner = walk.owner();
-        let end = BatchPlace { block: 0, life, sequence };
+        let is_later = |head: &[u8], block: u64| {
+            is_later_batch(head, owner, block, end)
+                || (in_later_lives && is_batch_of_later_life(head, owner, block, end))
+        };
         for start in (0..owner.blocks).step_by(LOOK_BLOCKS as usize) {
             let range = walk.place.range_of(start, LOOK_BLOCKS.min(owner.blocks - start));
             let blocks = read_long(&**device, range.start, range.bytes() as usize).await?;
             let mut blocks = blocks.chunks_exact(BLOCK_BYTES).zip(start..);
-            if blocks.any(|(head, block)| is_later_batch(head, owner, block, end)) {
+            if blocks.any(|(head, block)| is_later(head, block)) {
                 return Ok(true);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES};
+use voltier_block::{BlockDevice, Durability, IoResult, Lba, Payload, SECTOR_BYTES};
 use voltier_ring::Handle;
 
 use crate::canary::{self, Canary};
@@ -100,11 +100,6 @@ impl<D: BlockDevice> JournalWriter<D> {
         self.write_ring(ring, range.start, payload, durability).await
     }
 
-    /// A member is tried once more. A device of the journal's own is not: the members take over.
-    fn may_try_again(&self, ring: RingIndex, device: &Rc<D>, error: IoError) -> bool {
-        ring.member().is_some_and(|member| self.members.may_try_again(member, device, error))
-    }
-
     async fn write_ring(
         self: &Rc<Self>,
         ring: RingIndex,
@@ -113,11 +108,14 @@ impl<D: BlockDevice> JournalWriter<D> {
         durability: Durability,
     ) -> IoResult<()> {
         let device = self.placement.device_of_ring(ring)?;
-        match write_long(&*device, at, payload.clone(), durability).await {
-            Err(error) if self.may_try_again(ring, &device, error) => {
-                Box::pin(write_long(&*device, at, payload, durability)).await
+        let write = || write_long(&*device, at, payload.clone(), durability);
+        let result = write().await;
+        match ring.member() {
+            Some(member) if result.is_err() => {
+                Box::pin(self.members.again(member, &device, result, write)).await
             }
-            result => result,
+            // A device of the journal's own is not tried once more: the members take over.
+            _ => result,
         }
     }
 

@@ -3,9 +3,10 @@
 //! Everything that reads, writes or flushes members goes through here. One place counts it, times it,
 //! tries a write once more, and decides what a failure means. A [`MemberEvent`] tells the floors above.
 
+mod lookup;
+
 use std::cell::{Cell, OnceCell};
 use std::future::Future;
-use std::ops::{Deref, Index};
 use std::rc::Rc;
 
 use voltier_block::{
@@ -28,6 +29,7 @@ use crate::members::health::{
 };
 use crate::members::member::Member;
 use crate::members::member_watch::MemberWatch;
+use crate::members::room::Room;
 use crate::members::vitals::{ReadUnderWay, Timed};
 
 /// The members of an array in service.
@@ -41,28 +43,12 @@ pub(crate) struct MemberSet<D> {
     counters: Rc<Counters>,
     health: HealthWatch,
     watch: Rc<MemberWatch>,
+    room: Room,
     /// Grows with every member that comes or goes.
     changes: Cell<u64>,
     /// Whether another set has taken over: this one has no devices any more.
     is_superseded: Cell<bool>,
     above: OnceCell<Box<dyn Above>>,
-}
-
-impl<D> Deref for MemberSet<D> {
-    type Target = [Member<D>];
-
-    fn deref(&self) -> &[Member<D>] {
-        &self.members
-    }
-}
-
-impl<D> Index<MemberIndex> for MemberSet<D> {
-    type Output = Member<D>;
-
-    #[inline]
-    fn index(&self, member: MemberIndex) -> &Member<D> {
-        &self.members[member.0]
-    }
 }
 
 impl<D: BlockDevice> MemberSet<D> {
@@ -82,6 +68,7 @@ impl<D: BlockDevice> MemberSet<D> {
             counters: Rc::default(),
             health: HealthWatch::default(),
             watch: watch.clone(),
+            room: Room::new(handle),
             changes: Cell::new(0),
             is_superseded: Cell::new(false),
             above: OnceCell::new(),
@@ -211,13 +198,12 @@ impl<D: BlockDevice> MemberSet<D> {
             async move { device.write(at, data, durability).await }
         });
         let since = self.begin_write(member);
-        let mut result = device.write(at, data.clone(), durability).await;
+        let write = || device.write(at, data.clone(), durability);
+        let mut result = write().await;
         self.end_write(member, since);
-        if let Err(error) = result
-            && self.may_try_again(member, &device, error)
-        {
+        if result.is_err() {
             // In a box: seldom, and else every write would carry its room along.
-            result = Box::pin(device.write(at, data, durability)).await;
+            result = Box::pin(self.again(member, &device, result, write)).await;
         }
         self.finish_beside(member, beside).await;
         self.lose_on_error(member, &device, result)
@@ -238,11 +224,10 @@ impl<D: BlockDevice> MemberSet<D> {
             clear_device(&*device, range, suited.unwrap_or(clear)).await
         });
         let own = clear.suited(&*device, has_parity);
-        let mut result = clear_device(&*device, range, own).await;
-        if let Err(error) = result
-            && self.may_try_again(member, &device, error)
-        {
-            result = Box::pin(clear_device(&*device, range, own)).await;
+        let cleared = || clear_device(&*device, range, own);
+        let mut result = cleared().await;
+        if result.is_err() {
+            result = Box::pin(self.again(member, &device, result, cleared)).await;
         }
         self.finish_beside(member, beside).await;
         self.lose_on_error(member, &device, result)
@@ -267,8 +252,7 @@ impl<D: BlockDevice> MemberSet<D> {
         self.lose_on_error(member, &device, result)
     }
 
-    /// A durable write of something that is not a chunk, at its sector of the device; after a medium error
-    /// once more.
+    /// A durable write of something that is not a chunk, at its sector of the device.
     pub(crate) async fn write_meta(
         self: Rc<Self>,
         member: MemberIndex,
@@ -279,12 +263,26 @@ impl<D: BlockDevice> MemberSet<D> {
         self.counters.add(|counts| counts.metadata_writes += 1);
         let write = || device.write(at, data.clone().into(), Durability::Durable);
         let mut result = write().await;
-        if let Err(error) = result
-            && self.may_try_again(member, &device, error)
-        {
-            result = Box::pin(write()).await;
+        if result.is_err() {
+            result = Box::pin(self.again(member, &device, result, write)).await;
         }
         self.lose_on_error(member, &device, result)
+    }
+
+    /// Does a change that failed again: once after a medium error, and for seconds while there is no room.
+    pub(crate) async fn again<F: Future<Output = IoResult<()>>>(
+        self: &Rc<Self>,
+        member: MemberIndex,
+        device: &Rc<D>,
+        mut result: IoResult<()>,
+        change: impl Fn() -> F,
+    ) -> IoResult<()> {
+        if let Err(error) = result
+            && self.may_try_again(member, device, error)
+        {
+            result = change().await;
+        }
+        self.room.again(member, result, || self[member].is_device(device), change).await
     }
 
     /// Does the same to the successor of a member, if it has one.
@@ -342,9 +340,8 @@ impl<D: BlockDevice> MemberSet<D> {
         at.plus(self.data_start)
     }
 
-    /// The consequence of a member's change for the request. A member that did not take the change is
-    /// lost, if the others have all it held; then the change stands. The journal's end and the array's
-    /// write await the membership's barrier before the change is acknowledged.
+    /// A member that did not take a change is lost, if the others have all it held; then the change stands.
+    /// The membership's barrier comes before the acknowledgement (the journal's end, the array's write).
     pub(crate) fn lose_on_error(
         &self,
         member: MemberIndex,
@@ -352,8 +349,8 @@ impl<D: BlockDevice> MemberSet<D> {
         result: IoResult<()>,
     ) -> IoResult<()> {
         let Err(error) = result else { return Ok(()) };
-        let group = self.geometry.group_of_member(member);
-        let others_have_it = self.lost_in(group) < self.geometry.parity_chunks();
+        let lost = self.lost_in(self.geometry.group_of_member(member));
+        let others_have_it = lost < self.geometry.parity_chunks();
         if !self[member].is_device(device) {
             return Ok(());
         }
@@ -362,6 +359,9 @@ impl<D: BlockDevice> MemberSet<D> {
             // Nobody counts on it yet.
             self.lose(member);
             return Ok(());
+        }
+        if error == IoError::NoSpace && self.room.is_short_elsewhere(member) {
+            return Err(error);
         }
         if error == IoError::Gone || others_have_it {
             self.lose(member);
@@ -583,8 +583,8 @@ impl<D: BlockDevice> MemberSet<D> {
     }
 
     fn note_error(self: &Rc<Self>, member: MemberIndex) {
-        let (policy, vitals) = (self.health.policy(), self[member].vitals());
-        let errors = vitals.add_error(self.handle.now(), policy.error_window_ns);
+        let policy = self.health.policy();
+        let errors = self[member].vitals().add_error(self.handle.now(), policy.error_window_ns);
         if policy.max_errors == 0 || errors <= policy.max_errors {
             return;
         }

@@ -69,7 +69,7 @@ impl<D: BlockDevice> Tasks<D> {
         let rebuild = Runner::new(ground, foreground, &closing, rebuild, rebuild_pace);
         let scrub = Scrub::new(ground, stripes, stripe_writer, &mender);
         let scrub = Runner::new(ground, foreground, &closing, scrub, scrub_pace);
-        let resync = Resync::new(ground, stripes);
+        let resync = Resync::new(ground, stripes, foreground, &rebuild);
         let beside = Beside { foreground, closing: &closing, rebuild: &rebuild, resync: &resync };
         let reshape = moving.map(|moving| Reshape::new(ground, stripes, &mender, &beside, moving));
         let replacements = Replacements::new(ground, stripes, &rebuild, &closing, spares);

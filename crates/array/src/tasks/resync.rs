@@ -5,11 +5,15 @@
 //! takes along what its stripes that need a resync held, whether somebody reads them or not. A stripe
 //! is made right under its lock. The stripe's region stays dirty until the region is through, so a
 //! restart goes on.
+//!
+//! A block that cannot be read is computed from what can be, as a client's read does, and written. The rest
+//! of its chunk stays what it is. A region that fails all the same is tried again every minute.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult};
+use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Nanos, SECTOR_BYTES};
 use voltier_parity::Stores;
 use voltier_ring::{Handle, Signal};
 
@@ -20,11 +24,25 @@ use crate::geometry::plan::{SlotState, unusable};
 use crate::members::at_once::together;
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
+use crate::stripe::foreground::Foreground;
 use crate::stripe::ground::Ground;
 use crate::stripe::stripes::{Access, Stripes};
+use crate::tasks::pace::{Pacer, Turn};
+use crate::tasks::rebuild::RebuildTask;
 
 /// Stripes that are made right at once.
 const STRIPES_AT_ONCE: usize = 4;
+/// Sectors of the pieces of a stripe that are made right each for itself when the whole cannot be read.
+const PIECE_SECTORS: u64 = 8;
+/// When regions that failed are tried again.
+const RETRY_NS: Nanos = 60_000_000_000;
+
+/// All slots of a stripe over a span.
+struct Slots {
+    states: Vec<SlotState>,
+    /// The content that was read, and then also what was computed.
+    chunks: Vec<Option<Buf>>,
+}
 
 /// The task that makes parity match where it may not.
 pub(crate) struct Resync<D> {
@@ -34,15 +52,50 @@ pub(crate) struct Resync<D> {
     membership: Rc<Membership>,
     bitmap: Rc<Bitmap<D>>,
     stripes: Rc<Stripes<D>>,
+    foreground: Rc<Foreground>,
+    /// The pace of a rebuild is that of a resync as well.
+    rebuild: Rc<RebuildTask<D>>,
+    pacer: Pacer,
     is_running: Cell<bool>,
     ended: Signal,
+    /// Groups whose part of a region is right although another group's is not.
+    matched: RefCell<BTreeSet<(Region, GroupIndex)>>,
 }
 
 impl<D: BlockDevice> Resync<D> {
-    pub(crate) fn new(ground: &Ground<D>, stripes: &Rc<Stripes<D>>) -> Rc<Self> {
+    pub(crate) fn new(
+        ground: &Ground<D>,
+        stripes: &Rc<Stripes<D>>,
+        foreground: &Rc<Foreground>,
+        rebuild: &Rc<RebuildTask<D>>,
+    ) -> Rc<Self> {
         let Ground { handle, geometry, members, membership, bitmap, .. } = ground.clone();
-        let (stripes, is_running, ended) = (stripes.clone(), Cell::new(false), Signal::new());
-        Rc::new(Self { handle, geometry, members, membership, bitmap, stripes, is_running, ended })
+        Rc::new(Self {
+            handle,
+            geometry,
+            members,
+            membership,
+            bitmap,
+            stripes: stripes.clone(),
+            foreground: foreground.clone(),
+            rebuild: rebuild.clone(),
+            pacer: Pacer::default(),
+            is_running: Cell::new(false),
+            ended: Signal::new(),
+            matched: RefCell::default(),
+        })
+    }
+
+    /// Whether the parity of all of a group matches.
+    pub(crate) fn is_matched(&self, group: GroupIndex) -> bool {
+        let (matched, mut from) = (self.matched.borrow(), Region(0));
+        while let Some(region) = self.bitmap.next_to_resync(from) {
+            if !matched.contains(&(region, group)) {
+                return false;
+            }
+            from = region + 1;
+        }
+        true
     }
 
     pub(crate) fn is_running(&self) -> bool {
@@ -59,7 +112,8 @@ impl<D: BlockDevice> Resync<D> {
         if self.bitmap.next_to_resync(Region(0)).is_none() || self.is_running.replace(true) {
             return;
         }
-        let resync = Rc::downgrade(self);
+        self.pacer.start(self.handle.now());
+        let (resync, handle) = (Rc::downgrade(self), self.handle.clone());
         drop(self.handle.spawn(async move {
             let mut from = Region(0);
             let in_service = || resync.upgrade().filter(|resync| !resync.members.is_superseded());
@@ -67,8 +121,18 @@ impl<D: BlockDevice> Resync<D> {
             while let Some(resync) = in_service() {
                 match resync.resync_next(from).await {
                     Some(next) => from = next,
-                    None => return resync.end(),
+                    None => {
+                        resync.end();
+                        break;
+                    }
                 }
+            }
+            let is_left = |resync: &Rc<Self>| {
+                resync.bitmap.next_to_resync(Region(0)).is_some() && !resync.membership.is_closed()
+            };
+            if in_service().as_ref().is_some_and(is_left) {
+                handle.sleep(RETRY_NS).await;
+                in_service().filter(is_left).iter().for_each(Self::begin);
             }
         }));
     }
@@ -86,27 +150,53 @@ impl<D: BlockDevice> Resync<D> {
         }
         // A region that cannot be read cannot be made right: it still needs a resync, and the others go
         // on.
-        if self.resync_region(region).await.is_ok() {
+        if self.resync_region(region).await {
             self.bitmap.note_resynced(region);
             self.bitmap.begin_rounds();
         }
         Some(region + 1)
     }
 
-    async fn resync_region(self: &Rc<Self>, region: Region) -> IoResult<()> {
+    /// Makes the stripes of a region right; whether all of them are.
+    async fn resync_region(self: &Rc<Self>, region: Region) -> bool {
         let sectors = self.bitmap.regions().sectors_of(region);
         let first_of = |at| self.geometry.stripe_of(GroupIndex::FIRST, self.geometry.row_at(at));
         let stripes: Vec<StripeNumber> =
             each(first_of(sectors.start)..first_of(sectors.end())).collect();
+        let mut failed = BTreeSet::new();
         for stripes in stripes.chunks(STRIPES_AT_ONCE) {
+            self.await_turn().await;
             if self.membership.is_closed() {
-                return Err(IoError::Gone);
+                return false;
             }
+            let begun = self.handle.now();
+            let bytes = stripes.len() as u64 * self.geometry.chunk_sectors() * SECTOR_BYTES;
+            self.pacer.begin(begun, bytes);
             let tasks = stripes.iter().map(|stripe| self.clone().resync_stripe(*stripe));
             let results = together(&self.handle, tasks.collect()).await;
-            results.into_iter().collect::<IoResult<()>>()?;
+            self.pacer.end(self.handle.now(), begun, bytes);
+            let results = stripes.iter().zip(results).filter(|(_, result)| result.is_err());
+            failed.extend(results.map(|(stripe, _)| self.geometry.group_of(*stripe)));
         }
-        Ok(())
+        let mut matched = self.matched.borrow_mut();
+        for group in self.geometry.groups().filter(|group| !failed.contains(group)) {
+            matched.insert((region, group));
+        }
+        if failed.is_empty() {
+            matched.retain(|(other, _)| *other != region);
+        }
+        failed.is_empty()
+    }
+
+    /// Waits until the next stripes may be read beside requests, or the array is being stopped.
+    async fn await_turn(&self) {
+        while !self.membership.is_closed() {
+            self.pacer.set_pace_if_new(self.rebuild.pace());
+            match self.pacer.turn(self.handle.now(), &self.foreground) {
+                Turn::Go => return,
+                Turn::WaitUntil(until_ns) => self.handle.sleep_until(until_ns).await,
+            }
+        }
     }
 
     /// Makes the parity of a stripe match its data. Data that are lost are what parity says.
@@ -116,50 +206,103 @@ impl<D: BlockDevice> Resync<D> {
         if self.stripes.is_idle(stripe) {
             return Ok(());
         }
-        let states = self.stripes.slot_states(stripe, &[])?;
-        let online = (0..states.len()).filter(|&slot| states[slot] == SlotState::Online);
-        let reads: Vec<(usize, Span)> = online.map(|slot| (slot, whole)).collect();
-        let read = self.stripes.read_slots(stripe, &reads).await.map_err(|_| IoError::Medium)?;
-        let mut chunks: Vec<Option<Buf>> = states.iter().map(|_| None).collect();
-        for ((slot, _), buf) in reads.into_iter().zip(read) {
-            chunks[slot] = Some(buf);
+        match self.resync_span(stripe, whole, false).await {
+            Err(IoError::Medium) => {}
+            result => return result,
         }
+        let mut result = Ok(());
+        for start in (0..whole.end).step_by(PIECE_SECTORS as usize) {
+            let piece = Span { start, end: (start + PIECE_SECTORS).min(whole.end) };
+            result = result.and(self.resync_span(stripe, piece, true).await);
+        }
+        result
+    }
+
+    /// The same for a span of a stripe; `is_computed` says what becomes of blocks that cannot be read.
+    async fn resync_span(
+        &self,
+        stripe: StripeNumber,
+        span: Span,
+        is_computed: bool,
+    ) -> IoResult<()> {
+        let mut slots = self.read(stripe, span, is_computed).await?;
+        self.compute_data(stripe, span, &mut slots);
+        let Slots { states, mut chunks } = slots;
         let data_chunks = self.stripes.shape(stripe).data_chunks();
-        if chunks[..data_chunks].iter().any(Option::is_none) {
-            let decoder = self.stripes.decoder(stripe, &unusable(&states));
-            let source = |slot: &usize| &chunks[*slot].as_ref().expect("a source is online")[..];
-            let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();
-            let mut targets: Vec<Buf> =
-                decoder.targets().iter().map(|_| Buf::new(whole.bytes())).collect();
-            let mut slices: Vec<&mut [u8]> = targets.iter_mut().map(|buf| &mut buf[..]).collect();
-            decoder.decode(&sources, &mut slices);
-            for (slot, buf) in decoder.targets().iter().zip(targets) {
-                chunks[*slot] = Some(buf);
-            }
-        }
         let data = chunks[..data_chunks].iter().flatten().map(|buf| &buf[..]);
         let data: Vec<&[u8]> = data.collect();
         let parity_count = self.geometry.parity_chunks();
-        let mut parities: Vec<Buf> = (0..parity_count).map(|_| Buf::new(whole.bytes())).collect();
+        let mut parities: Vec<Buf> = (0..parity_count).map(|_| Buf::new(span.bytes())).collect();
         let mut slices: Vec<&mut [u8]> = parities.iter_mut().map(|buf| &mut buf[..]).collect();
         self.stripes.code_of(stripe).encode(&data, &mut slices, Stores::Cached);
         let mut writes = Vec::new();
+        let mut write = |slot: usize, content: Buf| {
+            let member = self.stripes.shape(stripe).member_of(stripe, slot);
+            let at = self.geometry.member_lba(stripe, span.start);
+            if states[slot] == SlotState::Unreadable {
+                self.members.note_repair(member);
+            }
+            let members = self.members.clone();
+            writes.push(members.write(member, at, content.into(), Durability::Cached));
+        };
         for (index, parity) in parities.into_iter().enumerate() {
             let slot = data_chunks + index;
             let is_right = chunks[slot].as_ref().is_some_and(|before| before[..] == parity[..]);
-            if states[slot] == SlotState::Online && !is_right {
+            let is_wrong = states[slot] == SlotState::Online && !is_right;
+            if is_wrong {
                 self.members.counters().add(|counts| counts.resynced_chunks += 1);
-                let member = self.stripes.shape(stripe).member_of(stripe, slot);
-                let at = self.geometry.member_lba(stripe, 0);
-                writes.push(self.members.clone().write(
-                    member,
-                    at,
-                    parity.into(),
-                    Durability::Cached,
-                ));
             }
+            if is_wrong || states[slot] == SlotState::Unreadable {
+                write(slot, parity);
+            }
+        }
+        for slot in (0..data_chunks).filter(|slot| states[*slot] == SlotState::Unreadable) {
+            chunks[slot].take().into_iter().for_each(|content| write(slot, content));
         }
         let results = together(&self.handle, writes).await;
         results.into_iter().collect()
+    }
+
+    /// Reads a span of all slots that can be read.
+    ///
+    /// # Errors
+    /// When one cannot be, unless it is to be computed and can be.
+    async fn read(&self, stripe: StripeNumber, span: Span, is_computed: bool) -> IoResult<Slots> {
+        let mut unreadable = Vec::new();
+        loop {
+            let states = self.stripes.slot_states(stripe, &unreadable)?;
+            let online = (0..states.len()).filter(|&slot| states[slot] == SlotState::Online);
+            let reads: Vec<(usize, Span)> = online.map(|slot| (slot, span)).collect();
+            match self.stripes.read_slots(stripe, &reads).await {
+                Ok(read) => {
+                    let mut chunks: Vec<Option<Buf>> = states.iter().map(|_| None).collect();
+                    for ((slot, _), buf) in reads.into_iter().zip(read) {
+                        chunks[slot] = Some(buf);
+                    }
+                    return Ok(Slots { states, chunks });
+                }
+                Err(failed) if is_computed => unreadable.extend(failed),
+                Err(_) => return Err(IoError::Medium),
+            }
+        }
+    }
+
+    /// Adds the data that were not read.
+    fn compute_data(&self, stripe: StripeNumber, span: Span, slots: &mut Slots) {
+        let Slots { states, chunks } = slots;
+        let data_chunks = self.stripes.shape(stripe).data_chunks();
+        if chunks[..data_chunks].iter().all(Option::is_some) {
+            return;
+        }
+        let decoder = self.stripes.decoder(stripe, &unusable(states));
+        let source = |slot: &usize| &chunks[*slot].as_ref().expect("a source is online")[..];
+        let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();
+        let mut targets: Vec<Buf> =
+            decoder.targets().iter().map(|_| Buf::new(span.bytes())).collect();
+        let mut slices: Vec<&mut [u8]> = targets.iter_mut().map(|buf| &mut buf[..]).collect();
+        decoder.decode(&sources, &mut slices);
+        for (slot, buf) in decoder.targets().iter().zip(targets) {
+            chunks[*slot] = Some(buf);
+        }
     }
 }

@@ -179,17 +179,25 @@ pub(crate) struct Drive {
     /// Writes so far of superblocks: sectors 0 and the last block.
     pub(crate) superblock_writes: Rc<Cell<u64>>,
     pub(crate) reads: Rc<Cell<u64>>,
+    /// Changes find no room while that is set, and take no place.
+    pub(crate) is_full: Rc<Cell<bool>>,
     /// The drive answers nothing while that is set, and all that it was asked for afterwards.
     is_hung: Rc<Cell<bool>>,
     /// Requests that are never answered, while it answers others: from the next write on.
     pub(crate) lost_requests: Rc<Cell<u32>>,
     /// Writes land when that is no longer set; the drive does all else meanwhile.
     holds_writes: Rc<Cell<bool>>,
+    /// The same of flushes.
+    holds_flushes: Rc<Cell<bool>>,
+    /// Flushes give a medium error while that is set.
+    pub(crate) refuses_flushes: Rc<Cell<bool>>,
     answers: Rc<Signal>,
     /// Requests that it has.
     requests: Rc<Cell<usize>>,
     /// Sectors that give a medium error when they are read, until they are written.
     pub(crate) unreadable: Rc<RefCell<BTreeSet<u64>>>,
+    /// Sectors that give a medium error when they are written: nothing of the write takes place.
+    pub(crate) unwritable: Rc<RefCell<BTreeSet<u64>>>,
 }
 
 impl Drive {
@@ -207,14 +215,18 @@ impl Drive {
             medium: Rc::new(RefCell::new(medium)),
             dice: Rc::new(RefCell::new(Prng::new(seed))),
             is_gone: Rc::default(),
+            is_full: Rc::default(),
             superblock_writes: Rc::default(),
             reads: Rc::default(),
             is_hung: Rc::default(),
             lost_requests: Rc::default(),
             holds_writes: Rc::default(),
+            holds_flushes: Rc::default(),
+            refuses_flushes: Rc::default(),
             answers: Rc::default(),
             requests: Rc::default(),
             unreadable: Rc::default(),
+            unwritable: Rc::default(),
         }
     }
 
@@ -227,6 +239,12 @@ impl Drive {
     /// From now on its writes wait, or go on.
     pub(crate) fn set_holds_writes(&self, holds_writes: bool) {
         self.holds_writes.set(holds_writes);
+        self.answers.notify();
+    }
+
+    /// From now on its flushes wait, or go on.
+    pub(crate) fn set_holds_flushes(&self, holds_flushes: bool) {
+        self.holds_flushes.set(holds_flushes);
         self.answers.notify();
     }
 
@@ -263,7 +281,13 @@ impl Drive {
         if at.0 == 0 || at.0 + 8 == self.limits.sectors {
             self.superblock_writes.set(self.superblock_writes.get() + 1);
         }
+        if self.is_full.get() {
+            return Err(IoError::NoSpace);
+        }
         let sectors = (data.len() / SECTOR) as u64;
+        if self.unwritable.borrow().range(at.0..at.0 + sectors).next().is_some() {
+            return Err(IoError::Medium);
+        }
         let number = self.medium.borrow_mut().begin(at, data);
         self.power.step().await;
         let lost = self.lost_requests.get();
@@ -314,6 +338,10 @@ impl BlockDevice for Drive {
         let flush = async |drive: Drive| {
             let covered = drive.medium.borrow().covered();
             drive.late().await?;
+            drive.answers.until(|| !drive.holds_flushes.get()).await;
+            if drive.refuses_flushes.get() {
+                return Err(IoError::Medium);
+            }
             drive.medium.borrow_mut().flush(covered);
             drive.power.step().await;
             Ok(())

@@ -389,3 +389,30 @@ fn a_member_that_hangs_and_is_taken_out_by_hand_holds_nobody_up() {
         array.stop().await.expect("stop");
     });
 }
+
+#[test]
+fn a_new_member_that_hangs_while_it_is_wiped_keeps_no_request_waiting() {
+    for is_row in [false, true] {
+        with_drives(5, move |world| async move {
+            let array = written(&world, Level::Raid5, 4, Consistency::Journal).await;
+            world.drives[4].set_hung(true);
+            let (own, new) = (array.clone(), world.drives[4].clone());
+            let grown = Asked::of(&world, async move {
+                let grown = match is_row {
+                    true => own.grow(vec![new], &[UUID]).await,
+                    false => own.grow_capacity(new, UUID).await,
+                };
+                grown.is_ok()
+            });
+            seconds(&world, 1).await;
+            let asked = writes(&world, &array, 2);
+            seconds(&world, 1).await;
+            assert_eq!((grown.end(), asked.end()), (None, Some(Ok(()))));
+            let again = array.grow(vec![world.drives[4].clone()], &[[0x98; 16]]).await;
+            assert!(again.is_err(), "one at a time");
+            seconds(&world, 2 * OUT_S).await;
+            assert_eq!(grown.end(), Some(false));
+            holds(&array, 2).await;
+        });
+    }
+}

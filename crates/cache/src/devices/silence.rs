@@ -24,6 +24,9 @@ pub(crate) enum OnSilence {
     Leave,
 }
 
+/// Called when a drive begins to answer nothing (true), or answers again.
+type Tell = Rc<dyn Fn(bool)>;
+
 /// The silence of one drive.
 pub(crate) struct Silence {
     requests: Rc<Requests>,
@@ -35,7 +38,7 @@ pub(crate) struct Silence {
     given_up_after_ns: Cell<Option<Nanos>>,
     changed: Signal,
     /// Told of every beginning (true) and end.
-    tell: RefCell<Option<Rc<dyn Fn(bool)>>>,
+    tell: RefCell<Option<Tell>>,
 }
 
 impl Silence {

@@ -23,7 +23,7 @@ fn hits_and_writes_go_on_while_the_origin_does_not_answer() {
             assert_eq!(read(&cache, 7, LINE).await, Ok(turn as u8));
             world.handle.sleep(SECOND_NS / 10).await;
         }
-        assert!(cache.status().ssd_written_bytes > 3 * 32 << 20);
+        assert!(cache.status().ssd_written_bytes > (3 * 32) << 20);
         assert_eq!((miss.end(), cache.status().health), (None, Health::Online));
         let silent = cache.silent_drive().expect("the origin is silent");
         assert!(silent.side == Side::Origin && silent.silent_ns > DEADLINE_S * SECOND_NS);

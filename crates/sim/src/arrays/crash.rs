@@ -10,13 +10,15 @@ use voltier_ring::{Executor, NoFiles};
 use crate::arrays::checks::{check_all, check_members};
 use crate::arrays::clients::{age, run_clients};
 use crate::arrays::fixture::ArrayFixture;
+use crate::arrays::half_written;
+use crate::arrays::hanging::start_beside_a_hang;
 use crate::arrays::known::last_ones;
 use crate::arrays::left::Left;
 use crate::arrays::operator::{finish, take_care};
 use crate::arrays::scrubbing::scrub_again;
 use crate::arrays::sets::{DriveSet, MemberSet};
 use crate::arrays::setup::{Care, Setup, losses};
-use crate::arrays::start::{start, start_again, try_with_a_stranger};
+use crate::arrays::start::{give_up_uncovered, start, start_again, try_with_a_stranger};
 use crate::arrays::trial::{Trial, is_found, pick_drives};
 use crate::budget;
 use crate::crash_points::CrashPoints;
@@ -82,6 +84,9 @@ async fn record(fixture: Rc<ArrayFixture>, seed: u64, only: Option<u64>) {
     fixture.drop_array();
     start_again(&fixture, fixture.world.prng()).await;
     fixture.world.unwatch();
+    if let Some(dice) = half_written::drawn(seed) {
+        half_written::fail_and_stop(&fixture, dice).await;
+    }
 }
 
 /// Sets the crash points of the recorded life.
@@ -235,14 +240,15 @@ async fn recover(fixture: Rc<ArrayFixture>, mut trial: Trial, was_stopped: bool,
         try_with_a_stranger(&fixture, &trial, &mut dice).await;
     }
     fixture.bit_rot.close();
-    let Some(report) = start(&fixture, &mut trial, &mut dice).await else { return };
-    let is_whole = trial.is_whole();
-    let takes_along = trial.options.force || (fixture.setup.geometry.is_mirror() && !is_whole);
-    if !fixture.setup.has_journal() && takes_along {
-        for shape in fixture.setup.shapes() {
-            fixture.uncovered.borrow_mut().give_up(&shape, &mut fixture.model.borrow_mut());
-        }
-    }
+    let beside_a_hang = start_beside_a_hang(&fixture, &mut trial, &mut dice).await;
+    // A start that has ended for a drive that hangs may have said that the array is in use.
+    let was_stopped = was_stopped && (beside_a_hang.is_some() || fixture.is_stopped());
+    let started = match beside_a_hang {
+        None => start(&fixture, &mut trial, &mut dice).await,
+        started => started,
+    };
+    let Some(report) = started else { return };
+    give_up_uncovered(&fixture, &trial);
     assert!(report.journal.damaged.is_empty(), "a ring is damaged: {:?}", report.journal);
     if was_stopped {
         assert!(report.was_clean && report.regions_to_resync == 0, "what was stopped is not clean");

@@ -227,7 +227,9 @@ impl ArrayFixture {
         let changes = self.changes();
         self.looking.set(Some((order.iter().copied().collect(), changes)));
         let disks = order.iter().map(|drive| self.disks[*drive].clone()).collect();
-        let assembled = Array::assemble(self.world.handle(), disks, options).await;
+        let deadline_ns = if self.setup.hangs { hang::policy().deadline_ns } else { 0 };
+        let handle = self.world.handle();
+        let assembled = Array::assemble_within(handle, disks, options, deadline_ns).await;
         self.look_again();
         match assembled {
             Ok((array, report)) => {
@@ -303,6 +305,11 @@ impl ArrayFixture {
         self.is_made.get()
     }
 
+    /// Whether the stop of the array was acknowledged, and nothing was changed since.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.is_stopped.get()
+    }
+
     /// Whether a start may be refused because nobody knows what fits.
     pub(crate) fn may_need_resync(&self) -> bool {
         let may_be = !self.setup.has_journal() || self.journal.get().is_content_lost;
@@ -362,6 +369,16 @@ impl ArrayFixture {
         self.model.borrow_mut().end_flush(flush);
         self.uncovered.borrow_mut().end_flush(open, !self.needs_resync());
         self.bit_rot.forget();
+    }
+
+    /// Stops the array after a write that failed. The stop need not be a clean one: data and parity may not
+    /// fit.
+    pub(crate) async fn stop_after_failure(&self) {
+        let stopped = self.array().stop().await;
+        // A journal has what failed, and the next start redoes it.
+        let may_fail = self.setup.has_journal();
+        assert!(stopped.is_ok() || may_fail, "the array does not stop: {stopped:?}");
+        self.is_stopped.set(false);
     }
 
     /// Ends the life in memory: nothing of the array is left but its tasks.

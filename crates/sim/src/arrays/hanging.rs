@@ -1,16 +1,22 @@
 //! Drives of members hang. Then they do all that they were asked for, and are offered to the array again
-//! while they are at it.
+//! while they are at it. Drives hang while an array is started, too.
 
 use std::rc::Rc;
 
-use voltier_array::{ArrayError, MemberState, ReplaceError};
+use voltier_array::{ArrayError, AssembleReport, MemberState, ReplaceError};
 use voltier_block::{BlockDevice, Nanos, Prng};
 
 use crate::arrays::checks::check_refused;
 use crate::arrays::fixture::ArrayFixture;
-use crate::arrays::hang::draw_time_ns;
+use crate::arrays::hang::{check_patience, draw_time_ns};
 use crate::arrays::members::MemberMap;
+use crate::arrays::sets::MemberSet;
+use crate::arrays::start::shuffled;
+use crate::arrays::trial::Trial;
 
+/// One start in so many meets a drive that hangs, and begins so many times as long as a request takes before.
+const START_ONE_IN: u64 = 3;
+const START_REQUESTS: u64 = 60;
 /// How often a drive that does not answer is offered again.
 const OFFER_NS: Nanos = 3_000_000;
 
@@ -56,6 +62,58 @@ async fn offer(fixture: &ArrayFixture, member: usize, drive: usize, uuid: [u8; 1
         Err(error) => {
             check_refused(fixture, drive, &error);
             false
+        }
+    }
+}
+
+/// Starts the array while one of its drives answers nothing for a time. The result is none when no drive
+/// hangs here, or the start has ended for that. Then the drive is well again.
+pub(crate) async fn start_beside_a_hang(
+    fixture: &Rc<ArrayFixture>,
+    trial: &mut Trial,
+    dice: &mut Prng,
+) -> Option<AssembleReport> {
+    let known = fixture.known();
+    let older = fixture.part_of_older_lives(trial.given);
+    let is_right_choice = trial.is_enough && trial.options.degraded && older.is_empty();
+    if !fixture.setup.hangs || !is_right_choice || !fixture.is_made() || !dice.one_in(START_ONE_IN)
+    {
+        return None;
+    }
+    let order = shuffled(trial.given, dice);
+    let drive = *dice.pick(&order);
+    let members = known.drives_of(trial.given);
+    let member = members.iter().position(|own| *own == Some(drive));
+    let rest = trial.usable - member.map_or(MemberSet::EMPTY, MemberSet::one);
+    let disk = fixture.disks[drive].clone();
+    let (begins, time_ns) = (dice.below(START_REQUESTS), draw_time_ns(dice));
+    let (handle, hung) = (fixture.world.handle().clone(), disk.clone());
+    let latency_ns = fixture.setup.latency_ns;
+    let hangs = fixture.world.handle().spawn(async move {
+        handle.sleep(begins * latency_ns).await;
+        hung.hang(time_ns);
+    });
+    fixture.starting.set(rest);
+    let since = fixture.world.handle().now();
+    let started = fixture.assemble(&order, trial.options).await;
+    check_patience(fixture.world.handle().now() - since);
+    hangs.await;
+    while disk.is_hung() || disk.under_way().count() > 0 {
+        fixture.world.handle().sleep(OFFER_NS).await;
+    }
+    match started {
+        Ok(report) => {
+            let was_used = |member: &usize| trial.usable.has(*member);
+            let is_out = |member: &usize| !fixture.array().is_online(*member);
+            if let Some(member) = member.filter(was_used).filter(is_out) {
+                trial.usable = rest;
+                fixture.members.note_former(member, drive);
+            }
+            Some(report)
+        }
+        Err(error) => {
+            fixture.world.tell(|| format!("a start beside drive {drive}, which hangs: {error}"));
+            None
         }
     }
 }

@@ -19,6 +19,7 @@
 //! - `checks`: holds the array to model and parity.
 //! - `clients`, `operator`, `growth`, `expansion`, `journal`, `hanging`, `scrubbing`: what is done
 //!   meanwhile.
+//! - `half_written`: a write that fails, before a stop in order.
 //! - `trial`, `start`: how a start is tried, and what may be refused.
 //! - `crash`: the crash-point sweep.
 //! - `stacked`: a cache over two arrays.
@@ -31,6 +32,7 @@ mod draw;
 mod expansion;
 mod fixture;
 mod growth;
+mod half_written;
 mod hang;
 mod hanging;
 mod journal;

@@ -74,6 +74,18 @@ pub(crate) async fn start(
     }
 }
 
+/// Gives up what a start that was forced, or one of copies, takes along where no journal closes the write
+/// hole.
+pub(crate) fn give_up_uncovered(fixture: &ArrayFixture, trial: &Trial) {
+    let is_mirror = fixture.setup.geometry.is_mirror();
+    let takes_along = trial.options.force || (is_mirror && !trial.is_whole());
+    if !fixture.setup.has_journal() && takes_along {
+        for shape in fixture.setup.shapes() {
+            fixture.uncovered.borrow_mut().give_up(&shape, &mut fixture.model.borrow_mut());
+        }
+    }
+}
+
 /// Waits for a drive that is refused because it has not ended requests of before, until it has.
 async fn await_drained(fixture: &ArrayFixture, drive: usize) {
     let disk = &fixture.disks[drive];
@@ -145,7 +157,8 @@ pub(crate) async fn start_again(fixture: &Rc<ArrayFixture>, mut dice: Prng) {
     check_all(fixture, "after a stop").await;
 }
 
-fn shuffled(drives: DriveSet, dice: &mut Prng) -> Vec<usize> {
+/// Drives in any order.
+pub(crate) fn shuffled(drives: DriveSet, dice: &mut Prng) -> Vec<usize> {
     let mut rest: Vec<usize> = drives.iter().collect();
     let mut order = Vec::new();
     while !rest.is_empty() {
