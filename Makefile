@@ -11,6 +11,8 @@
 #   make canaries     deliberate bugs, each of which the simulator must find (part of make test)
 #   make coverage     lines of the cache that the simulator runs, and those it does not
 #   make cross-check-md  members of RAID 5, 6 and 10 byte for byte against those of Linux md, in a guest
+#   make test-vm      Debian in QEMU with the unit and the rules of packaging/: restarts, power cuts, drives
+#                     that move, come late or stay away, a full state folder: STORY (see docs/proof.md)
 #   make crash        kill -9 under write load, 50 times: CRASH_ROUNDS
 #   make clean        removes everything that was built or written
 
@@ -18,7 +20,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
 .PHONY: build test lint docs deny doc-test unit-test demo bench fuzz fuzz-smoke sim canaries coverage \
-  cross-check-md witness crash clean
+  cross-check-md witness test-vm crash clean
 
 BENCH ?= cache
 # A minute or two on two cores; a number of seeds, so that every machine runs the same.
@@ -97,6 +99,11 @@ cross-check-md:
 
 # The name of earlier releases.
 witness: cross-check-md
+
+# A minute more the first time: the guest's Debian is put together, and kept in target/vm.
+test-vm:
+	@scripts/deps.sh vm
+	$(XTASK) vm $(STORY)
 
 crash:
 	VOLTIER_CRASH_ROUNDS=$(or $(CRASH_ROUNDS),50) \

@@ -1,5 +1,5 @@
 #!/bin/bash
-# usage: scripts/deps.sh build|demo|test|bench|fuzz|cross-check-md|database
+# usage: scripts/deps.sh build|demo|test|bench|fuzz|cross-check-md|vm|database
 # Makes sure that what a target needs is installed. Root on Debian or Ubuntu: installs it with apt.
 # Otherwise prints the command to run and exits 1. When nothing is missing it takes a moment only.
 set -euo pipefail
@@ -15,6 +15,8 @@ bench=("${test[@]}" libisal.so.2:libisal2 mkfs.btrfs:btrfs-progs)
 database=("${demo[@]}" initdb:postgresql pgbench:postgresql
   mariadbd:mariadb-server mariadb:mariadb-client sysbench:sysbench)
 cross_check_md=("${build[@]}" linux.uml:user-mode-linux mdadm:mdadm modprobe:kmod losetup:mount)
+vm=("${build[@]}" qemu-system-x86_64:qemu-system-x86 nbdkit:nbdkit mmdebstrap:mmdebstrap
+  fakeroot:fakeroot mke2fs:e2fsprogs setpriv:util-linux strip:binutils)
 
 # What a test leaves out where it cannot be had, in one line; on CI it must be there.
 if [ -n "${CI:-}" ]; then test+=(chromium:chromium); fi
@@ -26,8 +28,9 @@ case "${1:-}" in
   test) wanted=("${test[@]}") ;;
   bench) wanted=("${bench[@]}") ;;
   cross-check-md) wanted=("${cross_check_md[@]}") ;;
+  vm) wanted=("${vm[@]}") ;;
   database) wanted=("${database[@]}") ;;
-  *) echo "usage: scripts/deps.sh build|demo|test|bench|fuzz|cross-check-md|database" >&2; exit 2 ;;
+  *) echo "usage: scripts/deps.sh build|demo|test|bench|fuzz|cross-check-md|vm|database" >&2; exit 2 ;;
 esac
 set=$1
 

@@ -59,12 +59,16 @@ fn run(cli: &Cli) -> ControlResult<()> {
     }
 }
 
-/// Prints a variable for udev when a drive is ours, and nothing else.
+/// Prints variables for udev when a drive is ours, and nothing else. The first is the part of the drive. The
+/// second has those names of the drive that do not come from a file system.
 fn udev(args: &Udev, state: &StateDir) -> ControlResult<()> {
-    match voltier_control::part_of(state, &args.device) {
-        Some(part) => print(&format!("VOLTIER_PART={part}\n")),
-        None => Ok(()),
-    }
+    let Some(part) = voltier_control::part_of(state, &args.device) else { return Ok(()) };
+    print(&format!("VOLTIER_PART={part}\n"))?;
+    let Ok(names) = std::env::var("DEVLINKS") else { return Ok(()) };
+    let of_content = ["disk/by-uuid/", "disk/by-label/"];
+    let is_kept = |name: &&str| !of_content.iter().any(|folder| name.starts_with(folder));
+    let names = names.split_whitespace().filter_map(|name| name.strip_prefix("/dev/"));
+    print(&format!("VOLTIER_LINKS={}\n", names.filter(is_kept).collect::<Vec<_>>().join(" ")))
 }
 
 fn daemon(args: &Daemon, state: &StateDir) -> ControlResult<()> {

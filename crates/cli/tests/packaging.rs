@@ -52,6 +52,13 @@ fn the_rules_ask_the_program_in_words_that_it_answers() {
     ] {
         assert_eq!(instance.run(&["udev", device]).ok().out, part, "{device}");
     }
+    let mut asked = instance.command(&["udev", &hdd]);
+    let names =
+        "/dev/disk/by-uuid/a1 /dev/disk/by-id/wwn-0x5 /dev/disk/by-label/x /dev/disk/by-path/p";
+    let said = Answer::from(asked.env("DEVLINKS", names).output().unwrap()).ok().out;
+    assert_eq!(said, "VOLTIER_PART=origin\nVOLTIER_LINKS=disk/by-id/wwn-0x5 disk/by-path/p\n");
+    // Older udevs leave out a line with `-=`.
+    assert!(rules.contains("SYMLINK=\"$env{VOLTIER_LINKS}\"") && !rules.contains("SYMLINK-="));
     assert_eq!(instance.pid(), None, "no daemon is asked");
 }
 

@@ -34,7 +34,7 @@ fn layer(name: &str) -> Option<Layer> {
         "voltier-export" => Layer::DataPath(5),
         "voltier" | "voltier-control" | "voltier-cores" => Layer::Control,
         "voltier-results" | "voltier-trace" | "voltier-lab" | "voltier-lab-cli"
-        | "voltier-bench" | "voltier-tasks" | "xtask" => Layer::Laboratory,
+        | "voltier-bench" | "voltier-tasks" | "voltier-vm" | "xtask" => Layer::Laboratory,
         "voltier-sim" | "voltier-filter" => Layer::Sim,
         "voltier-fuzz" => Layer::Fuzz,
         _ => return None,
