@@ -8,8 +8,8 @@ use voltier_block::{BlockDevice, Nanos, Prng};
 
 use crate::arrays::checks::check_refused;
 use crate::arrays::fixture::ArrayFixture;
-use crate::arrays::hang::draw_time_ns;
 use crate::arrays::members::MemberMap;
+use crate::hang_times::draw_time_ns;
 
 /// How often a drive that does not answer is offered again.
 const OFFER_NS: Nanos = 3_000_000;
