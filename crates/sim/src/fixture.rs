@@ -124,7 +124,7 @@ pub(crate) struct CacheFixture {
     pub(crate) lost: Cell<bool>,
     pub(crate) ssd_damaged: Rc<Cell<bool>>,
     pub(crate) origin_damaged: Rc<Cell<bool>>,
-    /// The SSD refuses writes at worst: what is on it can be read.
+    /// The SSD refuses writes or hangs at worst: what is on it can be read.
     only_refuses_writes: Cell<bool>,
     stopped: Cell<bool>,
     pub(crate) uuid: [u8; 16],
@@ -161,7 +161,7 @@ impl CacheFixture {
             lost: Cell::new(left.lost),
             ssd_damaged: Rc::new(Cell::new(left.ssd_damaged)),
             origin_damaged: Rc::new(Cell::new(left.origin_damaged)),
-            only_refuses_writes: Cell::new(false),
+            only_refuses_writes: Cell::new(!left.ssd_damaged),
             stopped: Cell::new(false),
             uuid: left.uuid,
             serving: RefCell::new(None),
@@ -341,6 +341,8 @@ impl CacheFixture {
                 self.origin_damaged.get()
             }
             OpenError::Layout(_) => self.ssd_damaged.get(),
+            // A drive that is slow for a moment is silent where the deadline is short.
+            OpenError::Silent { .. } => true,
             _ => world.is_excused() || self.ssd_damaged.get(),
         }
     }

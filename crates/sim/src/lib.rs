@@ -40,6 +40,8 @@ mod crash_points;
 mod disk;
 mod fault;
 mod fixture;
+mod hang_times;
+mod hanging;
 mod image;
 mod inject;
 mod ledger;

@@ -46,7 +46,7 @@ pub(crate) async fn start(
         Err(error) if fixture.may_refuse(world, &error) => {
             world.tell(|| format!("the start is refused: {error}"));
             world.ledger().count(|counts| counts.refused += 1);
-            if !matches!(error, OpenError::Io { .. }) {
+            if !matches!(error, OpenError::Io { .. } | OpenError::Silent { .. }) {
                 fixture.give_up_cache();
             }
             Start::Refused

@@ -11,6 +11,7 @@ use voltier_ring::{Executor, NoFiles};
 
 use crate::fault::FaultKind;
 use crate::fixture::{CacheFixture, Crash, Left};
+use crate::hanging::Hanging;
 use crate::ledger::Ledger;
 use crate::life::{
     Start, calm, check_plain, dissolve, expect_refused, reopen_exactly, start, try_foreign_origin,
@@ -219,8 +220,18 @@ async fn serve(world: World, fixture: Rc<CacheFixture>, profile: Profile, mut li
     if life.ends {
         return dissolve(&dut, &fixture).await;
     }
-    run_clients(&dut, &profile, profile.steps).await;
+    let hanging = Hanging::new(&fixture, &dut, !life.faulty);
+    if profile.hangs {
+        let turns = hanging.begin();
+        run_clients(&dut, &profile, profile.steps).await;
+        hanging.end(turns).await;
+    } else {
+        run_clients(&dut, &profile, profile.steps).await;
+    }
     dut.check_all("later").await;
+    if profile.hangs && world.below(3) == 0 {
+        return hanging.stop_beside_a_hung_drive(&profile).await;
+    }
     if (!life.faulty || life.prng.one_in(2)) && fixture.can_be_mended() {
         fixture.mend();
         calm(&world, &fixture, &profile, &dut).await;

@@ -83,6 +83,7 @@ pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
         align_sectors: *prng.pick(&[1, 8, 8, line_bytes / 512]),
         window_bytes,
         settings: draw_settings(prng),
+        hangs: false,
         ssd_faults: FaultMix::default(),
         origin_faults: FaultMix::default(),
     }

@@ -13,6 +13,7 @@ use voltier_block::Prng;
 
 use crate::arrays;
 use crate::fault::FaultKind;
+use crate::hanging::hangs;
 use crate::mix::{congestion, crowd, draw_faults, draw_profile};
 use crate::sweep;
 use crate::sweep::arrays::ArrayCommand;
@@ -184,6 +185,9 @@ impl Scenario {
         }
         crowd(&mut profile, self.seed);
         congestion(&mut profile, self.seed);
+        if !self.without.contains(&FaultKind::HungDrive) {
+            hangs(&mut profile, self.seed);
+        }
         profile.clients = profile.clients.min(self.clients.unwrap_or(u64::MAX)).max(1);
         profile.steps = profile.steps.min(self.steps.unwrap_or(u64::MAX));
         warm_up_steps = warm_up_steps.min(self.steps.unwrap_or(u64::MAX));

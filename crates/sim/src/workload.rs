@@ -59,6 +59,8 @@ pub struct Profile {
     pub window_bytes: u64,
     /// All settings but mode and order.
     pub settings: Settings,
+    /// Whether drives answer nothing for a time, now and then.
+    pub hangs: bool,
     /// The faults of the fast drive.
     pub ssd_faults: FaultMix,
     /// The faults of the slow drive.
@@ -99,6 +101,7 @@ impl Profile {
             align_sectors: 8,
             window_bytes: 2 * MIB,
             settings: Settings::default(),
+            hangs: false,
             ssd_faults: FaultMix::default(),
             origin_faults: FaultMix::default(),
         }

@@ -175,7 +175,7 @@ impl Worlds {
     }
 }
 
-const CANARIES: [(Canary, Worlds); 28] = [
+const CANARIES: [(Canary, Worlds); 30] = [
     (Canary::CongestedUnchecked, Worlds::Congested),
     (Canary::OverwrittenAnsweredEarly, Worlds::Crowd),
     (Canary::HolesUnlocked, Worlds::Stripes),
@@ -203,6 +203,8 @@ const CANARIES: [(Canary, Worlds); 28] = [
     (Canary::RecordNotUndone, Worlds::Evacuation),
     (Canary::FailedFlushBelieved, Worlds::FailedFlush),
     (Canary::SampleIgnored, Worlds::Swarm),
+    (Canary::SilentSsdGivenUp, Worlds::Swarm),
+    (Canary::SilentSsdPassed, Worlds::Swarm),
     (Canary::IntentBitsUnasked, Worlds::Past),
 ];
 

@@ -215,7 +215,11 @@ impl Engine for BookEngine {
 
     fn health(&mut self, _: &VolumeName) -> CacheHealth {
         let orders = self.orders();
-        CacheHealth { dirty_lines: Some(orders.dirty), ssd_failed: orders.ssd_failed, ssd_is_gone: false }
+        CacheHealth {
+            dirty_lines: Some(orders.dirty),
+            ssd_failed: orders.ssd_failed,
+            ssd_is_gone: false,
+        }
     }
 
     fn fill_status(&mut self, name: &VolumeName, status: &mut VolumeStatus) {

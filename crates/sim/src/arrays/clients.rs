@@ -6,8 +6,8 @@ use voltier_array::StripeNumber;
 use voltier_block::{AfterDiscard, BlockDevice, Buf, Durability, IoResult, Prng, SectorRange};
 
 use crate::arrays::fixture::ArrayFixture;
-use crate::arrays::hang::check_patience;
 use crate::arrays::merge::burst;
+use crate::hang_times::check_patience;
 
 /// Runs so many steps of each client at once.
 pub(crate) async fn run_clients(fixture: &Rc<ArrayFixture>, steps: u64) {

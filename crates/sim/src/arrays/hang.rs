@@ -1,17 +1,14 @@
-//! Drives that answer nothing for a time: in which worlds, for how long, and how long a client waits then.
+//! Drives that answer nothing for a time: in which worlds of arrays.
 
 use voltier_array::HealthPolicy;
-use voltier_block::{Nanos, Prng};
+use voltier_block::Prng;
+
+use crate::hang_times::DEADLINE_NS;
 
 /// Mixed into the seed: seeds that do not draw this are as they were, and no kept seed draws it.
 const HANG: u64 = 0x6875_6e67_0010_554b;
 /// One seed in so many has drives that hang.
 const HANG_ONE_IN: u64 = 4;
-/// The deadline of arrays in worlds where drives hang.
-const DEADLINE_NS: Nanos = 2_000_000_000;
-/// So many deadlines a request of a client takes at most. A request may meet several drives that hang, one
-/// after the other.
-const PATIENCE: Nanos = 30;
 
 /// Whether drives hang in the world of a seed.
 pub(super) fn hangs(seed: u64) -> bool {
@@ -21,21 +18,4 @@ pub(super) fn hangs(seed: u64) -> bool {
 /// The limits of members of arrays in such worlds.
 pub(crate) fn policy() -> HealthPolicy {
     HealthPolicy { deadline_ns: DEADLINE_NS, ..HealthPolicy::default() }
-}
-
-/// For how long a drive answers nothing: less than the deadline, about as long, longer, or longer than any
-/// client waits.
-pub(crate) fn draw_time_ns(dice: &mut Prng) -> Nanos {
-    let most = *dice.pick(&[DEADLINE_NS / 8, DEADLINE_NS, 2 * DEADLINE_NS, 4 * DEADLINE_NS]);
-    let time_ns = if dice.one_in(8) { 2 * PATIENCE * DEADLINE_NS } else { most };
-    time_ns / 2 + dice.below(time_ns)
-}
-
-/// A request of a client has taken so long, in a world where drives hang.
-///
-/// # Panics
-/// When that is longer than any drive that hangs can excuse.
-pub(crate) fn check_patience(took_ns: Nanos) {
-    let is_bounded = took_ns < PATIENCE * DEADLINE_NS;
-    assert!(is_bounded, "a request stands still for {} ms", took_ns / 1_000_000);
 }

@@ -6,8 +6,8 @@ use voltier_array::{ArrayError, JournalError, MemberLayout};
 use voltier_block::{BlockDevice, Lba, MIB, Prng, SectorRange};
 
 use crate::arrays::fixture::ArrayFixture;
-use crate::arrays::hang::draw_time_ns;
 use crate::arrays::left::JournalFate;
+use crate::hang_times::draw_time_ns;
 
 /// Does harm to the device of the journal, or puts the journal elsewhere.
 pub(crate) async fn handle_journal(fixture: &Rc<ArrayFixture>, dice: &mut Prng) {
