@@ -319,6 +319,7 @@ fn summary(array: &ArrayDetail) -> String {
         ArrayState::Degraded => ", degraded",
         ArrayState::Waiting => ", waiting",
         ArrayState::Failed => ", failed",
+        ArrayState::Starting => ", starting",
         ArrayState::Stopped => ", stopped",
         ArrayState::NotRunning => ", not running",
     };

@@ -25,6 +25,9 @@ pub(crate) fn all(arrays: &[ArrayDetail]) -> String {
         for problem in problems(array) {
             let _ = writeln!(text, "{}: {problem}", array.name);
         }
+        if !array.under_way.is_empty() {
+            let _ = writeln!(text, "{}: under way: {}", array.name, array.under_way);
+        }
     }
     text
 }
@@ -56,6 +59,9 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
     }
     if !array.waits_for.is_empty() {
         line("waits for", waits_for(&array.waits_for, array.waits_seconds));
+    }
+    if !array.under_way.is_empty() {
+        line("under way", array.under_way.clone());
     }
     line("size", format!("{} ({} bytes)", format_size(array.size_bytes), array.size_bytes));
     line("level", level(array));
@@ -296,6 +302,7 @@ fn state(state: ArrayState) -> &'static str {
         ArrayState::Degraded => "degraded",
         ArrayState::Waiting => "waiting",
         ArrayState::Failed => "failed",
+        ArrayState::Starting => "starting",
         ArrayState::Stopped => "stopped",
         ArrayState::NotRunning => "not running",
     }

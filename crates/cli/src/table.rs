@@ -25,6 +25,9 @@ pub(crate) fn all(volumes: &[VolumeStatus]) -> String {
         if !volume.error.is_empty() {
             let _ = writeln!(text, "{}: {}", volume.name, volume.error);
         }
+        if !volume.under_way.is_empty() {
+            let _ = writeln!(text, "{}: under way: {}", volume.name, volume.under_way);
+        }
         for export in volume.exports.iter().filter(|it| it.state == ExportState::Failed) {
             let _ = writeln!(text, "{}: {}: {}", volume.name, export.uri, export.error);
         }
@@ -84,6 +87,9 @@ pub(crate) fn one(volume: &VolumeStatus) -> String {
     }
     if !volume.waits_for.is_empty() {
         line("waits for", waits_for(&volume.waits_for, volume.waits_seconds));
+    }
+    if !volume.under_way.is_empty() {
+        line("under way", volume.under_way.clone());
     }
     line("size", format!("{} ({} bytes)", format_size(volume.size_bytes), volume.size_bytes));
     line("hdd", device(&volume.hdd));
@@ -219,6 +225,7 @@ fn state(state: VolumeState) -> &'static str {
         VolumeState::Degraded => "degraded",
         VolumeState::Waiting => "waiting",
         VolumeState::Failed => "failed",
+        VolumeState::Starting => "starting",
         VolumeState::Stopped => "stopped",
         VolumeState::NotRunning => "not running",
     }

@@ -52,7 +52,7 @@ pub(crate) fn start(session: &Session<'_>, args: &Start) -> ControlResult<()> {
     let folder = session.state.path().display().to_string();
     let was_running = session.running_client()?.is_some();
     // A daemon that has just begun answers when everything on record was tried.
-    session.client()?.show(None)?;
+    session.client()?.wait_for_start()?;
     if session.json {
         return print_json(&json!({ "state_folder": folder, "was_running": was_running }));
     }

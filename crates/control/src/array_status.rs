@@ -23,6 +23,8 @@ pub enum ArrayState {
     /// Not served; `error` says why.
     #[default]
     Failed,
+    /// Not served yet: a start opens its devices.
+    Starting,
     /// At rest, as its user asked, until it is started.
     Stopped,
     /// On record, and no daemon runs.
@@ -329,6 +331,10 @@ pub struct ArrayDetail {
     /// Seconds until an array that waits is assembled without them; null if it does not wait.
     #[serde(default)]
     pub waits_seconds: Option<u64>,
+    /// The command that works on the array now, what that command waits for, and since when; empty when there
+    /// is none.
+    #[serde(default)]
+    pub under_way: String,
     /// Why it failed or waits, or what is wrong with it; empty when nothing is.
     pub error: String,
 }
@@ -370,6 +376,7 @@ impl ArrayDetail {
             left_out: Vec::new(),
             waits_for: Vec::new(),
             waits_seconds: None,
+            under_way: String::new(),
             error: String::new(),
         }
     }

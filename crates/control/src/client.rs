@@ -8,18 +8,23 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::array_status::{ArrayDetail, PoolStatus};
+use crate::array_status::{ArrayDetail, ArrayState, PoolStatus};
 use crate::error::{ControlError, ControlResult};
 use crate::import_report::{ImportOrder, ImportReport};
 use crate::name::{ArrayName, VolumeName};
 use crate::notify;
 use crate::protocol::{self, ArrayRequest, JobStatus, Request, Response};
 use crate::state_dir::{ALREADY_SERVED, StateDir};
-use crate::status::VolumeStatus;
+use crate::status::{VolumeState, VolumeStatus};
 
 /// A daemon listens within milliseconds of its start; on a machine that swaps it may take a while.
 const START_MAX: Duration = Duration::from_secs(30);
 const START_STEP: Duration = Duration::from_millis(10);
+/// How long a daemon may take to answer a look: it answers within a second, whatever a drive does.
+const LOOK_MAX: Duration = Duration::from_secs(15);
+/// How long a daemon may take to carry a command out before the command line says that it goes on alone. A
+/// start after a crash reads what was written since the last checkpoint.
+const COMMAND_MAX: Duration = Duration::from_secs(120);
 /// Longer than a daemon takes to come to rest, or to end without.
 const STOP_MAX: Duration = Duration::from_secs(90);
 const STOP_STEP: Duration = Duration::from_secs(1);
@@ -54,15 +59,25 @@ impl Client {
     /// The kernel takes connections for a daemon that was killed until it has taken it apart. So
     /// nothing is asked of one that has not answered a greeting: without an answer there is none.
     fn greeted(mut self) -> ControlResult<Option<Self>> {
-        let is_there = protocol::send(self.stream.get_mut(), &Request::Ping).is_ok()
-            && self.stream.fill_buf().is_ok_and(|bytes| !bytes.is_empty());
-        if !is_there {
+        self.wait_at_most(LOOK_MAX)?;
+        if protocol::send(self.stream.get_mut(), &Request::Ping).is_err() {
             return Ok(None);
+        }
+        match self.stream.fill_buf() {
+            Ok(bytes) if !bytes.is_empty() => {}
+            Err(error) if is_timeout(error.kind()) => return Err(no_greeting()),
+            _ => return Ok(None),
         }
         match protocol::receive(&mut self.stream)? {
             Some(Response::Error { error }) => Err(error),
             _ => Ok(Some(self)),
         }
+    }
+
+    /// How long a read of the connection waits from now on.
+    fn wait_at_most(&mut self, limit: Duration) -> ControlResult<()> {
+        let limited = self.stream.get_mut().set_read_timeout(Some(limit));
+        limited.map_err(|error| ControlError::io("waiting for the daemon", &error))
     }
 
     /// Connects, and starts `program daemon` in the background first when none runs.
@@ -101,22 +116,49 @@ impl Client {
     /// Sends a request and waits for its answer.
     ///
     /// # Errors
-    /// The daemon's own error, or that it went away.
+    /// The daemon's own error, or that it went away, or that it has not answered for too long.
     pub fn request(&mut self, request: &Request) -> ControlResult<Response> {
+        let limit = if request.is_a_look() { LOOK_MAX } else { COMMAND_MAX };
+        self.request_within(request, limit)
+    }
+
+    fn request_within(&mut self, request: &Request, limit: Duration) -> ControlResult<Response> {
         let gone = || {
             ControlError::failed(
                 "the daemon went away before it answered; see daemon.log in the state folder, \
                  and give the command again",
             )
         };
+        self.wait_at_most(limit)?;
         protocol::send(self.stream.get_mut(), request).map_err(|_| gone())?;
-        if self.stream.fill_buf().map_or(true, <[u8]>::is_empty) {
-            return Err(gone());
+        match self.stream.fill_buf() {
+            Ok(bytes) if !bytes.is_empty() => {}
+            Err(error) if is_timeout(error.kind()) => return Err(unanswered(request, limit)),
+            _ => return Err(gone()),
         }
         match protocol::receive(&mut self.stream)? {
             Some(Response::Error { error }) => Err(error),
             Some(response) => Ok(response),
             None => Err(gone()),
+        }
+    }
+
+    /// Waits until the daemon has tried to open everything that is on record, or for as long as a start may
+    /// take: a drive that hangs keeps what needs it.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn wait_for_start(&mut self) -> ControlResult<()> {
+        let until = now() + START_MAX;
+        loop {
+            let volumes = self.show(None)?;
+            let arrays = self.arrays(None)?;
+            let is_starting = volumes.iter().any(|it| it.state == VolumeState::Starting)
+                || arrays.iter().any(|it| it.state == ArrayState::Starting);
+            if !is_starting || now() > until {
+                return Ok(());
+            }
+            std::thread::park_timeout(RETRY_STEP);
         }
     }
 
@@ -244,6 +286,33 @@ impl Client {
     }
 }
 
+/// The error of a command that the daemon has not answered in time.
+fn unanswered(request: &Request, limit: Duration) -> ControlError {
+    let (command, seconds) = (request.command(), limit.as_secs());
+    let show = match request {
+        Request::Array { .. } => "voltier array show",
+        _ => "voltier show",
+    };
+    ControlError::failed(match request.is_a_look() {
+        true => format!(
+            "`{command}` has had no answer for {seconds} s: the daemon itself hangs; see daemon.log in the \
+             state folder and `dmesg`"
+        ),
+        false => format!(
+            "`{command}` has had no answer for {seconds} s, and goes on in the daemon; `{show}` says what it \
+             waits for and how it ends; see `dmesg` for a drive that hangs"
+        ),
+    })
+}
+
+fn no_greeting() -> ControlError {
+    let seconds = LOOK_MAX.as_secs();
+    ControlError::failed(format!(
+        "the daemon has not answered `ping` for {seconds} s, and has begun nothing; see daemon.log in the state \
+         folder, and give the command again"
+    ))
+}
+
 fn is_timeout(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
@@ -315,6 +384,25 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
+
+    #[test]
+    fn a_daemon_that_does_not_answer_is_told_with_what_to_do_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::at(dir.path()).unwrap();
+        let listener = UnixListener::bind(state.socket()).unwrap();
+        let stream = UnixStream::connect(state.socket()).unwrap();
+        let _silent = listener.accept().unwrap();
+        let mut client = Client { stream: BufReader::new(stream) };
+        let brief = Duration::from_millis(10);
+        let name: VolumeName = "v".parse().unwrap();
+        let error = client.request_within(&Request::Start { name }, brief).unwrap_err();
+        let words =
+            "`start` has had no answer for 0 s, and goes on in the daemon; `voltier show` says";
+        assert!(error.message.contains(words), "{error}");
+        let ask = ArrayRequest::Show { name: None };
+        let error = client.request_within(&Request::Array { ask }, brief).unwrap_err();
+        assert!(error.message.contains("`array show` has had no answer for 0 s"), "{error}");
+    }
 
     #[test]
     fn a_daemon_that_hangs_up_before_it_answers_is_none() {

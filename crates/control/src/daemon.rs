@@ -43,7 +43,7 @@ pub struct DaemonOptions {
 /// # Errors
 /// When the folder is served already, its registry is refused, or the engine cannot start. Nothing
 /// was changed then.
-pub fn run_daemon<E: Engine + Send>(
+pub fn run_daemon<E: Engine + Send + Sync>(
     options: &DaemonOptions,
     start_engine: impl FnOnce(usize) -> ControlResult<E>,
 ) -> ControlResult<()> {
@@ -64,17 +64,19 @@ pub fn run_daemon<E: Engine + Send>(
     let engine = start_engine(cores)?;
     let listener = server::listen(&state.socket(), lock.after_crash())?;
     let shared = Shared::new(Service::new(engine, registry, Machine::real()));
-    {
-        // Clients may connect now and wait for their answer until every volume is up.
-        let mut service = shared.lock();
-        spawn("accept", &shared, move |shared| {
-            while !contained("the control socket", || shared.accept(&listener)) {}
-        })?;
-        if !options.device_wait.is_zero() {
-            service.knock()();
-        }
-        service.start(lock.after_crash(), options.device_wait);
+    if !options.device_wait.is_zero() {
+        shared.service().knock();
     }
+    let start = shared.service().begin_to_start(lock.after_crash(), options.device_wait);
+    // Clients may connect now. Those who want a volume wait for their answer until it is up.
+    spawn("accept", &shared, move |shared| {
+        while !contained("the control socket", || shared.accept(&listener)) {}
+    })?;
+    // A drive that hangs keeps its volume, and neither the others nor a signal.
+    spawn("start", &shared, move |shared| {
+        shared.run_all(start);
+        shared.wake();
+    })?;
     spawn("watch", &shared, |shared| shared.watch())?;
     if !missing.is_empty() {
         tracing::info!("the kernel does not grant {}", missing.join(", "));
@@ -91,17 +93,16 @@ pub fn run_daemon<E: Engine + Send>(
     notify::wait("stopping; dirty lines stay on their SSDs", STOP_MAX + STOP_STEP * 10);
     tracing::info!("stopping; dirty lines stay on their SSDs");
     spawn("stop", &shared, move |_| bound_the_stop(&mut signals))?;
-    let mut service = shared.lock();
     // From here on new clients start a daemon of their own.
     let _ = std::fs::remove_file(state.socket());
-    service.stop();
+    shared.run_all(shared.service().begin_to_rest());
     lock.release();
     tracing::info!("stopped");
     log::flush();
     Ok(())
 }
 
-fn spawn<E: Engine + Send>(
+fn spawn<E: Engine + Send + Sync>(
     name: &str,
     shared: &Arc<Shared<E>>,
     body: impl FnOnce(Arc<Shared<E>>) + Send + 'static,

@@ -25,7 +25,7 @@ const LONGER: Duration = Duration::from_secs(15);
 ///
 /// The looking has a thread of its own: a core that does not answer keeps no signal from being heard.
 #[expect(clippy::disallowed_methods, reason = "time of the control plane, not of an I/O")]
-pub(crate) fn wait_for_clients<E: Engine + Send>(
+pub(crate) fn wait_for_clients<E: Engine + Send + Sync>(
     shared: &Arc<Shared<E>>,
     signals: &mut Signals,
     wait: Duration,
@@ -49,14 +49,14 @@ pub(crate) fn wait_for_clients<E: Engine + Send>(
 }
 
 /// Looks for clients until there are none, or until the wait is over.
-fn look_for_clients<E: Engine + Send>(
+fn look_for_clients<E: Engine + Send + Sync>(
     shared: &Arc<Shared<E>>,
     is_over: &AtomicBool,
     wait: Duration,
 ) {
     let mut said = Vec::new();
     loop {
-        let mut service = shared.lock();
+        let service = shared.service();
         if is_over.load(Ordering::Acquire) {
             return;
         }
@@ -74,7 +74,6 @@ fn look_for_clients<E: Engine + Send>(
             ));
             said = users;
         }
-        drop(service);
         notify::wait("stopping; waits for clients", LONGER);
         thread::park_timeout(LOOK_STEP);
     }

@@ -7,8 +7,8 @@ use rustix::fs::FlockOperation;
 
 /// A process between fork and exec shares the locks of its parent for a moment. A lock just given back
 /// can look taken for as long as that lasts, a few milliseconds on a busy machine.
-const TRIES: u32 = 20;
-const TRY_STEP: Duration = Duration::from_millis(5);
+pub(crate) const TRIES: u32 = 20;
+pub(crate) const TRY_STEP: Duration = Duration::from_millis(5);
 
 /// Locks a file for this process alone; false when somebody else has it.
 pub(crate) fn try_exclusive(file: &File) -> bool {

@@ -343,6 +343,63 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// Whether the request only looks, and waits for no device.
+    pub fn is_a_look(&self) -> bool {
+        use ArrayRequest as Ask;
+        match self {
+            Self::Ping | Self::Show { .. } | Self::Job { .. } => true,
+            Self::Array { ask } => matches!(ask, Ask::Show { .. } | Ask::PoolShow { .. }),
+            _ => false,
+        }
+    }
+
+    /// The command that the request is for, as a user gives it.
+    pub fn command(&self) -> &'static str {
+        match self {
+            Self::Ping => "ping",
+            Self::Create { .. } => "create",
+            Self::Delete { .. } => "delete",
+            Self::Show { .. } => "show",
+            Self::Start { .. } => "start",
+            Self::Stop { .. } | Self::StopDaemon { .. } => "stop",
+            Self::Set { .. } => "set",
+            Self::Flush { .. } => "flush",
+            Self::Attach { .. } => "attach",
+            Self::Detach { .. } => "detach",
+            Self::Export { .. } => "export",
+            Self::Unexport { .. } => "unexport",
+            Self::Import { .. } => "import",
+            Self::Job { .. } => "a look at a job",
+            Self::Array { ask } => ask.command(),
+        }
+    }
+}
+
+impl ArrayRequest {
+    /// The command that the request is for, as a user gives it.
+    fn command(&self) -> &'static str {
+        match self {
+            Self::Create { .. } => "array create",
+            Self::Show { .. } => "array show",
+            Self::Assemble { .. } => "array assemble",
+            Self::Start { .. } => "array start",
+            Self::Stop { .. } => "array stop",
+            Self::Fail { .. } => "array fail",
+            Self::Replace { .. } => "array replace",
+            Self::AddSpare { .. } => "array add-spare",
+            Self::Grow { .. } => "array grow",
+            Self::Rebuild { .. } => "array rebuild",
+            Self::Scrub { .. } => "array scrub",
+            Self::Set { .. } | Self::SetJournal { .. } => "array set",
+            Self::PoolAdd { .. } => "array spare-pool add",
+            Self::PoolRemove { .. } => "array spare-pool remove",
+            Self::PoolShow { .. } => "array spare-pool show",
+            Self::Delete { .. } => "array delete",
+        }
+    }
+}
+
 /// Answers of the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]

@@ -7,8 +7,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -17,7 +17,7 @@ use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult, ErrorKind};
 use crate::notify;
 use crate::protocol::{self, Request, Response};
-use crate::service::{self, CRASH_STEP, CRASH_TRIES, Service};
+use crate::service::{self, CRASH_STEP, CRASH_TRIES, Errand, Service};
 
 /// Control clients served at a time: people and scripts; more than these wait in the backlog.
 const CLIENTS_MAX: usize = 64;
@@ -28,6 +28,9 @@ const RECORD_STEP: Duration = Duration::from_secs(1);
 /// How long the control socket rests after a client that could not be let in: no descriptor is left, say.
 const ACCEPT_STEP: Duration = Duration::from_millis(100);
 
+/// How often errands that are done in order are looked at.
+const ERRAND_STEP: Duration = Duration::from_millis(1);
+
 /// How often what is in use is tried again, and how long after the last time.
 const IN_USE_TRIES: u32 = 10;
 const IN_USE_STEP: Duration = Duration::from_millis(50);
@@ -36,17 +39,19 @@ const WAIT_LONGER: Duration = Duration::from_secs(30);
 
 /// A service, shared by the threads of the control plane.
 pub(crate) struct Shared<E> {
-    service: Mutex<Service<E>>,
+    service: Service<E>,
     /// Whether the watch has something to look at, and how it hears of it.
     woken: Mutex<bool>,
     wake: Condvar,
     clients: Arc<AtomicUsize>,
+    /// Whether somebody looks for devices.
+    looks: AtomicBool,
     /// Whether the daemon has been told to end.
     ends: AtomicBool,
 }
 
-impl<E: Engine + Send> Shared<E> {
-    pub(crate) fn new(mut service: Service<E>) -> Arc<Self> {
+impl<E: Engine + Send + Sync> Shared<E> {
+    pub(crate) fn new(service: Service<E>) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<Self>| {
             let me = me.clone();
             service.set_waker(Arc::new(move || {
@@ -55,10 +60,11 @@ impl<E: Engine + Send> Shared<E> {
                 }
             }));
             Self {
-                service: Mutex::new(service),
+                service,
                 woken: Mutex::new(false),
                 wake: Condvar::new(),
                 clients: Arc::default(),
+                looks: AtomicBool::new(false),
                 ends: AtomicBool::new(false),
             }
         })
@@ -70,7 +76,7 @@ impl<E: Engine + Send> Shared<E> {
     }
 
     /// Has the watch look at jobs and SSDs now.
-    fn wake(&self) {
+    pub(crate) fn wake(&self) {
         *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.wake.notify_one();
     }
@@ -91,15 +97,14 @@ impl<E: Engine + Send> Shared<E> {
         *woken = false;
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Service<E>> {
-        // A request that panicked has not answered; what it recorded is on the medium.
-        self.service.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn service(&self) -> &Service<E> {
+        &self.service
     }
 
     /// Steps jobs, records lost SSDs and members, looks for missing devices for as long as the process lives.
-    /// Idle costs nothing.
+    /// Idle costs nothing. What may wait for a device is done on threads of its own.
     #[expect(clippy::disallowed_methods, reason = "time of the control plane, not of an I/O")]
-    pub(crate) fn watch(&self) {
+    pub(crate) fn watch(self: &Arc<Self>) {
         let mut next_look: Option<Instant> = None;
         let mut is_ready = false;
         loop {
@@ -107,6 +112,8 @@ impl<E: Engine + Send> Shared<E> {
             contained("a round of the watch", || step = self.round(Instant::now(), &mut next_look));
             if !is_ready {
                 is_ready = self.tell_the_manager();
+                // The service manager hears again that the daemon gets on.
+                step = Some(step.map_or(RECORD_STEP, |step| step.min(RECORD_STEP)));
             }
             self.sleep(step);
         }
@@ -114,7 +121,7 @@ impl<E: Engine + Send> Shared<E> {
 
     /// Tells the service manager whether all has been tried that is recorded. Returns true when it has.
     fn tell_the_manager(&self) -> bool {
-        let is_ready = !self.lock().waits_for_devices();
+        let is_ready = !self.service.waits_for_devices();
         match is_ready {
             true => notify::ready(),
             false => notify::wait("waits for devices", WAIT_LONGER),
@@ -123,22 +130,69 @@ impl<E: Engine + Send> Shared<E> {
     }
 
     /// One round of the watch. Returns how soon the next one is due, if nobody wakes the watch before.
-    fn round(&self, now: Instant, next_look: &mut Option<Instant>) -> Option<Duration> {
+    fn round(self: &Arc<Self>, now: Instant, next_look: &mut Option<Instant>) -> Option<Duration> {
         let is_look_due = next_look.is_none_or(|at| now >= at);
+        let is_retried = !self.service.record_news();
         if is_look_due {
-            // A device that does not answer keeps this thread, and nobody who holds the service.
-            let knock = self.lock().knock();
-            knock();
+            self.look(now);
+            *next_look = self.service.next_look(now).map(|step| now + step);
         }
-        let mut service = self.lock();
-        let is_retried = !service.record_news();
-        if is_look_due {
-            *next_look = service.look_for_devices(now).map(|step| now + step);
-        }
-        let busy = service.step_jobs();
+        let due = self.service.due_jobs().into_iter().chain(self.service.due_spares());
+        due.for_each(|errand| drop(self.send(errand, now)));
+        let busy = self.service.has_jobs();
         let until_look = next_look.map(|at| at.saturating_duration_since(now));
         let steps = [busy.then_some(JOB_STEP), is_retried.then_some(RECORD_STEP), until_look];
         steps.into_iter().flatten().min()
+    }
+
+    /// Looks for devices, unless the look before has not ended.
+    fn look(self: &Arc<Self>, now: Instant) {
+        if self.looks.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let shared = Arc::clone(self);
+        let look = move || {
+            contained("a look for devices", || {
+                // Devices that do not answer keep this thread for some seconds.
+                shared.service.knock();
+                for errand in shared.service.due_looks(now) {
+                    drop(shared.send(errand, now));
+                }
+            });
+            shared.looks.store(false, Ordering::Release);
+        };
+        if thread::Builder::new().name("look".into()).spawn(look).is_err() {
+            self.looks.store(false, Ordering::Release);
+        }
+    }
+
+    /// Does an errand on a thread of its own. Without a thread the errand comes again.
+    fn send(self: &Arc<Self>, errand: Errand, now: Instant) -> Option<JoinHandle<()>> {
+        let shared = Arc::clone(self);
+        let run = move || {
+            contained("an errand", || shared.service.run_errand(&errand, now));
+            shared.wake();
+        };
+        thread::Builder::new().name("errand".into()).spawn(run).ok()
+    }
+
+    /// Does errands one after the other, and goes past those that wait for a device. Returns when all of them
+    /// have ended.
+    #[expect(clippy::disallowed_methods, reason = "time of the control plane, not of an I/O")]
+    pub(crate) fn run_all(self: &Arc<Self>, errands: Vec<Errand>) {
+        let mut threads = Vec::new();
+        for errand in errands {
+            let Some(thread) = self.send(errand.clone(), Instant::now()) else {
+                self.service.run_errand(&errand, Instant::now());
+                continue;
+            };
+            while !thread.is_finished() && !self.service.hangs(&errand) {
+                thread::park_timeout(ERRAND_STEP);
+            }
+            threads.push(thread);
+        }
+        // What an errand could not do is in the log.
+        threads.into_iter().for_each(|thread| drop(thread.join()));
     }
 
     /// Serves control clients for as long as the process lives.
@@ -174,14 +228,14 @@ impl<E: Engine + Send> Shared<E> {
     /// Answers a request. A stop that is refused because of its clients is tried for a moment. A program
     /// that has closed a file or a connection is gone a little later.
     fn handle(&self, request: &Request) -> Response {
-        let mut response = self.lock().handle(request.clone());
+        let mut response = self.service.answer(request.clone());
         for _ in 0..IN_USE_TRIES {
             match &response {
                 Response::Error { error } if error.kind == ErrorKind::InUse => {}
                 _ => break,
             }
             thread::park_timeout(IN_USE_STEP);
-            response = self.lock().handle(request.clone());
+            response = self.service.answer(request.clone());
         }
         response
     }
@@ -209,7 +263,7 @@ impl<E: Engine + Send> Shared<E> {
                 let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TERM);
             }
             if let Response::Job { job } = &response {
-                self.lock().job_is_told(job);
+                self.service.job_is_told(job);
             }
         }
     }

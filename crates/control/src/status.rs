@@ -20,6 +20,8 @@ pub enum VolumeState {
     Waiting,
     /// Not served; `error` says why.
     Failed,
+    /// Not served yet: a start opens its devices.
+    Starting,
     /// At rest, as its user asked, until it is started.
     Stopped,
     /// On record, and no daemon runs.
@@ -256,6 +258,10 @@ pub struct VolumeStatus {
     /// Seconds until a volume that waits is tried without them; null if it does not wait.
     #[serde(default)]
     pub waits_seconds: Option<u64>,
+    /// The command that works on the volume now, what that command waits for, and since when; empty when there
+    /// is none.
+    #[serde(default)]
+    pub under_way: String,
     /// Why it failed or waits, or what is wrong with it; empty when nothing is.
     pub error: String,
 }

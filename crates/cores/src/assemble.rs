@@ -28,8 +28,8 @@ pub(super) async fn create(
     fault: Arc<Fault>,
 ) -> ControlResult<OpenedArray> {
     let given: Vec<DeviceSpec> = record.members.iter().flatten().cloned().collect();
-    let (leaves, known) = open_all(&handle, &given)?;
-    let journal = journals::open_device(&handle, record.journal.as_ref())?;
+    let (leaves, known) = open_all(&handle, &given).await?;
+    let journal = journals::open_device(&handle, record.journal.as_ref()).await?;
     let uuids = given.iter().map(|_| Identity::random().map(|uuid| uuid.0));
     let options = record.create_options(uuids.collect::<ControlResult<_>>()?);
     let (journal, known_journal) = journal.unzip();

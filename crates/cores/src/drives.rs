@@ -13,6 +13,8 @@ use voltier_drive::model::Profile;
 use voltier_ring::Handle;
 use voltier_volume::{DriveError, DriveSpec, Leaf};
 
+use crate::opening;
+
 /// A device of an array.
 #[derive(Clone)]
 pub(super) struct KnownDevice {
@@ -25,8 +27,17 @@ pub(super) fn profile(name: &str) -> ControlResult<&'static Profile> {
     Profile::find(name).map_err(|error| ControlError::usage(error.to_string()))
 }
 
-pub(super) fn open_leaf(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
-    Leaf::open(handle, &spec_of(device)?).map_err(ControlError::from_error)
+/// Opens a device, on a thread of its own.
+pub(super) async fn open_leaf(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
+    open_once(handle, device, spec_of(device)?).await?.map_err(ControlError::from_error)
+}
+
+async fn open_once(
+    handle: &Handle,
+    device: &DeviceSpec,
+    spec: DriveSpec,
+) -> ControlResult<Result<Leaf, DriveError>> {
+    answered(handle, device, opening::open(handle, spec)).await?
 }
 
 /// For so long a device may take to end the requests of a volume or an array that failed, in nanoseconds.
@@ -39,7 +50,7 @@ const DRAINED_STEP_NS: Nanos = 20_000_000;
 pub(super) async fn open_drained(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
     let (spec, late_ns) = (spec_of(device)?, handle.now() + DRAINED_NS);
     loop {
-        match Leaf::open(handle, &spec) {
+        match open_once(handle, device, spec.clone()).await? {
             Err(DriveError::Open(OpenError::Undrained(_))) if handle.now() < late_ns => {
                 handle.sleep(DRAINED_STEP_NS).await;
             }
@@ -63,14 +74,14 @@ fn spec_of(device: &DeviceSpec) -> ControlResult<DriveSpec> {
     })
 }
 
-pub(super) fn open_all(
+pub(super) async fn open_all(
     handle: &Handle,
     devices: &[DeviceSpec],
 ) -> ControlResult<(Vec<Leaf>, Vec<KnownDevice>)> {
     let mut leaves = Vec::with_capacity(devices.len());
     let mut known = Vec::with_capacity(devices.len());
     for device in devices {
-        let leaf = open_leaf(handle, device)?;
+        let leaf = open_leaf(handle, device).await?;
         known.push(KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() });
         leaves.push(leaf);
     }
@@ -113,7 +124,7 @@ pub(super) async fn label_of(
     handle: Handle,
     device: DeviceSpec,
 ) -> ControlResult<Option<MemberLabel>> {
-    let leaf = open_leaf(&handle, &device)?;
+    let leaf = open_leaf(&handle, &device).await?;
     let found = answered(&handle, &device, Array::examine(&leaf)).await?;
     let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
     Ok(found.map(MemberLabel::from))
@@ -124,7 +135,7 @@ pub(super) async fn journal_label_of(
     handle: Handle,
     device: DeviceSpec,
 ) -> ControlResult<Option<JournalDeviceLabel>> {
-    let leaf = open_leaf(&handle, &device)?;
+    let leaf = open_leaf(&handle, &device).await?;
     let found = answered(&handle, &device, Array::examine_journal(&leaf)).await?;
     let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
     Ok(found.map(|it| JournalDeviceLabel { array: Identity(it.array), name: it.name }))
@@ -135,7 +146,7 @@ pub(super) async fn spare_label_of(
     handle: Handle,
     device: DeviceSpec,
 ) -> ControlResult<Option<SpareLabel>> {
-    let leaf = open_leaf(&handle, &device)?;
+    let leaf = open_leaf(&handle, &device).await?;
     let found = answered(&handle, &device, read_spare_label(&leaf)).await?;
     let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
     Ok(found.map(|it| SpareLabel { owner: Identity(it.owner), name: it.name }))
@@ -148,7 +159,7 @@ pub(super) async fn label_spare(
     label: SpareLabel,
     wipe: bool,
 ) -> ControlResult<()> {
-    let leaf = open_leaf(&handle, &device)?;
+    let leaf = open_leaf(&handle, &device).await?;
     let SpareLabel { owner, name } = label;
     let label = voltier_array::SpareLabel { owner: owner.0, name, device_sectors: 0 };
     let written = answered(&handle, &device, write_spare_label(&leaf, label, wipe)).await?;
@@ -159,7 +170,7 @@ pub(super) async fn label_spare(
 
 /// Overwrites both copies of a superblock.
 pub(super) async fn erase_label(handle: Handle, device: DeviceSpec) -> ControlResult<()> {
-    let leaf = open_leaf(&handle, &device)?;
+    let leaf = open_leaf(&handle, &device).await?;
     for at in MemberLayout::superblock_lbas(leaf.limits().sectors) {
         let zeroes = Buf::zeroed(voltier_array::SUPERBLOCK_BYTES as usize);
         let erase = leaf.write(at, zeroes.freeze().into(), Durability::Durable);

@@ -12,10 +12,10 @@ use voltier_control::{
 use voltier_export::fuse::FuseFile;
 use voltier_export::nbd::Budget;
 use voltier_export::{ExportError, FileAccess};
-use voltier_ring::{Remote, StreamAddress};
+use voltier_ring::StreamAddress;
 
 use crate::access;
-use crate::call::call;
+use crate::call::Way;
 use crate::volumes;
 
 /// An open export.
@@ -41,9 +41,9 @@ fn id_of(path: &Path) -> Option<FileId> {
     fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
-/// Opens an export of a volume on the core behind `remote`.
+/// Opens an export of a volume on its core.
 pub(super) fn open(
-    remote: &Remote,
+    way: &Way,
     name: &VolumeName,
     export: &ExportSpec,
     access: Option<&ExportAccess>,
@@ -61,7 +61,7 @@ pub(super) fn open(
             let serve = move |handle| async move {
                 volumes::serve_nbd(&handle, &volume, &at, access, &budget)
             };
-            let bound = call(remote, serve)?;
+            let bound = way.call(serve)?;
             let real = match (address, &bound) {
                 (NbdAddress::Tcp { host, .. }, StreamAddress::Tcp(bound)) => {
                     NbdAddress::Tcp { host: host.clone(), port: bound.port() }
@@ -76,7 +76,7 @@ pub(super) fn open(
         }
         ExportSpec::Fuse(path) => {
             let file =
-                call(remote, move |handle| async move { volumes::serve_file(&handle, &volume) })?;
+                way.call(move |handle| async move { volumes::serve_file(&handle, &volume) })?;
             let file = FuseFile::mount(file, path, access).map_err(ControlError::from_error)?;
             Ok(OpenExport::Fuse(export.clone(), file))
         }
@@ -94,14 +94,14 @@ impl OpenExport {
     /// to be cut off.
     pub(super) fn close(
         &mut self,
-        remote: &Remote,
+        way: &Way,
         name: &VolumeName,
         cut_off: bool,
     ) -> ControlResult<()> {
         match self {
             OpenExport::Nbd(_, bound) => {
                 let (volume, at) = (name.clone(), bound.at.clone());
-                call(remote, move |_| volumes::stop_nbd(volume, at))
+                way.call(move |_| volumes::stop_nbd(volume, at))
             }
             OpenExport::Fuse(_, file) => match file.stop() {
                 Err(ExportError::FileInUse(_)) if cut_off => {
@@ -114,7 +114,7 @@ impl OpenExport {
     }
 
     /// Why clients cannot come through it any more, if that is so.
-    pub(super) fn trouble(&self, remote: &Remote, name: &VolumeName) -> Option<String> {
+    pub(super) fn trouble(&self, way: &Way, name: &VolumeName) -> Option<String> {
         let OpenExport::Nbd(_, bound) = self else { return None };
         if let StreamAddress::Unix(path) = &bound.at
             && id_of(path) != bound.file
@@ -126,18 +126,20 @@ impl OpenExport {
             ));
         }
         let (volume, at) = (name.clone(), bound.at.clone());
-        call(remote, move |_| async move { Ok(volumes::nbd_trouble(&volume, &at)) })
-            .unwrap_or_default()
+        // Of a core that does not answer the volume's own error tells.
+        way.ask(move |_| async move { Ok(volumes::nbd_trouble(&volume, &at)) }).unwrap_or_default()
     }
 
-    /// Clients connected now; of a file, how often it is open.
-    pub(super) fn clients(&self, remote: &Remote, name: &VolumeName) -> u64 {
+    /// Clients connected now; of a file, how often it is open. A core that does not answer counts as a client:
+    /// nobody knows that there is none.
+    pub(super) fn clients(&self, way: &Way, name: &VolumeName) -> u64 {
         let bound = match self {
             OpenExport::Nbd(_, bound) => bound,
             OpenExport::Fuse(_, file) => return file.handles(),
         };
         let (volume, at) = (name.clone(), bound.at.clone());
-        call(remote, move |_| async move { Ok(volumes::nbd_clients(&volume, &at)) }).unwrap_or(0)
+        let clients = move |_| async move { Ok(volumes::nbd_clients(&volume, &at)) };
+        way.ask_or_late(clients).map_or(1, |clients| clients.unwrap_or(0))
     }
 }
 
@@ -182,14 +184,14 @@ mod tests {
             export_access: BTreeMap::new(),
             desired: Desired::Serving,
         };
-        let mut engine = CoreEngine::start(1).unwrap();
+        let engine = CoreEngine::start(1).unwrap();
         engine.open(&record, CacheStart::Load).unwrap();
         (engine, name)
     }
 
     #[test]
     fn an_export_whose_host_name_means_nothing_any_more_is_closed_where_it_listens() {
-        let (mut engine, name) = engine();
+        let (engine, name) = engine();
         let asked = ExportSpec::Nbd("tcp:127.0.0.1:0".parse().unwrap());
         let ExportSpec::Nbd(NbdAddress::Tcp { port, .. }) =
             engine.export(&name, &asked, None).unwrap()
@@ -198,7 +200,7 @@ mod tests {
         };
         let renamed = NbdAddress::Tcp { host: "gone.invalid".to_owned(), port };
         let renamed = ExportSpec::Nbd(renamed);
-        match &mut engine.homes.get_mut(&name).unwrap().exports[0] {
+        match &mut engine.homes.volume(&name).unwrap().exports.get()[0] {
             OpenExport::Nbd(spec, _) => *spec = renamed.clone(),
             OpenExport::Fuse(..) => panic!("asked for NBD"),
         }
@@ -215,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_socket_that_somebody_removed_is_told() {
-        let (mut engine, name) = engine();
+        let (engine, name) = engine();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let export = ExportSpec::Nbd(NbdAddress::Unix(path.clone()));

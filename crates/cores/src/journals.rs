@@ -15,12 +15,12 @@ use crate::table::{self, OpenArray};
 pub(super) type NewJournal = ((Leaf, [u8; 16]), KnownDevice);
 
 /// Opens a device that is to have a journal.
-pub(super) fn open_device(
+pub(super) async fn open_device(
     handle: &Handle,
     device: Option<&DeviceSpec>,
 ) -> ControlResult<Option<NewJournal>> {
     let Some(device) = device else { return Ok(None) };
-    let leaf = open_leaf(handle, device)?;
+    let leaf = open_leaf(handle, device).await?;
     let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
     Ok(Some(((leaf, Identity::random()?.0), known)))
 }
@@ -32,7 +32,7 @@ pub(super) async fn set(
     device: Option<DeviceSpec>,
 ) -> ControlResult<()> {
     let open = table::find(&name)?;
-    let (new, known) = open_device(&handle, device.as_ref())?.unzip();
+    let (new, known) = open_device(&handle, device.as_ref()).await?.unzip();
     let moved = open.array.set_journal(new).await;
     moved.map_err(|error| {
         let what = device.map_or_else(|| "the journal".to_owned(), |device| device.to_string());

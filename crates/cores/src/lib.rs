@@ -17,18 +17,19 @@ mod call;
 mod drives;
 mod exports;
 mod fault;
+mod homes;
 mod journals;
 mod loss;
 mod members;
+mod opening;
 mod silence;
 mod table;
 mod volume_status;
 mod volumes;
 
-use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use voltier_control::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
@@ -40,46 +41,25 @@ use voltier_control::{
     ExportSpec, ModelBacking, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 use voltier_export::nbd::{Budget, NbdLimits};
-use voltier_ring::{Core, Domain, Handle, Remote};
+use voltier_ring::{Core, Domain, Handle};
 
-use call::call;
-use exports::OpenExport;
+use call::Way;
 use fault::{CORE_THREAD, Fault};
+use homes::{ArrayHome, Held, Home, Homes};
 use loss::{LossGate, SsdLoss};
 use volumes::DeviceNames;
 
 /// The cores of this process, and the volumes and arrays on them.
 pub struct CoreEngine {
-    homes: BTreeMap<VolumeName, Home>,
-    arrays: BTreeMap<ArrayName, ArrayHome>,
+    homes: Homes,
     /// The home of the next volume or array: they are dealt out in turn.
-    next_core: usize,
-    waker: Option<Waker>,
+    next_core: AtomicUsize,
+    waker: OnceLock<Waker>,
     /// The memory and connections that all NBD clients share.
     budget: Arc<Budget>,
+    /// The ways to the cores, by number.
+    ways: Vec<Way>,
     cores: Vec<Core>,
-}
-
-/// The control thread's view of an open array.
-struct ArrayHome {
-    core: usize,
-    /// The way to the core for tasks of the array's own failure domain.
-    remote: Remote,
-    fault: Arc<Fault>,
-    /// The record by which any core can assemble the array.
-    record: RegisteredArray,
-}
-
-/// The control thread's view of an open volume.
-struct Home {
-    core: usize,
-    /// The way to the core for tasks of the volume's own failure domain.
-    remote: Remote,
-    fault: Arc<Fault>,
-    exports: Vec<OpenExport>,
-    drain: Arc<Mutex<Drain>>,
-    loss: Arc<SsdLoss>,
-    devices: DeviceNames,
 }
 
 impl CoreEngine {
@@ -99,34 +79,33 @@ impl CoreEngine {
                 })
             })
             .collect::<ControlResult<Vec<Core>>>()?;
-        let (homes, arrays) = (BTreeMap::new(), BTreeMap::new());
         // In units of as many bytes; a kernel that does not say gets the smallest pool.
         let machine = rustix::system::sysinfo();
         let memory_bytes = machine.totalram as u64 * u64::from(machine.mem_unit);
         let budget = Budget::new(NbdLimits::for_machine(memory_bytes));
-        Ok(Self { homes, arrays, next_core: 0, waker: None, budget, cores })
+        let ways = cores.iter().map(|core| Way::to(core.remote())).collect();
+        let (homes, next_core, waker) = (Homes::new(), AtomicUsize::new(0), OnceLock::new());
+        Ok(Self { homes, next_core, waker, budget, ways, cores })
     }
 
     /// The core that is next.
-    fn deal(&mut self) -> usize {
-        let core = self.next_core % self.cores.len();
-        self.next_core += 1;
-        core
+    fn deal(&self) -> usize {
+        self.next_core.fetch_add(1, Ordering::Relaxed) % self.cores.len()
     }
 
     /// The core of an array, if the device is one.
     fn core_of(&self, device: Option<&DeviceSpec>) -> Option<usize> {
         let name = device.and_then(DeviceSpec::array)?;
-        self.arrays.get(name).map(|home| home.core)
+        self.homes.find_array(name).map(|home| home.core)
     }
 
     /// Brings an array to the core of the volume that is to use it. Nobody uses it yet.
-    fn bring(&mut self, device: Option<&DeviceSpec>, core: usize) -> ControlResult<()> {
+    fn bring(&self, device: Option<&DeviceSpec>, core: usize) -> ControlResult<()> {
         let Some(name) = device.and_then(DeviceSpec::array) else { return Ok(()) };
-        let Some(home) = self.arrays.get(name).filter(|home| home.core != core) else {
+        let Some(home) = self.homes.find_array(name).filter(|home| home.core != core) else {
             return Ok(());
         };
-        let record = home.record.clone();
+        let record = home.record.get().clone();
         let now = self.array_devices(name).ok_or_else(|| table::not_open(name))?;
         if let Some(device) = now.incoming.first() {
             return Err(ControlError::failed(format!(
@@ -143,39 +122,43 @@ impl CoreEngine {
     }
 
     fn assemble_on(
-        &mut self,
+        &self,
         core: usize,
         record: &RegisteredArray,
         devices: &[DeviceSpec],
         force: bool,
     ) -> ControlResult<OpenedArray> {
         let (plan, present) = (record.clone(), devices.to_vec());
-        let (remote, fault) = self.new_home(core);
+        let (way, fault) = self.new_home(core);
         let told = fault.clone();
         let opened =
-            call(&remote, move |handle| assemble::assemble(handle, plan, present, force, told))?;
+            way.call(move |handle| assemble::assemble(handle, plan, present, force, told))?;
         let mut record = record.clone();
         if opened.journal.is_some() {
             record.journal.clone_from(&opened.journal);
         }
-        self.take_home(ArrayHome { core, remote, fault, record });
+        self.take_home(core, way, fault, record);
         Ok(opened)
     }
 
     /// The way to a core for tasks of a new failure domain, and whoever is told when the domain fails.
-    fn new_home(&self, core: usize) -> (Remote, Arc<Fault>) {
-        (self.cores[core].remote().within(Domain::fresh()), Fault::new(self.waker.clone()))
+    fn new_home(&self, core: usize) -> (Way, Arc<Fault>) {
+        (self.ways[core].within(Domain::fresh()), Fault::new(self.waker()))
+    }
+
+    fn waker(&self) -> Option<Waker> {
+        self.waker.get().cloned()
     }
 
     /// An array is open from now on.
-    fn take_home(&mut self, home: ArrayHome) {
-        let name = home.record.name.clone();
-        self.arrays.insert(name.clone(), home);
-        if let Some(waker) = self.waker.clone() {
+    fn take_home(&self, core: usize, way: Way, fault: Arc<Fault>, record: RegisteredArray) {
+        let name = record.name.clone();
+        self.homes.add_array(&name, ArrayHome { core, way, fault, record: Held::new(record) });
+        if let Some(waker) = self.waker() {
             let array = name.clone();
             let listen = move |_| async move { members::listen(&array, waker) };
             // The array was opened a moment ago.
-            let _ = self.on_array(&name, listen);
+            let _ = self.ask_array(&name, listen);
         }
     }
 
@@ -189,14 +172,20 @@ impl CoreEngine {
         T: Send + 'static,
         F: Future<Output = ControlResult<T>> + 'static,
     {
-        let home = self.arrays.get(name).ok_or_else(|| table::not_open(name))?;
-        call(&home.remote, task)
+        self.homes.array(name)?.way.call(task)
     }
 
-    fn home(&self, name: &VolumeName) -> ControlResult<&Home> {
-        self.homes
-            .get(name)
-            .ok_or_else(|| ControlError::failed(format!("{name} is not open; see daemon.log")))
+    /// [`Self::on_array`] of a task that waits for no device.
+    fn ask_array<T, F>(
+        &self,
+        name: &ArrayName,
+        task: impl FnOnce(Handle) -> F + Send + 'static,
+    ) -> ControlResult<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = ControlResult<T>> + 'static,
+    {
+        self.homes.array(name)?.way.ask(task)
     }
 
     /// Runs a task for an open volume on its core and waits for the answer.
@@ -209,16 +198,30 @@ impl CoreEngine {
         T: Send + 'static,
         F: Future<Output = ControlResult<T>> + 'static,
     {
-        call(&self.home(name)?.remote, task)
+        self.homes.volume(name)?.way.call(task)
+    }
+
+    /// [`Self::on_core`] of a task that waits for no device.
+    fn ask_volume<T, F>(
+        &self,
+        name: &VolumeName,
+        task: impl FnOnce(Handle) -> F + Send + 'static,
+    ) -> ControlResult<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = ControlResult<T>> + 'static,
+    {
+        self.homes.volume(name)?.way.ask(task)
     }
 }
 
 impl Engine for CoreEngine {
-    fn set_waker(&mut self, waker: Waker) {
-        self.waker = Some(waker);
+    fn set_waker(&self, waker: Waker) {
+        // The daemon has one.
+        let _ = self.waker.set(waker);
     }
 
-    fn size_of(&mut self, device: &DeviceSpec) -> ControlResult<u64> {
+    fn size_of(&self, device: &DeviceSpec) -> ControlResult<u64> {
         let profile = match device {
             DeviceSpec::Model { profile, .. } => Some(drives::profile(profile)?),
             DeviceSpec::Path(_) | DeviceSpec::Memory(_) | DeviceSpec::Array(_) => None,
@@ -234,144 +237,142 @@ impl Engine for CoreEngine {
         }
     }
 
-    fn cache_label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
+    fn cache_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
         let (core, device) = (self.core_of(Some(device)).unwrap_or(0), device.clone());
-        call(&self.cores[core].remote(), move |handle| cache_label::cache_label_of(handle, device))
+        self.ways[core].call(move |handle| cache_label::cache_label_of(handle, device))
     }
 
-    fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
+    fn open(&self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
         let cache = record.cache.as_ref().filter(|cache| cache.failed.is_none());
         let ssd = cache.map(|cache| &cache.device);
         let core = self.core_of(Some(&record.origin)).or_else(|| self.core_of(ssd));
         let core = core.unwrap_or_else(|| self.deal());
         self.bring(ssd, core)?;
-        let remote = self.cores[core].remote().within(Domain::fresh());
-        let fault = Fault::new(self.waker.clone());
+        let (way, fault) = self.new_home(core);
         let loss = Arc::new(SsdLoss::default());
-        let gate = LossGate { loss: loss.clone(), waker: self.waker.clone() };
+        let gate = LossGate { loss: loss.clone(), waker: self.waker() };
         let (plan, told) = (record.clone(), fault.clone());
-        let opened = call(&remote, move |handle| volumes::open(handle, plan, start, gate, told))?;
-        let drain = Arc::new(Mutex::new(Drain::Done));
+        let opened = way.call(move |handle| volumes::open(handle, plan, start, gate, told))?;
+        let drain = Arc::new(Held::new(Drain::Done));
         let ssd = record.cache.as_ref().map(|cache| cache.device.to_string());
         let devices =
             DeviceNames { origin: record.origin.to_string(), ssd: ssd.unwrap_or_default() };
-        let home = Home { core, remote, fault, exports: Vec::new(), drain, loss, devices };
-        self.homes.insert(record.name.clone(), home);
+        let (exports, loss, devices) = (Held::new(Vec::new()), Held::new(loss), Held::new(devices));
+        self.homes.add(&record.name, Home { core, way, fault, exports, drain, loss, devices });
         Ok(opened)
     }
 
-    fn take_fault(&mut self, name: &VolumeName) -> Option<String> {
-        let why = self.homes.get(name)?.fault.words()?;
+    fn take_fault(&self, name: &VolumeName) -> Option<String> {
+        let why = self.homes.find(name)?.fault.words()?;
         let home = self.homes.remove(name)?;
-        home.loss.end();
+        home.loss.get().end();
         // The users of a FUSE file are cut off here; the core has cut off those of the network.
-        drop(home);
+        home.exports.get().clear();
         Some(why)
     }
 
-    fn begin_evacuation(&mut self, name: &VolumeName) -> ControlResult<()> {
+    fn begin_evacuation(&self, name: &VolumeName) -> ControlResult<()> {
         let volume = name.clone();
-        self.on_core(name, move |_| async move { volumes::begin_evacuation(&volume) })
+        self.ask_volume(name, move |_| async move { volumes::begin_evacuation(&volume) })
     }
 
-    fn close(&mut self, name: &VolumeName) -> ControlResult<()> {
+    fn close(&self, name: &VolumeName) -> ControlResult<()> {
         let Some(home) = self.homes.remove(name) else { return Ok(()) };
         // The users of a FUSE file are cut off here.
-        drop(home.exports);
-        let (name, devices) = (name.clone(), home.devices);
-        let closed = call(&home.remote, move |_| volumes::close(name, devices));
-        home.loss.end();
+        home.exports.get().clear();
+        let (name, devices) = (name.clone(), home.devices.get().clone());
+        let closed = home.way.call(move |_| volumes::close(name, devices));
+        home.loss.get().end();
         closed
     }
 
-    fn attach(&mut self, record: &VolumeRecord) -> ControlResult<u64> {
+    fn attach(&self, record: &VolumeRecord) -> ControlResult<u64> {
         let (name, ssd) = (&record.name, record.cache.as_ref().map(|cache| &cache.device));
-        self.bring(ssd, self.home(name)?.core)?;
+        self.bring(ssd, self.homes.volume(name)?.core)?;
         let loss = Arc::new(SsdLoss::default());
-        let gate = LossGate { loss: loss.clone(), waker: self.waker.clone() };
+        let gate = LossGate { loss: loss.clone(), waker: self.waker() };
         let (ssd, plan) = (ssd.map(ToString::to_string).unwrap_or_default(), record.clone());
         let generation = self.on_core(name, move |handle| volumes::attach(handle, plan, gate))?;
-        if let Some(home) = self.homes.get_mut(name) {
-            home.loss = loss;
-            home.devices.ssd = ssd;
+        if let Some(home) = self.homes.find(name) {
+            *home.loss.get() = loss;
+            home.devices.get().ssd = ssd;
         }
         Ok(generation)
     }
 
-    fn quiesce(&mut self, name: &VolumeName) -> ControlResult<()> {
-        let (volume, devices) = (name.clone(), self.home(name)?.devices.clone());
+    fn quiesce(&self, name: &VolumeName) -> ControlResult<()> {
+        let (volume, devices) = (name.clone(), self.homes.volume(name)?.devices.get().clone());
         self.on_core(name, move |_| volumes::quiesce(volume, devices))
     }
 
-    fn resume(&mut self, name: &VolumeName) {
+    fn resume(&self, name: &VolumeName) {
         let volume = name.clone();
         // A volume that is not open has nobody waiting.
-        let _ = self.on_core(name, move |_| async move { volumes::resume(&volume) });
+        let _ = self.ask_volume(name, move |_| async move { volumes::resume(&volume) });
     }
 
-    fn detach(&mut self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
-        let (volume, devices) = (name.clone(), self.home(name)?.devices.clone());
+    fn detach(&self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
+        let (volume, devices) = (name.clone(), self.homes.volume(name)?.devices.get().clone());
         let detached = self.on_core(name, move |_| volumes::detach(volume, devices, write_back));
         // The registry has the volume without this SSD.
         self.failure_is_recorded(name);
         detached
     }
 
-    fn configure(&mut self, name: &VolumeName, settings: &Settings) -> ControlResult<()> {
+    fn configure(&self, name: &VolumeName, settings: &Settings) -> ControlResult<()> {
         let (volume, settings) = (name.clone(), settings.clone());
         self.on_core(name, move |_| volumes::configure(volume, settings))
     }
 
-    fn start_drain(&mut self, name: &VolumeName) -> ControlResult<()> {
-        let home = self.home(name)?;
+    fn start_drain(&self, name: &VolumeName) -> ControlResult<()> {
+        let home = self.homes.volume(name)?;
         let drain = home.drain.clone();
-        let is_running = {
-            let mut state = drain.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *state, Drain::Running) == Drain::Running
-        };
-        if is_running {
+        if std::mem::replace(&mut *drain.get(), Drain::Running) == Drain::Running {
             return Ok(());
         }
-        let (volume, waker) = (name.clone(), self.waker.clone());
-        let devices = home.devices.clone();
-        let sent = home.remote.run(move |handle| {
+        let (volume, waker) = (name.clone(), self.waker());
+        let devices = home.devices.get().clone();
+        let sent = home.way.run(move |handle| {
             drop(handle.spawn(async move {
                 let outcome = match volumes::drain(volume, devices).await {
                     Ok(()) => Drain::Done,
                     Err(error) => Drain::Failed(error.message),
                 };
-                *drain.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
+                *drain.get() = outcome;
                 waker.iter().for_each(|wake| wake());
             }));
         });
         if sent { Ok(()) } else { Err(ControlError::failed("a core has ended; see daemon.log")) }
     }
 
-    fn drain(&mut self, name: &VolumeName) -> Drain {
-        match self.homes.get(name) {
-            Some(home) => home.drain.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+    fn drain(&self, name: &VolumeName) -> Drain {
+        match self.homes.find(name) {
+            Some(home) => home.drain.get().clone(),
             None => Drain::Failed(format!("{name} was closed")),
         }
     }
 
-    fn health(&mut self, name: &VolumeName) -> CacheHealth {
+    fn health(&self, name: &VolumeName) -> CacheHealth {
         let volume = name.clone();
-        let failed = |home: &Home| home.loss.happened.load(Ordering::Acquire);
-        let ssd_failed = self.homes.get(name).is_some_and(failed);
-        let asked = self.on_core(name, move |_| async move { Ok(volumes::dirty_lines(&volume)) });
-        let (dirty_lines, is_gone) = asked.ok().unzip();
-        CacheHealth { dirty_lines, ssd_failed, ssd_is_gone: is_gone.unwrap_or_default() }
-    }
-
-    fn failure_is_recorded(&mut self, name: &VolumeName) {
-        if let Some(home) = self.homes.get(name) {
-            home.loss.end();
+        let asked = move |_| async move { Ok(volumes::dirty_lines(&volume)) };
+        let failed = |home: Arc<Home>| home.loss.get().happened.load(Ordering::Acquire);
+        let (dirty_lines, is_gone) = self.ask_volume(name, asked).ok().unzip();
+        CacheHealth {
+            dirty_lines,
+            ssd_failed: self.homes.find(name).is_some_and(failed),
+            ssd_is_gone: is_gone.unwrap_or_default(),
         }
     }
 
-    fn fill_status(&mut self, name: &VolumeName, status: &mut VolumeStatus) {
+    fn failure_is_recorded(&self, name: &VolumeName) {
+        if let Some(home) = self.homes.find(name) {
+            home.loss.get().end();
+        }
+    }
+
+    fn fill_status(&self, name: &VolumeName, status: &mut VolumeStatus) {
         let volume = name.clone();
-        let facts = self.on_core(name, move |_| async move { volumes::facts(&volume) });
+        let facts = self.ask_volume(name, move |_| async move { volumes::facts(&volume) });
         match facts {
             Ok(facts) => volume_status::fill(status, &facts),
             Err(error) => status.error = error.message,
@@ -379,107 +380,99 @@ impl Engine for CoreEngine {
     }
 
     fn export(
-        &mut self,
+        &self,
         name: &VolumeName,
         export: &ExportSpec,
         access: Option<&ExportAccess>,
     ) -> ControlResult<ExportSpec> {
-        let opened = exports::open(&self.home(name)?.remote, name, export, access, &self.budget)?;
+        let home = self.homes.volume(name)?;
+        let opened = exports::open(&home.way, name, export, access, &self.budget)?;
         let real = opened.spec().clone();
-        if let Some(home) = self.homes.get_mut(name) {
-            home.exports.push(opened);
-        }
+        home.exports.get().push(opened);
         Ok(real)
     }
 
-    fn unexport(
-        &mut self,
-        name: &VolumeName,
-        export: &ExportSpec,
-        cut_off: bool,
-    ) -> ControlResult<()> {
-        let Some(home) = self.homes.get_mut(name) else { return Ok(()) };
-        let Some(at) = home.exports.iter().position(|open| open.spec() == export) else {
-            return Ok(());
+    fn unexport(&self, name: &VolumeName, export: &ExportSpec, cut_off: bool) -> ControlResult<()> {
+        let Some(home) = self.homes.find(name) else { return Ok(()) };
+        let taken = {
+            let mut exports = home.exports.get();
+            let at = exports.iter().position(|open| open.spec() == export);
+            at.map(|at| exports.swap_remove(at))
         };
-        let mut open = home.exports.swap_remove(at);
-        let closed = open.close(&home.remote, name, cut_off);
+        let Some(mut open) = taken else { return Ok(()) };
+        let closed = open.close(&home.way, name, cut_off);
         if closed.is_err() {
-            home.exports.push(open);
+            home.exports.get().push(open);
         }
         closed
     }
 
-    fn clear_dead(&mut self, export: &ExportSpec) {
+    fn clear_dead(&self, export: &ExportSpec) {
         if let ExportSpec::Fuse(path) = export {
             voltier_export::fuse::clear_dead(path);
         }
     }
 
-    fn export_trouble(&mut self, name: &VolumeName, export: &ExportSpec) -> Option<String> {
-        let home = self.homes.get(name)?;
-        let open = home.exports.iter().find(|open| open.spec() == export)?;
-        open.trouble(&home.remote, name)
+    fn export_trouble(&self, name: &VolumeName, export: &ExportSpec) -> Option<String> {
+        let home = self.homes.find(name)?;
+        let exports = home.exports.get();
+        exports.iter().find(|open| open.spec() == export)?.trouble(&home.way, name)
     }
 
-    fn clients(&mut self, name: &VolumeName, export: &ExportSpec) -> u64 {
-        let Some(home) = self.homes.get(name) else { return 0 };
-        let open = home.exports.iter().find(|open| open.spec() == export);
-        open.map_or(0, |open| open.clients(&home.remote, name))
+    fn clients(&self, name: &VolumeName, export: &ExportSpec) -> u64 {
+        let Some(home) = self.homes.find(name) else { return 0 };
+        let exports = home.exports.get();
+        let open = exports.iter().find(|open| open.spec() == export);
+        open.map_or(0, |open| open.clients(&home.way, name))
     }
 }
 
 impl ArrayEngine for CoreEngine {
-    fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
+    fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
         let device = device.clone();
-        call(&self.cores[0].remote(), move |handle| drives::label_of(handle, device))
+        self.ways[0].call(move |handle| drives::label_of(handle, device))
     }
 
-    fn journal_label_of(
-        &mut self,
-        device: &DeviceSpec,
-    ) -> ControlResult<Option<JournalDeviceLabel>> {
+    fn journal_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
         let device = device.clone();
-        call(&self.cores[0].remote(), move |handle| drives::journal_label_of(handle, device))
+        self.ways[0].call(move |handle| drives::journal_label_of(handle, device))
     }
 
-    fn spare_label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
         let device = device.clone();
-        call(&self.cores[0].remote(), move |handle| drives::spare_label_of(handle, device))
+        self.ways[0].call(move |handle| drives::spare_label_of(handle, device))
     }
 
     fn label_spare(
-        &mut self,
+        &self,
         device: &DeviceSpec,
         label: &SpareLabel,
         wipe: bool,
     ) -> ControlResult<()> {
         let (device, label) = (device.clone(), label.clone());
-        call(&self.cores[0].remote(), move |handle| {
-            drives::label_spare(handle, device, label, wipe)
-        })
+        self.ways[0].call(move |handle| drives::label_spare(handle, device, label, wipe))
     }
 
-    fn set_journal(&mut self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
+    fn set_journal(&self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
         let (array, new) = (name.clone(), device.cloned());
         self.on_array(name, move |handle| journals::set(handle, array, new))?;
-        if let Some(home) = self.arrays.get_mut(name) {
-            home.record.journal = device.cloned();
+        if let Some(home) = self.homes.find_array(name) {
+            home.record.get().journal = device.cloned();
         }
         Ok(())
     }
 
-    fn create_array(&mut self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
+    fn create_array(&self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
         let core = self.deal();
-        let (remote, fault) = self.new_home(core);
+        let (way, fault) = self.new_home(core);
         let (plan, told) = (record.clone(), fault.clone());
-        let opened = call(&remote, move |handle| assemble::create(handle, plan, told))?;
-        self.take_home(ArrayHome { core, remote, fault, record: record.clone() });
+        let opened = way.call(move |handle| assemble::create(handle, plan, told))?;
+        self.take_home(core, way, fault, record.clone());
         Ok(opened)
     }
 
     fn open_array(
-        &mut self,
+        &self,
         record: &RegisteredArray,
         devices: &[DeviceSpec],
         force: bool,
@@ -488,35 +481,35 @@ impl ArrayEngine for CoreEngine {
         self.assemble_on(core, record, devices, force)
     }
 
-    fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {
-        let Some(home) = self.arrays.remove(name) else { return Ok(()) };
+    fn close_array(&self, name: &ArrayName) -> ControlResult<()> {
+        let Some(home) = self.homes.remove_array(name) else { return Ok(()) };
         let name = name.clone();
-        call(&home.remote, move |_| assemble::stop(name))
+        home.way.call(move |_| assemble::stop(name))
     }
 
-    fn take_array_fault(&mut self, name: &ArrayName) -> Option<String> {
-        let why = self.arrays.get(name)?.fault.words()?;
-        self.arrays.remove(name);
+    fn take_array_fault(&self, name: &ArrayName) -> Option<String> {
+        let why = self.homes.find_array(name)?.fault.words()?;
+        self.homes.remove_array(name);
         Some(why)
     }
 
-    fn erase_label(&mut self, device: &DeviceSpec) -> ControlResult<()> {
+    fn erase_label(&self, device: &DeviceSpec) -> ControlResult<()> {
         let device = device.clone();
-        call(&self.cores[0].remote(), move |handle| drives::erase_label(handle, device))
+        self.ways[0].call(move |handle| drives::erase_label(handle, device))
     }
 
-    fn array_head(&mut self, name: &ArrayName) -> ControlResult<Vec<u8>> {
+    fn array_head(&self, name: &ArrayName) -> ControlResult<Vec<u8>> {
         let array = name.clone();
         self.on_array(name, move |_| members::head(array))
     }
 
-    fn fail_member(&mut self, name: &ArrayName, place: u32) -> ControlResult<()> {
+    fn fail_member(&self, name: &ArrayName, place: u32) -> ControlResult<bool> {
         let array = name.clone();
-        self.on_array(name, move |handle| members::fail(handle, array, place as usize))
+        self.ask_array(name, move |handle| members::fail(handle, array, place as usize))
     }
 
     fn replace_member(
-        &mut self,
+        &self,
         name: &ArrayName,
         place: u32,
         device: &DeviceSpec,
@@ -525,26 +518,18 @@ impl ArrayEngine for CoreEngine {
         self.on_array(name, move |handle| members::replace(handle, array, place as usize, device))
     }
 
-    fn take_back(
-        &mut self,
-        name: &ArrayName,
-        place: u32,
-        device: &DeviceSpec,
-    ) -> ControlResult<bool> {
+    fn take_back(&self, name: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool> {
         let (array, device) = (name.clone(), device.clone());
         self.on_array(name, move |handle| members::take_back(handle, array, place as usize, device))
     }
 
-    fn add_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
+    fn add_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         let (array, device) = (name.clone(), device.clone());
-        self.on_array(
-            name,
-            move |handle| async move { members::add_spare(&handle, &array, &device) },
-        )
+        self.on_array(name, move |handle| members::add_spare(handle, array, device))
     }
 
     fn grow_array(
-        &mut self,
+        &self,
         name: &ArrayName,
         by: Growth,
         devices: &[DeviceSpec],
@@ -553,41 +538,39 @@ impl ArrayEngine for CoreEngine {
         self.on_array(name, move |handle| members::grow(handle, array, by, devices))
     }
 
-    fn start_rebuild(&mut self, name: &ArrayName) -> ControlResult<()> {
+    fn start_rebuild(&self, name: &ArrayName) -> ControlResult<()> {
         let array = name.clone();
-        self.on_array(name, move |_| async move { members::start_rebuild(&array) })
+        self.ask_array(name, move |_| async move { members::start_rebuild(&array) })
     }
 
-    fn start_scrub(&mut self, name: &ArrayName, repair: Repair) -> ControlResult<()> {
+    fn start_scrub(&self, name: &ArrayName, repair: Repair) -> ControlResult<()> {
         let array = name.clone();
-        self.on_array(name, move |_| async move { members::start_scrub(&array, repair) })
+        self.ask_array(name, move |_| async move { members::start_scrub(&array, repair) })
     }
 
-    fn check_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
+    fn check_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         let (array, device) = (name.clone(), device.clone());
-        self.on_array(
-            name,
-            move |handle| async move { members::check_spare(&handle, &array, &device) },
-        )
+        self.on_array(name, move |handle| members::check_spare(handle, array, device))
     }
 
-    fn configure_array(&mut self, name: &ArrayName, settings: &ArraySettings) {
+    fn configure_array(&self, name: &ArrayName, settings: &ArraySettings) {
         let (array, settings) = (name.clone(), settings.clone());
-        if let Some(home) = self.arrays.get_mut(name) {
-            home.record.settings = settings.clone();
+        if let Some(home) = self.homes.find_array(name) {
+            home.record.get().settings = settings.clone();
         }
         // An array that is not open has nothing to set.
-        let _ = self.on_array(name, move |_| async move { members::configure(&array, &settings) });
+        let _ = self.ask_array(name, move |_| async move { members::configure(&array, &settings) });
     }
 
-    fn array_devices(&mut self, name: &ArrayName) -> Option<ArrayDevices> {
+    fn array_devices(&self, name: &ArrayName) -> Option<ArrayDevices> {
         let array = name.clone();
-        self.on_array(name, move |_| async move { members::devices(&array) }).ok()
+        self.ask_array(name, move |_| async move { members::devices(&array) }).ok()
     }
 
-    fn fill_array_status(&mut self, name: &ArrayName, status: &mut ArrayDetail) {
+    fn fill_array_status(&self, name: &ArrayName, status: &mut ArrayDetail) {
         let (array, plain) = (name.clone(), status.clone());
-        let filled = self.on_array(name, move |_| async move { array_status::fill(&array, plain) });
+        let filled =
+            self.ask_array(name, move |_| async move { array_status::fill(&array, plain) });
         match filled {
             Ok(filled) => *status = filled,
             Err(error) => status.error = error.message,

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode, OFlags, open};
@@ -17,6 +18,16 @@ pub struct Descriptor {
     fd: OwnedFd,
     /// The file is closed, and the number stands for nothing.
     is_released: AtomicBool,
+}
+
+/// A descriptor among all that somebody holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DescriptorId(usize);
+
+impl DescriptorId {
+    pub(crate) fn of(descriptor: &Arc<Descriptor>) -> Self {
+        Self(Arc::as_ptr(descriptor) as usize)
+    }
 }
 
 impl Descriptor {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
 
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, DescriptorId};
 
 /// The number of the last domain, of all cores: a domain may be named before its core knows it.
 static LAST: AtomicU64 = AtomicU64::new(0);
@@ -158,12 +158,14 @@ impl Domains {
         self.descriptors_of(domain).iter().for_each(|it| it.hang_up());
     }
 
-    /// Closes the files of a failed domain. Nothing of it is under way any more.
-    pub(crate) fn release(&self, domain: Domain) {
-        for descriptor in self.descriptors_of(domain) {
-            descriptor.release();
-        }
-        self.with(domain, |state| state.descriptors = Vec::new());
+    /// Closes the files of a failed domain that nothing is under way on any more.
+    pub(crate) fn release(&self, domain: Domain, has_any_on: impl Fn(DescriptorId) -> bool) {
+        let (kept, ended): (Vec<_>, Vec<_>) = self
+            .descriptors_of(domain)
+            .into_iter()
+            .partition(|descriptor| has_any_on(DescriptorId::of(descriptor)));
+        ended.iter().for_each(|descriptor| descriptor.release());
+        self.with(domain, |state| state.descriptors = kept.iter().map(Arc::downgrade).collect());
     }
 }
 

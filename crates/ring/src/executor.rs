@@ -94,11 +94,9 @@ impl CoreState {
         failed.into_iter().for_each(|domain| self.release(domain));
     }
 
-    /// Closes the files of a failed domain, if the kernel has nothing of it under way.
+    /// Closes the files of a failed domain that the kernel has nothing under way on.
     fn release(&self, domain: Domain) {
-        if !self.ops.has_any(domain) {
-            self.domains.release(domain);
-        }
+        self.domains.release(domain, |descriptor| self.ops.has_any_on(descriptor));
     }
 
     fn complete(&self, key: Key, outcome: OpOutcome) {
@@ -159,7 +157,7 @@ impl Handle {
     }
 
     /// Has a descriptor closed if the handle's domain fails. A connection ends at once. A file is closed
-    /// when the kernel has none of the domain's operations any more.
+    /// when the kernel has none of the operations on it any more.
     pub fn close_on_failure(&self, fd: &Fd) {
         if let Fd::Real(descriptor) = fd {
             self.core.domains.own(self.domain, descriptor);

@@ -9,7 +9,7 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net;
 
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, DescriptorId};
 
 /// A descriptor that stays open as long as an operation or an owner holds it.
 #[derive(Clone, Debug)]
@@ -40,6 +40,14 @@ impl Fd {
             Fd::Real(fd) => Arc::downgrade(fd),
             Fd::Virtual(_) => Weak::new(),
         })
+    }
+
+    /// The descriptor among all that are open now; `None` of a virtual one.
+    pub(crate) fn id(&self) -> Option<DescriptorId> {
+        match self {
+            Fd::Real(descriptor) => Some(DescriptorId::of(descriptor)),
+            Fd::Virtual(_) => None,
+        }
     }
 
     pub(crate) fn real(&self) -> &OwnedFd {

@@ -83,6 +83,22 @@ pub enum Op {
     },
 }
 
+impl Op {
+    /// The descriptor that the operation is on.
+    pub(crate) fn fd(&self) -> &Fd {
+        match self {
+            Self::Read { fd, .. }
+            | Self::ReadVectored { fd, .. }
+            | Self::Write { fd, .. }
+            | Self::Sync { fd }
+            | Self::Allocate { fd, .. }
+            | Self::Accept { fd }
+            | Self::Recv { fd, .. }
+            | Self::Send { fd, .. } => fd,
+        }
+    }
+}
+
 /// The result: bytes moved (or the new descriptor of an accept), and the buffer of a read.
 #[derive(Debug)]
 pub struct OpOutcome {

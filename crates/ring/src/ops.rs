@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::task::{Context, Poll, Waker};
 
-use crate::descriptor::adopt;
+use crate::descriptor::{DescriptorId, adopt};
 use crate::domain::Domain;
 use crate::op::{Op, OpOutcome};
 use crate::slab::{Key, Slab};
@@ -17,6 +17,8 @@ enum OpState {
 
 struct Entry {
     domain: Domain,
+    /// The descriptor that the operation is on, which it keeps open.
+    descriptor: Option<DescriptorId>,
     /// The outcome is a connection, to be closed if nobody takes it.
     is_accept: bool,
     state: OpState,
@@ -38,8 +40,8 @@ pub(crate) struct Ops(RefCell<Slab<Entry>>);
 impl Ops {
     pub(crate) fn begin(&self, domain: Domain, op: &Op) -> Key {
         let is_accept = matches!(op, Op::Accept { .. });
-        let state = OpState::Waiting(None);
-        self.0.borrow_mut().insert_with(|_| Entry { domain, is_accept, state })
+        let (descriptor, state) = (op.fd().id(), OpState::Waiting(None));
+        self.0.borrow_mut().insert_with(|_| Entry { domain, descriptor, is_accept, state })
     }
 
     /// The outcome, once: the key is nobody's after that.
@@ -74,10 +76,11 @@ impl Ops {
         keys.into_iter().for_each(|key| self.abandon(key));
     }
 
-    /// Whether the driver has operations of a domain.
-    pub(crate) fn has_any(&self, domain: Domain) -> bool {
-        let is_under_way =
-            |entry: &Entry| entry.domain == domain && !matches!(entry.state, OpState::Done(_));
+    /// Whether the driver has operations on a descriptor.
+    pub(crate) fn has_any_on(&self, descriptor: DescriptorId) -> bool {
+        let is_under_way = |entry: &Entry| {
+            entry.descriptor == Some(descriptor) && !matches!(entry.state, OpState::Done(_))
+        };
         !self.0.borrow().keys_of(is_under_way).is_empty()
     }
 

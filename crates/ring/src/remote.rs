@@ -6,12 +6,16 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
+use std::time::Duration;
 
 use crate::domain::{Domain, Failure};
 use crate::executor::{Executor, Handle, Message};
 use crate::inbox::Inbox;
+
+/// The answer of a task. One type for all tasks: a channel for each would be compiled for each.
+type Answer = Result<Box<dyn Any + Send>, Failure>;
 
 /// The way into a core from any thread.
 #[derive(Clone)]
@@ -28,6 +32,8 @@ pub enum CallError {
     Ended,
     /// The domain of the call has failed, before the call or in it.
     Failed(Failure),
+    /// The core has not answered in time. What was asked of it is done when it can.
+    Late,
 }
 
 impl Remote {
@@ -66,8 +72,41 @@ impl Remote {
         T: Send + 'static,
         F: Future<Output = T> + 'static,
     {
-        // One type of answer for all tasks: a channel for each would be compiled for each.
-        let (sender, receiver) = mpsc::channel::<Result<Box<dyn Any + Send>, Failure>>();
+        let answer = self.begin(task).and_then(|answer| answer.recv().ok());
+        answer_of(answer.ok_or(CallError::Ended)?)
+    }
+
+    /// [`call`](Self::call) of what the core can answer at once, and waits no longer than `limit` for it.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call), and when no answer has come in time.
+    pub fn ask<T, F>(
+        &self,
+        limit: Duration,
+        task: impl FnOnce(Handle) -> F + Send + 'static,
+    ) -> Result<T, CallError>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let answer = self.begin(task).ok_or(CallError::Ended)?;
+        match answer.recv_timeout(limit) {
+            Ok(answer) => answer_of(answer),
+            Err(RecvTimeoutError::Timeout) => Err(CallError::Late),
+            Err(RecvTimeoutError::Disconnected) => Err(CallError::Ended),
+        }
+    }
+
+    /// Begins a task on the core; where its answer comes. `None` when the core has ended.
+    fn begin<T, F>(
+        &self,
+        task: impl FnOnce(Handle) -> F + Send + 'static,
+    ) -> Option<mpsc::Receiver<Answer>>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let (sender, receiver) = mpsc::channel::<Answer>();
         let sent = self.run(move |handle| {
             // The sender is also outside the task, which does not end when the domain fails.
             let answer = Rc::new(Cell::new(Some(sender)));
@@ -87,10 +126,13 @@ impl Remote {
                 }
             }));
         });
-        let answer = if sent { receiver.recv().ok() } else { None };
-        let result = answer.ok_or(CallError::Ended)?.map_err(CallError::Failed)?;
-        Ok(*result.downcast().expect("the answer of this task"))
+        sent.then_some(receiver)
     }
+}
+
+fn answer_of<T: 'static>(answer: Answer) -> Result<T, CallError> {
+    let result = answer.map_err(CallError::Failed)?;
+    Ok(*result.downcast().expect("the answer of this task"))
 }
 
 /// A core: a thread with an executor on it, until it is dropped.

@@ -171,6 +171,37 @@ fn a_file_is_closed_when_the_kernel_has_ended_what_was_under_way() {
 }
 
 #[test]
+fn a_file_that_hangs_keeps_no_other_file_of_its_domain_open() {
+    let mut executor = Executor::real().unwrap();
+    let handle = executor.handle();
+    let (hangs, writes) = pipe().unwrap();
+    let (rests, _other_end) = pipe().unwrap();
+    let (hangs, rests) = (Fd::from_owned(hangs), Fd::from_owned(rests));
+    let (hung, rested) = (hangs.watch(), rests.watch());
+    executor.block_on(async move {
+        let domain = handle.within(Domain::fresh());
+        domain.close_on_failure(&hangs);
+        domain.close_on_failure(&rests);
+        let own = domain.clone();
+        drop(domain.spawn(async move {
+            let _rests = rests;
+            // Nothing is in the pipe yet.
+            let _ = own.read_at(&hangs, 0, Buf::new(4096)).await;
+        }));
+        handle.sleep(1_000_000).await;
+        let _ = handle.within(domain.domain()).spawn(async { panic!("broken") });
+        while rested.holders() > 0 {
+            handle.sleep(1_000_000).await;
+        }
+        assert!(hung.holders() > 0, "the kernel has the read still");
+        rustix::io::write(&writes, b"late").unwrap();
+        while hung.holders() > 0 {
+            handle.sleep(1_000_000).await;
+        }
+    });
+}
+
+#[test]
 fn connections_of_a_failed_domain_end_and_nobody_listens_any_more() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");

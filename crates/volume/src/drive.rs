@@ -8,7 +8,7 @@ use voltier_block::{
     UnderWay,
 };
 use voltier_drive::model::Profile;
-use voltier_drive::{AlignDevice, FileDevice, FileOptions, MemoryDevice, ModelDevice};
+use voltier_drive::{AlignDevice, FileDevice, FileOptions, MemoryDevice, ModelDevice, OpenFile};
 use voltier_ring::Handle;
 
 /// The make of a leaf: the resolved form of a device name on the command line.
@@ -76,28 +76,62 @@ pub enum Drive {
     AlignedArray(Box<AlignDevice<Array<Leaf>>>),
 }
 
+/// A leaf that is open, and of no core yet: a thread apart may have opened it.
+pub enum OpenLeaf {
+    /// Memory, of as many bytes.
+    Memory(u64),
+    /// A file or device.
+    File(OpenFile),
+    /// A modelled drive in memory of as many bytes.
+    Model(&'static Profile, u64),
+    /// A modelled drive over a file.
+    ModelOverFile(&'static Profile, OpenFile),
+}
+
+impl OpenLeaf {
+    /// Opens a leaf. Opening a broken drive may take for ever.
+    ///
+    /// # Errors
+    /// One line that says what is wrong and what to do.
+    pub fn open(spec: &DriveSpec) -> Result<Self, DriveError> {
+        let open = |path| OpenFile::open(path, &FileOptions::default());
+        Ok(match spec {
+            DriveSpec::Memory { bytes } => Self::Memory(*bytes),
+            DriveSpec::File { path } => Self::File(open(path)?),
+            DriveSpec::Model { profile, bytes } => {
+                let profile = Profile::find(profile)?;
+                Self::Model(profile, bytes.unwrap_or(profile.bytes))
+            }
+            DriveSpec::ModelOverFile { profile, path } => {
+                Self::ModelOverFile(Profile::find(profile)?, open(path)?)
+            }
+        })
+    }
+}
+
 impl Leaf {
     /// Opens a leaf with its own blocks.
     ///
     /// # Errors
     /// One line that says what is wrong and what to do.
     pub fn open(handle: &Handle, spec: &DriveSpec) -> Result<Self, DriveError> {
-        Ok(match spec {
-            DriveSpec::Memory { bytes } => Leaf::Memory(MemoryDevice::new(*bytes)),
-            DriveSpec::File { path } => {
-                Leaf::File(FileDevice::open(handle, path, &FileOptions::default())?)
-            }
-            DriveSpec::Model { profile, bytes } => {
-                let profile = Profile::find(profile)?;
-                let store = MemoryDevice::new(bytes.unwrap_or(profile.bytes));
+        Ok(Self::of(handle, OpenLeaf::open(spec)?))
+    }
+
+    /// The leaf of a core, of what is open.
+    pub fn of(handle: &Handle, open: OpenLeaf) -> Self {
+        match open {
+            OpenLeaf::Memory(bytes) => Leaf::Memory(MemoryDevice::new(bytes)),
+            OpenLeaf::File(file) => Leaf::File(FileDevice::of(handle, file)),
+            OpenLeaf::Model(profile, bytes) => {
+                let store = MemoryDevice::new(bytes);
                 Leaf::Model(Box::new(ModelDevice::new(handle.clone(), profile, store)))
             }
-            DriveSpec::ModelOverFile { profile, path } => {
-                let profile = Profile::find(profile)?;
-                let store = FileDevice::open(handle, path, &FileOptions::default())?;
+            OpenLeaf::ModelOverFile(profile, file) => {
+                let store = FileDevice::of(handle, file);
                 Leaf::ModelOverFile(Box::new(ModelDevice::new(handle.clone(), profile, store)))
             }
-        })
+        }
     }
 }
 

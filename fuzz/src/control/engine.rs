@@ -117,9 +117,9 @@ impl BookEngine {
 }
 
 impl Engine for BookEngine {
-    fn set_waker(&mut self, _: Waker) {}
+    fn set_waker(&self, _: Waker) {}
 
-    fn size_of(&mut self, device: &DeviceSpec) -> ControlResult<u64> {
+    fn size_of(&self, device: &DeviceSpec) -> ControlResult<u64> {
         self.call()?;
         Ok(match device {
             DeviceSpec::Memory(bytes) => *bytes,
@@ -127,15 +127,15 @@ impl Engine for BookEngine {
         })
     }
 
-    fn own_devices(&mut self, _: &Machine) -> Vec<PathBuf> {
+    fn own_devices(&self, _: &Machine) -> Vec<PathBuf> {
         Vec::new()
     }
 
-    fn cache_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
+    fn cache_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
         Ok(None)
     }
 
-    fn open(&mut self, record: &VolumeRecord, _: CacheStart) -> ControlResult<OpenedVolume> {
+    fn open(&self, record: &VolumeRecord, _: CacheStart) -> ControlResult<OpenedVolume> {
         self.call()?;
         let cache = record.cache.as_ref().filter(|cache| cache.failed.is_none());
         let ssd = cache.map(|cache| &cache.device);
@@ -152,17 +152,17 @@ impl Engine for BookEngine {
         Ok(OpenedVolume { size_bytes, generation, dirty_lines: 0, evacuates: false })
     }
 
-    fn begin_evacuation(&mut self, _: &VolumeName) -> ControlResult<()> {
+    fn begin_evacuation(&self, _: &VolumeName) -> ControlResult<()> {
         self.call()
     }
 
-    fn close(&mut self, name: &VolumeName) -> ControlResult<()> {
+    fn close(&self, name: &VolumeName) -> ControlResult<()> {
         let closed = self.open.lock().expect("no call panics").remove(name);
         assert!(closed.is_some(), "{name} is closed and was not open");
         self.call()
     }
 
-    fn attach(&mut self, record: &VolumeRecord) -> ControlResult<u64> {
+    fn attach(&self, record: &VolumeRecord) -> ControlResult<u64> {
         self.call()?;
         self.volume(&record.name, |open| {
             assert!(!open.has_cache, "{} has a cache", record.name);
@@ -171,7 +171,7 @@ impl Engine for BookEngine {
         Ok(1)
     }
 
-    fn quiesce(&mut self, name: &VolumeName) -> ControlResult<()> {
+    fn quiesce(&self, name: &VolumeName) -> ControlResult<()> {
         let has_cache = self.volume(name, |open| open.has_cache);
         if !has_cache {
             return Err(ControlError::failed(format!("{name} has no cache")));
@@ -179,11 +179,11 @@ impl Engine for BookEngine {
         self.call()
     }
 
-    fn resume(&mut self, name: &VolumeName) {
+    fn resume(&self, name: &VolumeName) {
         self.volume(name, |_| ());
     }
 
-    fn detach(&mut self, name: &VolumeName, _: bool) -> ControlResult<()> {
+    fn detach(&self, name: &VolumeName, _: bool) -> ControlResult<()> {
         let has_cache = self.volume(name, |open| open.has_cache);
         if !has_cache {
             return Err(ControlError::failed(format!("{name} has no cache")));
@@ -193,18 +193,18 @@ impl Engine for BookEngine {
         Ok(())
     }
 
-    fn configure(&mut self, name: &VolumeName, settings: &Settings) -> ControlResult<()> {
+    fn configure(&self, name: &VolumeName, settings: &Settings) -> ControlResult<()> {
         self.volume(name, |_| ());
         settings.for_cache().check().expect("checked before");
         self.call()
     }
 
-    fn start_drain(&mut self, name: &VolumeName) -> ControlResult<()> {
+    fn start_drain(&self, name: &VolumeName) -> ControlResult<()> {
         self.volume(name, |_| ());
         self.call()
     }
 
-    fn drain(&mut self, name: &VolumeName) -> Drain {
+    fn drain(&self, name: &VolumeName) -> Drain {
         self.volume(name, |_| ());
         let orders = self.orders();
         if orders.drain_fails {
@@ -213,7 +213,7 @@ impl Engine for BookEngine {
         if orders.dirty == 0 { Drain::Done } else { Drain::Running }
     }
 
-    fn health(&mut self, _: &VolumeName) -> CacheHealth {
+    fn health(&self, _: &VolumeName) -> CacheHealth {
         let orders = self.orders();
         CacheHealth {
             dirty_lines: Some(orders.dirty),
@@ -222,15 +222,15 @@ impl Engine for BookEngine {
         }
     }
 
-    fn fill_status(&mut self, name: &VolumeName, status: &mut VolumeStatus) {
+    fn fill_status(&self, name: &VolumeName, status: &mut VolumeStatus) {
         self.volume(name, |_| ());
         status.lines.dirty = self.orders().dirty;
     }
 
-    fn failure_is_recorded(&mut self, _: &VolumeName) {}
+    fn failure_is_recorded(&self, _: &VolumeName) {}
 
     fn export(
-        &mut self,
+        &self,
         name: &VolumeName,
         export: &ExportSpec,
         _: Option<&ExportAccess>,
@@ -241,48 +241,43 @@ impl Engine for BookEngine {
         Ok(export.clone())
     }
 
-    fn unexport(&mut self, name: &VolumeName, export: &ExportSpec, _: bool) -> ControlResult<()> {
+    fn unexport(&self, name: &VolumeName, export: &ExportSpec, _: bool) -> ControlResult<()> {
         self.call()?;
         let was_open = self.volume(name, |open| open.exports.remove(&place(export)));
         assert!(was_open, "{name}: {} is closed and was not open", place(export));
         Ok(())
     }
 
-    fn clear_dead(&mut self, _: &ExportSpec) {}
+    fn clear_dead(&self, _: &ExportSpec) {}
 
-    fn export_trouble(&mut self, _: &VolumeName, _: &ExportSpec) -> Option<String> {
+    fn export_trouble(&self, _: &VolumeName, _: &ExportSpec) -> Option<String> {
         None
     }
 
-    fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
+    fn clients(&self, _: &VolumeName, _: &ExportSpec) -> u64 {
         self.orders().clients
     }
 }
 
 impl ArrayEngine for BookEngine {
-    fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
+    fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
         self.call()?;
         Ok(self.labels.lock().expect("no call panics").get(&device.to_string()).cloned())
     }
 
-    fn spare_label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
         self.call()?;
         Ok(self.spare_labels.lock().expect("no call panics").get(&device.to_string()).cloned())
     }
 
-    fn label_spare(
-        &mut self,
-        device: &DeviceSpec,
-        label: &SpareLabel,
-        _: bool,
-    ) -> ControlResult<()> {
+    fn label_spare(&self, device: &DeviceSpec, label: &SpareLabel, _: bool) -> ControlResult<()> {
         self.call()?;
         let mut labels = self.spare_labels.lock().expect("no call panics");
         labels.insert(device.to_string(), label.clone());
         Ok(())
     }
 
-    fn create_array(&mut self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
+    fn create_array(&self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
         self.call()?;
         let label = MemberLabel {
             array: record.uuid,
@@ -302,7 +297,7 @@ impl ArrayEngine for BookEngine {
     }
 
     fn open_array(
-        &mut self,
+        &self,
         record: &RegisteredArray,
         devices: &[DeviceSpec],
         force: bool,
@@ -318,31 +313,31 @@ impl ArrayEngine for BookEngine {
         Ok(self.opened(record, members))
     }
 
-    fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {
+    fn close_array(&self, name: &ArrayName) -> ControlResult<()> {
         self.array(name);
         self.arrays.lock().expect("no call panics").remove(name);
         self.call()
     }
 
-    fn erase_label(&mut self, device: &DeviceSpec) -> ControlResult<()> {
+    fn erase_label(&self, device: &DeviceSpec) -> ControlResult<()> {
         self.call()?;
         self.labels.lock().expect("no call panics").remove(&device.to_string());
         self.spare_labels.lock().expect("no call panics").remove(&device.to_string());
         Ok(())
     }
 
-    fn array_head(&mut self, name: &ArrayName) -> ControlResult<Vec<u8>> {
+    fn array_head(&self, name: &ArrayName) -> ControlResult<Vec<u8>> {
         self.array(name);
         self.call().map(|()| vec![0; 4096])
     }
 
-    fn fail_member(&mut self, name: &ArrayName, _: u32) -> ControlResult<()> {
+    fn fail_member(&self, name: &ArrayName, _: u32) -> ControlResult<bool> {
         self.array(name);
-        self.call()
+        self.call().map(|()| true)
     }
 
     fn replace_member(
-        &mut self,
+        &self,
         name: &ArrayName,
         place: u32,
         device: &DeviceSpec,
@@ -353,12 +348,12 @@ impl ArrayEngine for BookEngine {
         Ok(Replaced::Rebuild)
     }
 
-    fn take_back(&mut self, name: &ArrayName, _: u32, _: &DeviceSpec) -> ControlResult<bool> {
+    fn take_back(&self, name: &ArrayName, _: u32, _: &DeviceSpec) -> ControlResult<bool> {
         self.array(name);
         self.call().map(|()| false)
     }
 
-    fn add_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
+    fn add_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         self.array(name);
         self.call()?;
         self.stand(name, |devices| devices.spares.push(device.clone()));
@@ -366,7 +361,7 @@ impl ArrayEngine for BookEngine {
     }
 
     fn grow_array(
-        &mut self,
+        &self,
         name: &ArrayName,
         by: Growth,
         devices: &[DeviceSpec],
@@ -386,35 +381,35 @@ impl ArrayEngine for BookEngine {
         Ok(())
     }
 
-    fn start_rebuild(&mut self, name: &ArrayName) -> ControlResult<()> {
+    fn start_rebuild(&self, name: &ArrayName) -> ControlResult<()> {
         self.array(name);
         self.call()
     }
 
-    fn start_scrub(&mut self, name: &ArrayName, _: Repair) -> ControlResult<()> {
+    fn start_scrub(&self, name: &ArrayName, _: Repair) -> ControlResult<()> {
         self.array(name);
         self.call()
     }
 
-    fn configure_array(&mut self, name: &ArrayName, _: &ArraySettings) {
+    fn configure_array(&self, name: &ArrayName, _: &ArraySettings) {
         self.array(name);
     }
 
-    fn array_devices(&mut self, name: &ArrayName) -> Option<ArrayDevices> {
+    fn array_devices(&self, name: &ArrayName) -> Option<ArrayDevices> {
         self.arrays.lock().expect("no call panics").get(name).cloned()
     }
 
-    fn journal_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
+    fn journal_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
         Ok(None)
     }
 
-    fn check_spare(&mut self, _: &ArrayName, _: &DeviceSpec) -> ControlResult<()> {
+    fn check_spare(&self, _: &ArrayName, _: &DeviceSpec) -> ControlResult<()> {
         Err(ControlError::failed("this engine checks no spares"))
     }
 
-    fn set_journal(&mut self, _: &ArrayName, _: Option<&DeviceSpec>) -> ControlResult<()> {
+    fn set_journal(&self, _: &ArrayName, _: Option<&DeviceSpec>) -> ControlResult<()> {
         Err(ControlError::failed("this engine has no journals"))
     }
 
-    fn fill_array_status(&mut self, _: &ArrayName, _: &mut ArrayDetail) {}
+    fn fill_array_status(&self, _: &ArrayName, _: &mut ArrayDetail) {}
 }

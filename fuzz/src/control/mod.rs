@@ -189,7 +189,7 @@ impl Daemon {
 
 fn start(sandbox: &Sandbox, engine: &BookEngine) -> Service<BookEngine> {
     let registry = Registry::load(&sandbox.state()).expect("what the service wrote");
-    let mut service = Service::new(engine.clone(), registry, Machine::real());
+    let service = Service::new(engine.clone(), registry, Machine::real());
     service.start(false, Duration::ZERO);
     service
 }

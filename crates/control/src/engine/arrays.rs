@@ -175,40 +175,33 @@ pub trait ArrayEngine {
     ///
     /// # Errors
     /// When it cannot be read, or is damaged or of a newer version.
-    fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>>;
+    fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>>;
 
     /// The same for the label of a device that has the journal of an array.
     ///
     /// # Errors
     /// When it cannot be read, or is damaged or of a newer version.
-    fn journal_label_of(
-        &mut self,
-        device: &DeviceSpec,
-    ) -> ControlResult<Option<JournalDeviceLabel>>;
+    fn journal_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>>;
 
     /// The same for the label of a device that waits as a spare; `None` too when the label is not whole.
     ///
     /// # Errors
     /// When it cannot be read, or is damaged or of a newer version.
-    fn spare_label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>>;
+    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>>;
 
     /// Makes a spare of a device that is not in use. `wipe` first clears both of its ends of what they held.
     ///
     /// # Errors
     /// When the device cannot be written.
-    fn label_spare(
-        &mut self,
-        device: &DeviceSpec,
-        label: &SpareLabel,
-        wipe: bool,
-    ) -> ControlResult<()>;
+    fn label_spare(&self, device: &DeviceSpec, label: &SpareLabel, wipe: bool)
+    -> ControlResult<()>;
 
     /// Makes an array of the record's members, in their order, with its journal on the record's device
     /// if there is one, and opens it.
     ///
     /// # Errors
     /// Nothing is open then. Impossible arrays are refused before anything is written.
-    fn create_array(&mut self, record: &RegisteredArray) -> ControlResult<OpenedArray>;
+    fn create_array(&self, record: &RegisteredArray) -> ControlResult<OpenedArray>;
 
     /// Assembles an array of those of its devices that are there, in any order. Members that know
     /// fewer events than the record are old. `force` sets aside that they may be, and that some of
@@ -217,7 +210,7 @@ pub trait ArrayEngine {
     /// # Errors
     /// Nothing is open then.
     fn open_array(
-        &mut self,
+        &self,
         record: &RegisteredArray,
         devices: &[DeviceSpec],
         force: bool,
@@ -227,10 +220,10 @@ pub trait ArrayEngine {
     ///
     /// # Errors
     /// When the clean stop could not be written; it is closed all the same.
-    fn close_array(&mut self, name: &ArrayName) -> ControlResult<()>;
+    fn close_array(&self, name: &ArrayName) -> ControlResult<()>;
 
     /// [`Engine::take_fault`](super::Engine::take_fault) of an open array.
-    fn take_array_fault(&mut self, _: &ArrayName) -> Option<String> {
+    fn take_array_fault(&self, _: &ArrayName) -> Option<String> {
         None
     }
 
@@ -238,19 +231,20 @@ pub trait ArrayEngine {
     ///
     /// # Errors
     /// When it cannot be written.
-    fn erase_label(&mut self, device: &DeviceSpec) -> ControlResult<()>;
+    fn erase_label(&self, device: &DeviceSpec) -> ControlResult<()>;
 
     /// The first bytes of an open array, as far as marks of file systems and others are looked for.
     ///
     /// # Errors
     /// When it is not open, or cannot be read.
-    fn array_head(&mut self, name: &ArrayName) -> ControlResult<Vec<u8>>;
+    fn array_head(&self, name: &ArrayName) -> ControlResult<Vec<u8>>;
 
-    /// Takes a member out of service.
+    /// Takes a member out of service, at once and whatever the member does. Whether the other members say so
+    /// durably already: they may be waited for themselves.
     ///
     /// # Errors
     /// When the level cannot lose it, or the device is no member.
-    fn fail_member(&mut self, name: &ArrayName, place: u32) -> ControlResult<()>;
+    fn fail_member(&self, name: &ArrayName, place: u32) -> ControlResult<bool>;
 
     /// Puts a device in the place of a member and begins to fill it. A member in service stays that
     /// until all is copied.
@@ -258,7 +252,7 @@ pub trait ArrayEngine {
     /// # Errors
     /// The array is as before then.
     fn replace_member(
-        &mut self,
+        &self,
         name: &ArrayName,
         place: u32,
         device: &DeviceSpec,
@@ -269,61 +263,52 @@ pub trait ArrayEngine {
     ///
     /// # Errors
     /// The array is as before then.
-    fn take_back(
-        &mut self,
-        name: &ArrayName,
-        place: u32,
-        device: &DeviceSpec,
-    ) -> ControlResult<bool>;
+    fn take_back(&self, name: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool>;
 
     /// Keeps a device for the next member that is lost, or takes it for one that is.
     ///
     /// # Errors
     /// When the device does not suit.
-    fn add_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()>;
+    fn add_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()>;
 
     /// Whether a device suits an open array as a spare; nothing is changed.
     ///
     /// # Errors
     /// Why it does not.
-    fn check_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()>;
+    fn check_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()>;
 
     /// Adds a parity row on these devices, one for each group, and begins to fill it. A member for
     /// capacity is added the same way, and the data begin to move.
     ///
     /// # Errors
     /// The array is as before then, unless a device failed while it was taken in.
-    fn grow_array(
-        &mut self,
-        name: &ArrayName,
-        by: Growth,
-        devices: &[DeviceSpec],
-    ) -> ControlResult<()>;
+    fn grow_array(&self, name: &ArrayName, by: Growth, devices: &[DeviceSpec])
+    -> ControlResult<()>;
 
     /// Puts the journal of an open array on another device, or back on the members.
     ///
     /// # Errors
     /// The array serves on; the journal is where it was, or on the members.
-    fn set_journal(&mut self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()>;
+    fn set_journal(&self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()>;
 
     /// Starts a rebuild that was cut off.
     ///
     /// # Errors
     /// When nothing is to be rebuilt.
-    fn start_rebuild(&mut self, name: &ArrayName) -> ControlResult<()>;
+    fn start_rebuild(&self, name: &ArrayName) -> ControlResult<()>;
 
     /// Starts a scrub.
     ///
     /// # Errors
     /// When one is running.
-    fn start_scrub(&mut self, name: &ArrayName, repair: Repair) -> ControlResult<()>;
+    fn start_scrub(&self, name: &ArrayName, repair: Repair) -> ControlResult<()>;
 
     /// Gives an open array its settings.
-    fn configure_array(&mut self, name: &ArrayName, settings: &ArraySettings);
+    fn configure_array(&self, name: &ArrayName, settings: &ArraySettings);
 
     /// The devices and the state of an open array now.
-    fn array_devices(&mut self, name: &ArrayName) -> Option<ArrayDevices>;
+    fn array_devices(&self, name: &ArrayName) -> Option<ArrayDevices>;
 
     /// Fills in what the data path knows: state, members, counters.
-    fn fill_array_status(&mut self, name: &ArrayName, status: &mut ArrayDetail);
+    fn fill_array_status(&self, name: &ArrayName, status: &mut ArrayDetail);
 }

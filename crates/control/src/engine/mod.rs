@@ -2,7 +2,8 @@
 //!
 //! The service decides what is to happen and keeps the registry; an engine makes it happen on the
 //! cores. Calls block until the data path has answered, except a drain, which is started and asked
-//! about. Every error message is one line and complete: the service passes it on as it is.
+//! about. The calls come from several threads, and those that only look are answered soon, whatever a
+//! device does. Every error message is one line and complete: the service passes it on as it is.
 
 mod arrays;
 
@@ -127,15 +128,15 @@ pub type Waker = Arc<dyn Fn() + Send + Sync>;
 pub trait Engine: ArrayEngine + 'static {
     /// Sets the waker for a change of [`Engine::health`] of some volume for the worse, or of
     /// [`ArrayEngine::array_devices`] of some array at all. A fault of either wakes as well.
-    fn set_waker(&mut self, waker: Waker);
+    fn set_waker(&self, waker: Waker);
 
     /// Takes one line of the daemon's log.
-    fn log(&mut self, line: &str) {
+    fn log(&self, line: &str) {
         tracing::info!("{line}");
     }
 
     /// [`Self::log`] of what a user has to look at.
-    fn warn(&mut self, line: &str) {
+    fn warn(&self, line: &str) {
         tracing::warn!("{line}");
     }
 
@@ -143,31 +144,31 @@ pub trait Engine: ArrayEngine + 'static {
     ///
     /// # Errors
     /// When its profile is unknown.
-    fn size_of(&mut self, device: &DeviceSpec) -> ControlResult<u64>;
+    fn size_of(&self, device: &DeviceSpec) -> ControlResult<u64>;
 
     /// Looks at a device before it is used. An engine whose devices are not this machine's answers
     /// for them itself.
     ///
     /// # Errors
     /// As [`safety::examine`].
-    fn examine(&mut self, machine: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
+    fn examine(&self, machine: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
         safety::examine(machine, path, role)
     }
 
     /// The storage that a path leads to now; `None` when nothing is there.
-    fn id_of(&mut self, machine: &Machine, path: &Path) -> Option<DeviceId> {
+    fn id_of(&self, machine: &Machine, path: &Path) -> Option<DeviceId> {
         DeviceId::of_path(machine, path)
     }
 
     /// The mark that the drive at a path is known by under any path. `None` when nothing is there, and of
     /// a drive without such a mark.
-    fn drive_identity(&mut self, machine: &Machine, path: &Path) -> Option<DriveIdentity> {
+    fn drive_identity(&self, machine: &Machine, path: &Path) -> Option<DriveIdentity> {
         DriveIdentity::of_path(machine, path)
     }
 
     /// The path of the drive with this identity, which was at `hint`; `None` when it is not here.
     fn find_drive(
-        &mut self,
+        &self,
         machine: &Machine,
         identity: &DriveIdentity,
         hint: &Path,
@@ -176,7 +177,7 @@ pub trait Engine: ArrayEngine + 'static {
     }
 
     /// The block devices of the machine that have a mark of Voltier's.
-    fn own_devices(&mut self, machine: &Machine) -> Vec<PathBuf> {
+    fn own_devices(&self, machine: &Machine) -> Vec<PathBuf> {
         safety::own_devices(machine)
     }
 
@@ -185,20 +186,20 @@ pub trait Engine: ArrayEngine + 'static {
     ///
     /// # Errors
     /// When the device cannot be read, or the superblock is damaged.
-    fn cache_label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>>;
+    fn cache_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>>;
 
     /// Opens a volume with its cache, if the record has one that did not fail.
     ///
     /// # Errors
     /// Nothing is open then. With `Format`, an SSD that is too small is told apart before anything
     /// is written to it.
-    fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume>;
+    fn open(&self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume>;
 
     /// Why the code that serves an open volume has failed, if it has: the reason without the volume's name.
     /// The volume is not open after this answer. Clients are cut off, and nothing is written any more.
     ///
     /// Without an answer of its own, an engine does not outlive such a failure.
-    fn take_fault(&mut self, _: &VolumeName) -> Option<String> {
+    fn take_fault(&self, _: &VolumeName) -> Option<String> {
         None
     }
 
@@ -207,62 +208,62 @@ pub trait Engine: ArrayEngine + 'static {
     ///
     /// # Errors
     /// When the volume is not open.
-    fn begin_evacuation(&mut self, name: &VolumeName) -> ControlResult<()>;
+    fn begin_evacuation(&self, name: &VolumeName) -> ControlResult<()>;
 
     /// Stops a volume cleanly: dirty lines stay dirty, the log is checkpointed. The exports are
     /// closed before.
     ///
     /// # Errors
     /// When the clean stop could not be written; the volume is closed all the same.
-    fn close(&mut self, name: &VolumeName) -> ControlResult<()>;
+    fn close(&self, name: &VolumeName) -> ControlResult<()>;
 
     /// Puts the freshly formatted cache of a record in front of its volume, which is open and has none; its
     /// generation.
     ///
     /// # Errors
     /// The volume serves on without it.
-    fn attach(&mut self, record: &VolumeRecord) -> ControlResult<u64>;
+    fn attach(&self, record: &VolumeRecord) -> ControlResult<u64>;
 
     /// Writes everything back, the last of it while requests wait. Requests wait until `detach` or
     /// `resume`: so the registry can forget the cache while nothing can become dirty in it.
     ///
     /// # Errors
     /// When there is no cache, or it could not be written back: all is as before then.
-    fn quiesce(&mut self, name: &VolumeName) -> ControlResult<()>;
+    fn quiesce(&self, name: &VolumeName) -> ControlResult<()>;
 
     /// Lets requests go on after `quiesce`, with the cache still in front.
-    fn resume(&mut self, name: &VolumeName);
+    fn resume(&self, name: &VolumeName);
 
     /// Takes the cache away and unmarks the SSD. With `write_back`, what is dirty goes to the
     /// origin first; without, it is given up.
     ///
     /// # Errors
     /// When there is none, or it could not be written back (it stays then), or not be unmarked.
-    fn detach(&mut self, name: &VolumeName, write_back: bool) -> ControlResult<()>;
+    fn detach(&self, name: &VolumeName, write_back: bool) -> ControlResult<()>;
 
     /// Gives a cache other settings while it serves.
     ///
     /// # Errors
     /// The old settings hold then.
-    fn configure(&mut self, name: &VolumeName, settings: &Settings) -> ControlResult<()>;
+    fn configure(&self, name: &VolumeName, settings: &Settings) -> ControlResult<()>;
 
     /// Starts writing every dirty line back; one that runs already is joined.
     ///
     /// # Errors
     /// When the volume is not open.
-    fn start_drain(&mut self, name: &VolumeName) -> ControlResult<()>;
+    fn start_drain(&self, name: &VolumeName) -> ControlResult<()>;
 
     /// Where the last drain stands.
-    fn drain(&mut self, name: &VolumeName) -> Drain;
+    fn drain(&self, name: &VolumeName) -> Drain;
 
     /// The figures that change by themselves.
-    fn health(&mut self, name: &VolumeName) -> CacheHealth;
+    fn health(&self, name: &VolumeName) -> CacheHealth;
 
     /// Fills in what the data path knows: counters, lines, sizes, device states.
-    fn fill_status(&mut self, name: &VolumeName, status: &mut VolumeStatus);
+    fn fill_status(&self, name: &VolumeName, status: &mut VolumeStatus);
 
     /// The loss of an SSD is on record: requests that wait for it may change the origin now.
-    fn failure_is_recorded(&mut self, name: &VolumeName);
+    fn failure_is_recorded(&self, name: &VolumeName);
 
     /// Opens an export, its socket or file with the given access (without one for the user of the daemon
     /// alone). The answer is where the export really is: TCP port 0 asks for a free one.
@@ -271,7 +272,7 @@ pub trait Engine: ArrayEngine + 'static {
     /// When the address is taken, not permitted, the kernel has no such export, or a user or group of the
     /// access is not there.
     fn export(
-        &mut self,
+        &self,
         name: &VolumeName,
         export: &ExportSpec,
         access: Option<&ExportAccess>,
@@ -281,19 +282,14 @@ pub trait Engine: ArrayEngine + 'static {
     ///
     /// # Errors
     /// When the kernel does not let go of it (a FUSE file in use).
-    fn unexport(
-        &mut self,
-        name: &VolumeName,
-        export: &ExportSpec,
-        cut_off: bool,
-    ) -> ControlResult<()>;
+    fn unexport(&self, name: &VolumeName, export: &ExportSpec, cut_off: bool) -> ControlResult<()>;
 
     /// Removes what the export of a daemon that was killed left in the file system, if anything.
-    fn clear_dead(&mut self, export: &ExportSpec);
+    fn clear_dead(&self, export: &ExportSpec);
 
     /// Why an export that was opened takes no more clients, if that is so.
-    fn export_trouble(&mut self, name: &VolumeName, export: &ExportSpec) -> Option<String>;
+    fn export_trouble(&self, name: &VolumeName, export: &ExportSpec) -> Option<String>;
 
     /// Clients connected to an export now; of a file, how often it is open.
-    fn clients(&mut self, name: &VolumeName, export: &ExportSpec) -> u64;
+    fn clients(&self, name: &VolumeName, export: &ExportSpec) -> u64;
 }

@@ -4,6 +4,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use super::looks::STAT_MAX;
 use super::machine::Machine;
 
 /// Identity of a piece of storage, with what it lies on as far as the kernel shows it.
@@ -23,9 +24,17 @@ pub(super) enum Node {
 }
 
 impl DeviceId {
-    /// The identity of what a path leads to now; `None` when nothing is there.
+    /// The identity of what a path leads to now; `None` when nothing is there, and when the file system of a
+    /// file does not say so soon.
     pub fn of_path(machine: &Machine, path: &Path) -> Option<Self> {
-        path.metadata().ok().map(|meta| Self::of(machine, &meta))
+        let found =
+            |machine: &Machine, path: &Path| Some(Self::of(machine, &path.metadata().ok()?));
+        if path.starts_with("/dev") {
+            // The kernel knows these by itself, whatever a drive does.
+            return found(machine, path);
+        }
+        let (own, at) = (machine.clone(), path.to_owned());
+        machine.stats.ask(path, STAT_MAX, move || found(&own, &at)).flatten()
     }
 
     /// The identity of a storage that this machine does not know: a simulated drive's number.

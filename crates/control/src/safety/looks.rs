@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// How long a command waits for a device: a disk that rests takes some ten seconds.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// How long a file system has to say what a path is.
+pub(super) const STAT_MAX: Duration = Duration::from_millis(500);
 /// How long devices have to answer a knock. A device that takes longer is awaited like one that is missing.
 const KNOCK_MAX: Duration = Duration::from_secs(3);
 /// The part of a device that is read to see whether the device answers.

@@ -13,6 +13,8 @@ pub struct Machine {
     pub(super) proc: PathBuf,
     pub(super) sys: PathBuf,
     pub(super) looks: Looks,
+    /// Questions what a path is.
+    pub(super) stats: Looks,
 }
 
 impl Machine {
@@ -22,7 +24,7 @@ impl Machine {
     }
 
     pub(super) fn of_tables(proc: PathBuf, sys: PathBuf) -> Self {
-        Self { proc, sys, looks: Looks::default() }
+        Self { proc, sys, looks: Looks::default(), stats: Looks::default() }
     }
 
     /// Opens and reads devices, each on a thread of its own, and waits some seconds for their answers. A

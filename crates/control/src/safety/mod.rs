@@ -93,7 +93,7 @@ fn examine_now(machine: &Machine, path: &Path, role: Role) -> ControlResult<Exam
     let id = DeviceId::of(machine, &meta);
     let mut findings = usage::findings(machine, &id);
     let exclusive = if kind.is_block_device() { rustix::fs::OFlags::EXCL.bits() } else { 0 };
-    let file = open(path, exclusive.cast_signed());
+    let file = open_claimed(path, exclusive.cast_signed(), findings.is_empty());
     let file = match file {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
@@ -167,6 +167,20 @@ pub fn judge_findings(
 
 fn open(path: &Path, flags: i32) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
+}
+
+/// Opens a device for this process alone. One that nobody is known to use may look busy for a moment: a
+/// program that another look starts shares the claims of this process between fork and exec.
+fn open_claimed(path: &Path, exclusive: i32, is_patient: bool) -> std::io::Result<File> {
+    let is_busy = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ResourceBusy;
+    for _ in 0..file_lock::TRIES {
+        let opened = open(path, exclusive);
+        if !is_patient || !opened.as_ref().is_err_and(is_busy) {
+            return opened;
+        }
+        std::thread::park_timeout(file_lock::TRY_STEP);
+    }
+    open(path, exclusive)
 }
 
 fn opening(path: &Path, error: &std::io::Error) -> ControlError {

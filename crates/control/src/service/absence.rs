@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use voltier_array::MemberState;
 
-use super::Service;
+use super::Turn;
 use super::live::now;
 use crate::engine::{CacheLabel, Engine, MemberLabel};
 use crate::records::{CacheRecord, RegisteredArray, VolumeRecord};
@@ -43,7 +43,7 @@ impl Hindrance {
 
 /// The superblock of the SSD of a volume that could not be opened, if the SSD is there and the volume's.
 pub(super) fn ssd_label<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     record: &VolumeRecord,
     missing: &[Missing],
 ) -> Option<CacheLabel> {
@@ -53,7 +53,7 @@ pub(super) fn ssd_label<E: Engine>(
     }
     let found = found(service, &cache.device, cache.identity.as_ref())?;
     // The volume's own error says what is wrong with an SSD that cannot be read.
-    let label = service.engine.cache_label_of(&found).ok().flatten()?;
+    let label = service.apart().cache_label_of(&found).ok().flatten()?;
     (label.uuid == cache.uuid).then_some(label)
 }
 
@@ -170,7 +170,7 @@ impl Survey {
 /// Looks at the recorded devices of an array; nothing is written. With `labels`, a member counts as there
 /// when it says that it is one.
 pub(super) fn survey<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     record: &RegisteredArray,
     labels: bool,
 ) -> Survey {
@@ -215,14 +215,14 @@ pub(super) fn survey<E: Engine>(
 /// The labels of the members that are there, devices on their way and spares that became members among them.
 /// Recorded members that have none of the array are missing.
 fn labels_of<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     record: &RegisteredArray,
     present: &[DeviceSpec],
     missing: &mut Vec<Missing>,
 ) -> Vec<MemberLabel> {
     let mut labels = Vec::new();
     for device in present.iter().filter(|it| Some(*it) != record.journal.as_ref()) {
-        let (hindrance, why) = match service.engine.label_of(device) {
+        let (hindrance, why) = match service.apart().label_of(device) {
             Ok(Some(label)) if label.array == record.uuid => {
                 labels.push(label);
                 continue;
@@ -255,7 +255,7 @@ fn is_counted_on(state: MemberState) -> bool {
 
 /// The recorded drives that a volume needs and that are not there.
 pub(super) fn missing_drives<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     record: &VolumeRecord,
 ) -> Vec<Missing> {
     let origin = (&record.origin, "origin", record.origin_identity.as_ref());
@@ -281,7 +281,7 @@ pub(super) fn missing_drives<E: Engine>(
 
 /// A device that cannot be used now; `None` of one that can.
 pub(super) fn hindered<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     device: &DeviceSpec,
     part: &'static str,
 ) -> Option<Missing> {
@@ -290,7 +290,7 @@ pub(super) fn hindered<E: Engine>(
 }
 
 fn missing_as<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     device: &DeviceSpec,
     part: &'static str,
     identity: Option<&DriveIdentity>,
@@ -302,23 +302,25 @@ fn missing_as<E: Engine>(
 
 /// Where a drive is now; `None` when nothing, or another drive, is under its path, and its mark on no other.
 fn found<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     device: &DeviceSpec,
     identity: Option<&DriveIdentity>,
 ) -> Option<DeviceSpec> {
     let Some(path) = device.path() else { return Some(device.clone()) };
-    let Service { engine, machine, .. } = service;
     match identity.filter(|identity| identity.is_known()) {
-        Some(known) if engine.drive_identity(machine, path).as_ref() == Some(known) => {
+        Some(known) if service.apart().drive_identity(path).as_ref() == Some(known) => {
             Some(device.clone())
         }
-        Some(known) => engine.find_drive(machine, known, path).map(|found| device.moved_to(found)),
-        None => engine.id_of(machine, path).map(|_| device.clone()),
+        Some(known) => {
+            let found = service.apart().find_drive(known, path);
+            found.map(|found| device.moved_to(found))
+        }
+        None => service.id_of(path).map(|_| device.clone()),
     }
 }
 
 /// Whether a device may have come since it was looked for, or can be used again.
-pub(super) fn has_come<E: Engine>(service: &mut Service<E>, missing: &Missing) -> bool {
+pub(super) fn has_come<E: Engine>(service: &mut Turn<E>, missing: &Missing) -> bool {
     let Missing { device, identity, seen, hindrance, .. } = missing;
     let Some(path) = device.path() else { return false };
     let Some(found) = found(service, device, identity.as_ref()) else { return false };

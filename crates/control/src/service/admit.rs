@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::Service;
 use super::drives;
+use super::turn::Turn;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};
@@ -57,7 +57,7 @@ impl Beside<'_> {
     }
 }
 
-impl<E: Engine> Service<E> {
+impl<E: Engine> Turn<E> {
     /// Checks an SSD and makes its record.
     pub(super) fn admit_cache(
         &mut self,
@@ -86,7 +86,9 @@ impl<E: Engine> Service<E> {
     /// The mark that a device of a volume is to be known by from now on: of an array the identity.
     pub(super) fn mark_of(&mut self, device: &DeviceSpec) -> Option<DriveIdentity> {
         let Some(name) = device.array() else {
-            return drives::identity_of(&mut self.engine, &self.machine, device);
+            let step = format!("asking {device} for its mark");
+            return self
+                .wait_for(step, |engine, machine| drives::identity_of(engine, machine, device));
         };
         self.registry.find_array(name).map(|array| DriveIdentity::of_array(&array.uuid))
     }
@@ -104,6 +106,7 @@ impl<E: Engine> Service<E> {
         }
         let Some(path) = device.path() else { return self.engine.size_of(device) };
         if let Some(id) = self.id_of(path) {
+            self.is_not_being_taken(path, &id)?;
             for other in beside.devices().iter().filter_map(DeviceSpec::path) {
                 if self.id_of(other).is_some_and(|other| other.overlaps(&id)) {
                     return Err(refusal(path, &beside.twice()));
@@ -113,8 +116,9 @@ impl<E: Engine> Service<E> {
                 let what = Finding::SameDevice(format!("already part of {user}"));
                 return Err(refusal(path, &what));
             }
+            self.reserve(id);
         }
-        let examined = self.engine.examine(&self.machine, path, role)?;
+        let examined = self.apart().examine(path, role)?;
         safety::judge(path, &examined, force)?;
         if force {
             self.log_override(&path.display().to_string(), &examined.findings);
@@ -139,7 +143,7 @@ impl<E: Engine> Service<E> {
             return Err(ControlError::failed(format!("{shown} {what}")));
         }
         let size_bytes = self.size_of_array(name)?;
-        let head = self.engine.array_head(name)?;
+        let head = self.apart().array_head(name)?;
         let findings = safety::findings_in(&head, role);
         safety::judge_findings(&shown, &findings, force)?;
         if force {
@@ -154,12 +158,39 @@ impl<E: Engine> Service<E> {
         }
     }
 
-    pub(super) fn id_of(&mut self, path: &Path) -> Option<DeviceId> {
+    /// Refuses a device that another command is about to take.
+    fn is_not_being_taken(&self, path: &Path, id: &DeviceId) -> ControlResult<()> {
+        match self.claims.taker(id, self.own()) {
+            None => Ok(()),
+            Some(command) => Err(ControlError::failed(format!(
+                "{} is being taken by another command, `{command}`; try again when that has ended",
+                path.display()
+            ))),
+        }
+    }
+
+    /// Takes a device before any other command can, until the command has ended: by then it is on record.
+    fn reserve(&mut self, id: DeviceId) {
+        if let Some(own) = self.own() {
+            self.claims.reserve(own, id);
+        }
+    }
+
+    /// Takes a device that an import is about to put on record.
+    pub(super) fn take_for_import(&mut self, device: &DeviceSpec) -> ControlResult<()> {
+        let Some(path) = device.path() else { return Ok(()) };
+        let Some(id) = self.id_of(path) else { return Ok(()) };
+        self.is_not_being_taken(path, &id)?;
+        self.reserve(id);
+        Ok(())
+    }
+
+    pub(super) fn id_of(&self, path: &Path) -> Option<DeviceId> {
         self.engine.id_of(&self.machine, path)
     }
 
     /// Whether two devices are the same storage, whatever they are called.
-    pub(super) fn is_same(&mut self, one: &DeviceSpec, other: &DeviceSpec) -> bool {
+    pub(super) fn is_same(&self, one: &DeviceSpec, other: &DeviceSpec) -> bool {
         let ids = [one, other].map(|device| device.path().and_then(|path| self.id_of(path)));
         match ids {
             [Some(one), Some(other)] => one.overlaps(&other),
@@ -169,23 +200,23 @@ impl<E: Engine> Service<E> {
 
     /// The volume, array or pool a piece of storage already belongs to, other than the volume or array
     /// `but`.
-    pub(super) fn user_of(&mut self, id: &DeviceId, but: Option<Identity>) -> Option<String> {
-        let Self { engine, registry, machine, .. } = self;
-        let mut is_it = |device: &DeviceSpec| {
-            let used = device.path().and_then(|path| engine.id_of(machine, path));
+    pub(super) fn user_of(&self, id: &DeviceId, but: Option<Identity>) -> Option<String> {
+        let registry = &self.registry;
+        let is_it = |device: &DeviceSpec| {
+            let used = device.path().and_then(|path| self.id_of(path));
             used.is_some_and(|used| used.overlaps(id))
         };
         let mut others = registry.volumes().iter().filter(|volume| Some(volume.uuid) != but);
-        let volume = others.find(|volume| volume.devices().any(&mut is_it));
+        let volume = others.find(|volume| volume.devices().any(is_it));
         if let Some(VolumeRecord { name, .. }) = volume {
             return Some(format!("volume {name}"));
         }
-        let mut is_in = |pool: &&PoolRecord| pool.spares.iter().any(|spare| is_it(&spare.device));
-        if let Some(pool) = registry.pools().iter().find(&mut is_in) {
+        let is_in = |pool: &&PoolRecord| pool.spares.iter().any(|spare| is_it(&spare.device));
+        if let Some(pool) = registry.pools().iter().find(is_in) {
             return Some(format!("spare pool {}", pool.name));
         }
         let mut others = registry.arrays().iter().filter(|array| Some(array.uuid) != but);
-        let array = others.find(|array| array.devices().any(&mut is_it));
+        let array = others.find(|array| array.devices().any(is_it));
         array.map(|RegisteredArray { name, .. }| format!("array {name}"))
     }
 
@@ -196,13 +227,13 @@ impl<E: Engine> Service<E> {
         array: Identity,
     ) -> ControlResult<()> {
         let Some(path) = device.path() else { return Ok(()) };
-        let id = self.id_of(path);
-        match id.and_then(|id| self.user_of(&id, Some(array))) {
-            None => Ok(()),
-            Some(user) => {
-                Err(refusal(path, &Finding::SameDevice(format!("already part of {user}"))))
-            }
+        let Some(id) = self.id_of(path) else { return Ok(()) };
+        self.is_not_being_taken(path, &id)?;
+        if let Some(user) = self.user_of(&id, Some(array)) {
+            return Err(refusal(path, &Finding::SameDevice(format!("already part of {user}"))));
         }
+        self.reserve(id);
+        Ok(())
     }
 
     /// The volume that stands on an array, other than the volume `but`.

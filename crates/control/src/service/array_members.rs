@@ -4,7 +4,7 @@ use voltier_array::Level;
 
 use super::admit::Beside;
 use super::spare_pools::Wanting;
-use super::{Service, absence, spare_labels};
+use super::{Turn, absence, spare_labels};
 use crate::array_settings::MERGE_KEYS;
 use crate::engine::{ArrayDevices, ArrayNews, Engine, Replaced};
 use crate::error::{ControlError, ControlResult};
@@ -14,7 +14,7 @@ use crate::records::{Identity, RegisteredArray};
 use crate::safety::{self, Role};
 use crate::spec::DeviceSpec;
 
-impl<E: Engine> Service<E> {
+impl<E: Engine> Turn<E> {
     pub(super) fn replace_member(
         &mut self,
         name: &ArrayName,
@@ -30,14 +30,15 @@ impl<E: Engine> Service<E> {
         let mut record = before.clone();
         record.incoming.push(new.clone());
         self.registry.put_array(record)?;
-        let replaced = match self.engine.replace_member(name, place, &new) {
+        let bring = |turn: &mut Self| turn.apart().replace_member(name, place, &new);
+        let replaced = match self.bring(name, std::slice::from_ref(&new), bring) {
             Ok(replaced) => replaced,
             Err(error) => {
-                self.registry.put_array(before)?;
+                self.forget_incoming(name, std::slice::from_ref(&new))?;
                 return Err(error);
             }
         };
-        self.notice_array_events();
+        self.record_array_events();
         let how = match replaced {
             Replaced::Rebuild => {
                 format!("{new} takes the place of member {place} ({old}), which is computed")
@@ -51,6 +52,31 @@ impl<E: Engine> Service<E> {
         };
         self.engine.log(&format!("array {name}: {how}"));
         Ok(self.array_response(name, vec![how]))
+    }
+
+    /// Brings devices that are on record already to an array. Until then the array does not know them, and they
+    /// stay on record.
+    pub(super) fn bring<T>(
+        &mut self,
+        name: &ArrayName,
+        devices: &[DeviceSpec],
+        bring: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        if let Some(live) = self.live_arrays.get_mut(name) {
+            live.arriving.extend_from_slice(devices);
+        }
+        let brought = bring(self);
+        if let Some(live) = self.live_arrays.get_mut(name) {
+            live.arriving.retain(|device| !devices.contains(device));
+        }
+        brought
+    }
+
+    /// Devices that do not come to an array after all.
+    fn forget_incoming(&mut self, name: &ArrayName, devices: &[DeviceSpec]) -> ControlResult<()> {
+        let mut record = self.array_record(name)?;
+        record.incoming.retain(|device| !devices.contains(device));
+        self.registry.put_array(record)
     }
 
     /// Adds a parity row, a copy, or a member for capacity.
@@ -77,11 +103,12 @@ impl<E: Engine> Service<E> {
         let mut record = before.clone();
         record.incoming.extend(devices.iter().cloned());
         self.registry.put_array(record)?;
-        let grown = self.engine.grow_array(name, by, &devices);
+        let bring = |turn: &mut Self| turn.apart().grow_array(name, by, &devices);
+        let grown = self.bring(name, &devices, bring);
         if grown.is_err() {
-            self.registry.put_array(before)?;
+            self.forget_incoming(name, &devices)?;
         }
-        self.notice_array_events();
+        self.record_array_events();
         grown?;
         let level = self.array_record(name)?.level;
         let how = match by {
@@ -138,7 +165,7 @@ impl<E: Engine> Service<E> {
         let record = self.array_record(name)?;
         self.size_of_array(name)?;
         let is_usable = self.look(&spare).is_ok();
-        if is_usable && spare_labels::names(&mut self.engine, &spare, record.uuid) {
+        if is_usable && self.is_spare_of(&spare, record.uuid) {
             // A spare of this array that the record does not have: nothing of anybody's is on it.
             self.admit(&spare, Role::Spare, force, Beside::None)?;
         } else {
@@ -155,22 +182,25 @@ impl<E: Engine> Service<E> {
         spare: DeviceSpec,
         wipe: bool,
     ) -> ControlResult<()> {
-        self.engine.check_spare(name, &spare)?;
+        self.apart().check_spare(name, &spare)?;
         let before = self.array_record(name)?;
         // A lost member that comes back as a spare keeps what it knows.
         if !self.is_labelled(&spare, before.uuid) {
-            spare_labels::write(&mut self.engine, &spare, &spare_labels::of_array(&before), wipe)?;
+            self.write_label(&spare, &spare_labels::of_array(&before), wipe)?;
         }
-        let mut record = before.clone();
+        let mut record = self.array_record(name)?;
         record.spares.push(spare.clone());
         if let Err(error) = self.registry.put_array(record) {
             // Else the label would name an array that knows nothing of the spare.
-            spare_labels::erase(&mut self.engine, &spare, Some(before.uuid));
+            self.erase_spare(&spare, Some(before.uuid));
             return Err(error);
         }
-        if let Err(error) = self.engine.add_spare(name, &spare) {
-            spare_labels::erase(&mut self.engine, &spare, Some(before.uuid));
-            self.registry.put_array(before)?;
+        let bring = |turn: &mut Self| turn.apart().add_spare(name, &spare);
+        if let Err(error) = self.bring(name, std::slice::from_ref(&spare), bring) {
+            self.erase_spare(&spare, Some(before.uuid));
+            let mut record = self.array_record(name)?;
+            record.spares.retain(|other| *other != spare);
+            self.registry.put_array(record)?;
             return Err(error);
         }
         self.record_array_events();
@@ -181,7 +211,7 @@ impl<E: Engine> Service<E> {
     /// by now. A spare that cannot be looked at is awaited.
     pub(super) fn spare_again(&mut self, name: &ArrayName, spare: &DeviceSpec) {
         let again =
-            self.still_a_spare(name, spare).and_then(|()| self.engine.add_spare(name, spare));
+            self.still_a_spare(name, spare).and_then(|()| self.apart().add_spare(name, spare));
         let hindered = again.is_err().then(|| absence::hindered(self, spare, "spare")).flatten();
         let Some(live) = self.live_arrays.get_mut(name) else { return };
         let was_left_out = |it: &String| it.starts_with(&format!("the spare {spare} "));
@@ -216,7 +246,7 @@ impl<E: Engine> Service<E> {
 
     /// Whether a device says that it is a member of an array.
     pub(super) fn is_labelled(&mut self, device: &DeviceSpec, array: Identity) -> bool {
-        let label = device.path().map(|_| self.engine.label_of(device));
+        let label = device.path().map(|_| self.apart().label_of(device));
         matches!(label, Some(Ok(Some(label))) if label.array == array)
     }
 
@@ -225,7 +255,10 @@ impl<E: Engine> Service<E> {
             return Err(ControlError::failed("it ended with the daemon before"));
         }
         let owner = self.array_record(name)?.uuid;
-        spare_labels::check(&mut self.engine, &self.machine, spare, Some(owner))
+        let step = format!("reading {spare}");
+        self.wait_for(step, |engine, machine| {
+            spare_labels::check(engine, machine, spare, Some(owner))
+        })
     }
 
     /// Checks a device that is to come to an array and was never there.
@@ -246,8 +279,8 @@ impl<E: Engine> Service<E> {
         force: bool,
     ) -> ControlResult<()> {
         let known = record.members.iter().map(|known| known.as_ref());
-        let mut is_it = |known: &DeviceSpec| self.is_same(known, device);
-        let place = known.map(|known| known.is_some_and(&mut is_it)).position(|is_it| is_it);
+        let is_it = |known: &DeviceSpec| self.is_same(known, device);
+        let place = known.map(|known| known.is_some_and(is_it)).position(|is_it| is_it);
         let Some(place) = place else {
             return self.admit_new(device, force);
         };
@@ -271,11 +304,11 @@ impl<E: Engine> Service<E> {
         // Another device may be under the path of a member that was lost.
         self.is_nobody_elses(device, record.uuid)?;
         self.look_at(device, 0, "member")?;
-        match (self.engine.label_of(device), device.path()) {
+        match (self.apart().label_of(device), device.path()) {
             (Ok(Some(label)), _) if label.array == record.uuid => Ok(()),
             (_, None) => Ok(()),
             (_, Some(path)) => {
-                let examined = self.engine.examine(&self.machine, path, Role::Cache)?;
+                let examined = self.apart().examine(path, Role::Cache)?;
                 safety::judge(path, &examined, force)
             }
         }
@@ -296,14 +329,16 @@ impl<E: Engine> Service<E> {
         let mut record = before.clone();
         record.incoming.extend(journal.clone());
         self.registry.put_array(record)?;
-        let moved = self.engine.set_journal(name, journal.as_ref());
-        let mut after = before.clone();
+        let bring = |turn: &mut Self| turn.apart().set_journal(name, journal.as_ref());
+        let moved = self.bring(name, journal.as_slice(), bring);
+        let mut after = self.array_record(name)?;
+        after.incoming.retain(|device| Some(device) != journal.as_ref());
         if moved.is_ok() {
             after.journal.clone_from(&journal);
         }
         self.registry.put_array(after)?;
         moved?;
-        self.notice_array_events();
+        self.record_array_events();
         let place = journal.map_or_else(|| "its members".to_owned(), |device| device.to_string());
         self.engine.log(&format!("array {name}: its journal is on {place} on request"));
         Ok(self.array_response(name, Vec::new()))
@@ -334,8 +369,8 @@ impl<E: Engine> Service<E> {
         }
         let Some(path) = device.path() else { return Ok(()) };
         self.is_nobody_elses(device, record.uuid)?;
-        let examined = self.engine.examine(&self.machine, path, Role::Cache)?;
-        let label = self.engine.journal_label_of(device);
+        let examined = self.apart().examine(path, Role::Cache)?;
+        let label = self.apart().journal_label_of(device);
         let is_ours = matches!(label, Ok(Some(label)) if label.array == record.uuid);
         safety::judge(path, &examined, force || is_ours)
     }
@@ -344,11 +379,11 @@ impl<E: Engine> Service<E> {
     pub(super) fn start_task(
         &mut self,
         name: &ArrayName,
-        start: impl FnOnce(&mut E, &ArrayName) -> ControlResult<()>,
+        start: impl FnOnce(&E, &ArrayName) -> ControlResult<()>,
     ) -> ControlResult<Response> {
         self.array_record(name)?;
         self.size_of_array(name)?;
-        start(&mut self.engine, name)?;
+        start(&self.engine, name)?;
         Ok(self.array_response(name, Vec::new()))
     }
 
@@ -376,20 +411,20 @@ impl<E: Engine> Service<E> {
             self.engine.configure_array(name, &settings);
         }
         self.unfit_spares.clear();
-        self.notice_array_events();
+        self.record_array_events();
         Ok(self.array_response(name, Vec::new()))
     }
 
     /// The place and the device of a member that is meant.
     pub(super) fn place_of(
-        &mut self,
+        &self,
         record: &RegisteredArray,
         meant: &MemberName,
     ) -> ControlResult<(u32, String)> {
         let shown = |device: &Option<DeviceSpec>| {
             device.as_ref().map_or_else(|| "?".to_owned(), ToString::to_string)
         };
-        let mut is_same = |known: &Option<DeviceSpec>, meant: &DeviceSpec| {
+        let is_same = |known: &Option<DeviceSpec>, meant: &DeviceSpec| {
             known.as_ref().is_some_and(|known| known == meant || self.is_same(known, meant))
         };
         let place = match meant {
@@ -415,19 +450,24 @@ impl<E: Engine> Service<E> {
     /// Records what changed in arrays by itself. A member that was lost is old from then on. This
     /// instance must know that when the member is the only one that comes back; spares take places. Then
     /// gives spares of pools to arrays that want some.
-    pub fn notice_array_events(&mut self) {
-        let wanting = self.record_array_events();
+    pub(super) fn notice_array_events(&mut self) {
+        self.record_array_events();
         // A spare that changes hands needs a record.
         if self.registry.trouble().is_none() || self.registry.check_room().is_ok() {
-            self.serve_from_pools(wanting);
+            self.serve_from_pools(self.wanting.clone());
         }
     }
 
     /// The first half of that: who wants spares, the most exposed first.
-    pub(super) fn record_array_events(&mut self) -> Vec<Wanting> {
+    pub(super) fn record_array_events(&mut self) {
         let mut wanting = Vec::new();
         for record in self.registry.arrays().to_vec() {
             let name = record.name.clone();
+            let is_moving = self.live_arrays.get(&name).is_none_or(|live| live.is_moving);
+            if is_moving || self.size_of_array(&name).is_err() {
+                // Whoever opens the array puts it on record.
+                continue;
+            }
             let Some(now) = self.engine.array_devices(&name) else { continue };
             let ArrayDevices {
                 level,
@@ -440,7 +480,10 @@ impl<E: Engine> Service<E> {
                 may_lose,
                 news,
             } = now;
-            let awaited = self.awaited_spares(&name);
+            let arriving = self.live_arrays.get(&name).map(|live| live.arriving.clone());
+            let arriving = arriving.unwrap_or_default();
+            let mut awaited = self.awaited_spares(&name);
+            awaited.extend(arriving.iter().cloned());
             if let Some(live) = self.live_arrays.get_mut(&name) {
                 live.size_bytes = live.size_bytes.map(|_| size_bytes);
             }
@@ -454,6 +497,9 @@ impl<E: Engine> Service<E> {
             let is_kept = |it: &&DeviceSpec| awaited.contains(*it) && !next.spares.contains(*it);
             let kept: Vec<DeviceSpec> = record.spares.iter().filter(is_kept).cloned().collect();
             next.spares.extend(kept);
+            let is_kept = |it: &&DeviceSpec| arriving.contains(*it) && !next.incoming.contains(*it);
+            let kept: Vec<DeviceSpec> = record.incoming.iter().filter(is_kept).cloned().collect();
+            next.incoming.extend(kept);
             if let Some(pool) = record.settings.spare_pool.clone().filter(|_| spares_wanted > 0) {
                 wanting.push(Wanting { may_lose, name: name.clone(), pool, spares_wanted });
             }
@@ -468,7 +514,7 @@ impl<E: Engine> Service<E> {
             }
         }
         wanting.sort();
-        wanting
+        self.wanting = wanting;
     }
 }
 

@@ -6,8 +6,10 @@ use voltier_array::Consistency;
 
 use super::absence::{Missing, Survey};
 use super::admit::Beside;
+use super::claims::Subject;
 use super::live::{LiveArray, now};
-use super::{Service, late, spare_labels, stops};
+use super::turn::Turn;
+use super::{late, stops, subjects};
 use crate::array_settings::ArraySettings;
 use crate::array_status::{ArrayDetail, ArrayState};
 use crate::engine::{Engine, JournalDeviceLabel, MemberLabel, OpenedArray};
@@ -20,7 +22,7 @@ use crate::spec::DeviceSpec;
 use crate::suggest;
 use crate::units::exact_size;
 
-impl<E: Engine> Service<E> {
+impl<E: Engine> Turn<E> {
     pub(super) fn array(&mut self, ask: ArrayRequest) -> ControlResult<Response> {
         match ask {
             ArrayRequest::Create { array } => self.create_array(array),
@@ -99,7 +101,7 @@ impl<E: Engine> Service<E> {
         };
         // Nobody uses it yet, so nothing can be acknowledged before the record is written.
         let name = record.name.clone();
-        let opened = self.engine.create_array(&record)?;
+        let opened = self.apart().create_array(&record)?;
         self.keep_array(record, opened, Vec::new())?;
         for spare in spares {
             self.take_spare(&name, spare, force)?;
@@ -133,7 +135,7 @@ impl<E: Engine> Service<E> {
         learn(&mut record, &opened);
         let settings = record.settings.clone();
         if let Err(error) = self.registry.put_array(record) {
-            let closed = self.engine.close_array(&name);
+            let closed = self.apart().close_array(&name);
             self.note_array(&name, closed);
             return Err(error);
         }
@@ -146,6 +148,7 @@ impl<E: Engine> Service<E> {
 
     fn assemble(&mut self, devices: Vec<DeviceSpec>, force: bool) -> ControlResult<Response> {
         let label = self.labels(&devices)?;
+        self.claim_array_of(label.array)?;
         let known = self.registry.arrays().iter().find(|array| array.uuid == label.array).cloned();
         if let Some(known) = &known
             && self.size_of_array(&known.name).is_ok()
@@ -159,6 +162,7 @@ impl<E: Engine> Service<E> {
             Some(known) => known.name.clone(),
             None => self.free_name(&label.name)?,
         };
+        self.claim_also(subjects::of_array(self, &name))?;
         let mut record = known.unwrap_or_else(|| RegisteredArray {
             name: name.clone(),
             uuid: label.array,
@@ -175,11 +179,18 @@ impl<E: Engine> Service<E> {
             settings: ArraySettings::default(),
         });
         record.stopped = false;
-        let opened = self.engine.open_array(&record, &devices, force)?;
+        let opened = self.apart().open_array(&record, &devices, force)?;
         let left_out = opened.left_out.clone();
         self.keep_array(record, opened, left_out.clone())?;
         late::serve_again(self, &name, now());
         Ok(self.array_response(&name, left_out))
+    }
+
+    /// Has a recorded array for this command alone.
+    fn claim_array_of(&mut self, uuid: Identity) -> ControlResult<()> {
+        let known = self.registry.arrays().iter().find(|array| array.uuid == uuid);
+        let Some(name) = known.map(|array| array.name.clone()) else { return Ok(()) };
+        self.claim_also(subjects::of_array(self, &name))
     }
 
     /// The label that all these devices share: they are the members of one array, and free.
@@ -192,8 +203,8 @@ impl<E: Engine> Service<E> {
                 return Err(ControlError::failed(format!("{device} is given twice; name it once")));
             }
             self.look_at(device, 0, "member")?;
-            let Some(label) = self.engine.label_of(device)? else {
-                let Some(journal) = self.engine.journal_label_of(device)? else {
+            let Some(label) = self.apart().label_of(device)? else {
+                let Some(journal) = self.apart().journal_label_of(device)? else {
                     return Err(ControlError::failed(format!(
                         "{device} is no member of an array; leave it out"
                     )));
@@ -250,10 +261,15 @@ impl<E: Engine> Service<E> {
         let record = self.array_record(name)?;
         self.size_of_array(name)?;
         let (place, member) = self.place_of(&record, member)?;
-        self.engine.fail_member(name, place)?;
-        self.notice_array_events();
+        let is_on_record = self.apart().fail_member(name, place)?;
         self.engine.log(&format!("array {name}: {member} was taken out of service on request"));
-        Ok(self.array_response(name, Vec::new()))
+        // Spares are asked by others: they may hang as well.
+        self.record_array_events();
+        let late = format!(
+            "{member} is out of service; the other members have not all written that down yet: `voltier array \
+             show {name}` says which of them does not answer"
+        );
+        Ok(self.array_response(name, if is_on_record { Vec::new() } else { vec![late] }))
     }
 
     fn delete_array(&mut self, name: &ArrayName, erase: bool) -> ControlResult<Response> {
@@ -264,7 +280,7 @@ impl<E: Engine> Service<E> {
             )));
         }
         if self.size_of_array(name).is_ok() {
-            let closed = self.engine.close_array(name);
+            let closed = self.apart().close_array(name);
             self.note_array(name, closed);
         }
         self.live_arrays.remove(name);
@@ -294,12 +310,12 @@ impl<E: Engine> Service<E> {
     fn erase_label(&mut self, record: &RegisteredArray, member: &DeviceSpec) -> ControlResult<()> {
         self.look_at(member, 0, "member")?;
         // A device that stands there now may be somebody else's.
-        match self.engine.label_of(member) {
-            Ok(Some(label)) if label.array == record.uuid => self.engine.erase_label(member),
-            Ok(None) => match self.engine.journal_label_of(member) {
-                Ok(Some(label)) if label.array == record.uuid => self.engine.erase_label(member),
+        match self.apart().label_of(member) {
+            Ok(Some(label)) if label.array == record.uuid => self.apart().erase_label(member),
+            Ok(None) => match self.apart().journal_label_of(member) {
+                Ok(Some(label)) if label.array == record.uuid => self.apart().erase_label(member),
                 _ => {
-                    spare_labels::erase(&mut self.engine, member, Some(record.uuid));
+                    self.erase_spare(member, Some(record.uuid));
                     Ok(())
                 }
             },
@@ -307,16 +323,15 @@ impl<E: Engine> Service<E> {
         }
     }
 
-    /// Assembles every recorded array. One that cannot be is shown as failed, with the reason.
-    pub(super) fn start_arrays(&mut self, now: Instant) {
-        self.reconcile_pools();
-        for record in self.registry.arrays().to_vec() {
-            if record.stopped {
-                let stopped = LiveArray::stopped(&record.name);
-                self.live_arrays.insert(record.name, stopped);
-            } else {
-                late::try_array(self, record, Some(now), now);
-            }
+    /// Assembles a recorded array, unless it is to stay at rest. One that cannot be is shown as failed, with
+    /// the reason.
+    pub(super) fn start_array(&mut self, name: &ArrayName, now: Instant) {
+        let Some(record) = self.registry.find_array(name).cloned() else { return };
+        if record.stopped {
+            let stopped = LiveArray::stopped(name);
+            self.live_arrays.insert(record.name, stopped);
+        } else {
+            late::try_array(self, record, Some(now), now);
         }
     }
 
@@ -324,9 +339,10 @@ impl<E: Engine> Service<E> {
     pub(super) fn assemble_recorded(&mut self, mut record: RegisteredArray, survey: Survey) {
         let name = record.name.clone();
         let Survey { present, left_out, missing, .. } = survey;
-        let mut live = LiveArray { left_out, ..LiveArray::default() };
+        let arriving = record.spares.clone();
+        let mut live = LiveArray { left_out, arriving, ..LiveArray::default() };
         live.absence.missing = missing;
-        match self.engine.open_array(&record, &present, false) {
+        match self.apart().open_array(&record, &present, false) {
             Ok(opened) => {
                 live.size_bytes = Some(opened.size_bytes);
                 live.absence.missing.retain(Missing::is_member);
@@ -357,17 +373,18 @@ impl<E: Engine> Service<E> {
         for spare in spares.into_iter().filter(|_| is_open) {
             self.spare_again(&name, &spare);
         }
+        if let Some(live) = self.live_arrays.get_mut(&name) {
+            live.arriving.clear();
+        }
     }
 
-    /// Brings every array to rest; the volumes are closed.
-    pub(super) fn stop_arrays(&mut self) {
-        self.notice_array_events();
-        for name in std::mem::take(&mut self.live_arrays)
-            .into_iter()
-            .filter_map(|(name, live)| live.size_bytes.is_some().then_some(name))
-        {
-            let closed = self.engine.close_array(&name);
-            self.note_array(&name, closed);
+    /// Brings an array to rest; the volumes on it are closed.
+    pub(super) fn bring_array_to_rest(&mut self, name: &ArrayName) {
+        self.record_array_events();
+        let live = self.live_arrays.remove(name);
+        if live.is_some_and(|live| live.size_bytes.is_some()) {
+            let closed = self.apart().close_array(name);
+            self.note_array(name, closed);
         }
     }
 
@@ -403,6 +420,12 @@ impl<E: Engine> Service<E> {
     /// Everything about one array.
     pub(super) fn array_status(&mut self, record: &RegisteredArray) -> ArrayDetail {
         let mut status = self.array_status_of(record);
+        let subject = Subject::Array(record.name.clone());
+        status.under_way = self.claims.under_way(&subject, self.own()).unwrap_or_default();
+        let is_open = self.size_of_array(&record.name).is_ok();
+        if self.claims.starts(&subject, self.own()) && !is_open && !record.stopped {
+            status.state = ArrayState::Starting;
+        }
         self.add_trouble(&mut status.error);
         status
     }

@@ -1,14 +1,14 @@
 //! Writing dirty lines back as a job, alone or on the way to a detach or a delete.
 
-use super::Service;
+use super::Turn;
 use super::jobs::Purpose;
 use crate::engine::{Drain, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
-use crate::protocol::{JobStatus, Response};
+use crate::protocol::Response;
 use crate::records::Desired;
 
-impl<E: Engine> Service<E> {
+impl<E: Engine> Turn<E> {
     /// Starts a drain as a job, or joins the same one; a volume has one job at a time.
     pub(super) fn start_job(&mut self, name: &VolumeName, purpose: Purpose) -> ControlResult<u64> {
         if let Some((id, running)) = self.jobs.running(name) {
@@ -49,11 +49,6 @@ impl<E: Engine> Service<E> {
         cache.map_or(0, |cache| cache.dirty_lines)
     }
 
-    /// A client has received this answer.
-    pub fn job_is_told(&mut self, told: &JobStatus) {
-        self.jobs.tell(told);
-    }
-
     /// Ends the job of a volume whose dirty lines are given up instead: it need not be waited for.
     ///
     /// # Errors
@@ -86,18 +81,24 @@ impl<E: Engine> Service<E> {
         }
     }
 
-    /// Looks at every running job and ends those whose drain has ended. Returns whether any still
-    /// runs: then call again soon.
-    pub fn step_jobs(&mut self) -> bool {
-        for (id, volume, purpose) in self.jobs.all_running() {
-            self.step_job(id, &volume, purpose);
+    /// Notes how far the running jobs are. The jobs whose drains have ended, with their volumes.
+    pub(super) fn drained_jobs(&mut self) -> Vec<(u64, VolumeName)> {
+        let mut drained = Vec::new();
+        for (id, name, _) in self.jobs.all_running() {
+            let dirty = self.dirty_lines(&name);
+            self.jobs.progress(id, dirty);
+            if self.engine.drain(&name) != Drain::Running {
+                drained.push((id, name));
+            }
         }
-        !self.jobs.all_running().is_empty()
+        drained
     }
 
-    fn step_job(&mut self, id: u64, name: &VolumeName, purpose: Purpose) {
-        let dirty = self.dirty_lines(name);
-        self.jobs.progress(id, dirty);
+    /// Ends a job whose drain has ended.
+    pub(super) fn end_drained(&mut self, id: u64, name: &VolumeName) {
+        let Some((_, purpose)) = self.jobs.running(name).filter(|(own, _)| *own == id) else {
+            return;
+        };
         let outcome = match self.engine.drain(name) {
             Drain::Running => return,
             // Lines that clients dirtied meanwhile are written while they wait: see `forget_cache`.
@@ -137,7 +138,7 @@ impl<E: Engine> Service<E> {
         let recorded = self.registry.put(record);
         self.note(name, recorded);
         if let Some(settings) = settings {
-            let restored = self.engine.configure(name, &settings);
+            let restored = self.apart().configure(name, &settings);
             self.note(name, restored);
         }
     }

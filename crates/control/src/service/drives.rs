@@ -9,7 +9,7 @@ use crate::spec::DeviceSpec;
 /// The mark that a device is to be known by from now on. The answer is `none` if the device has no mark,
 /// or shares its mark with another drive. `None` of a device without a path.
 pub(super) fn identity_of<E: Engine>(
-    engine: &mut E,
+    engine: &E,
     machine: &Machine,
     device: &DeviceSpec,
 ) -> Option<DriveIdentity> {
@@ -26,7 +26,7 @@ pub(super) fn identity_of<E: Engine>(
 /// When another drive has the path of the origin, and the origin is nowhere: nothing of that drive may be
 /// served or written.
 pub(super) fn located<E: Engine>(
-    engine: &mut E,
+    engine: &E,
     machine: &Machine,
     record: &VolumeRecord,
 ) -> ControlResult<(VolumeRecord, Vec<String>)> {
@@ -52,7 +52,7 @@ pub(super) fn located<E: Engine>(
 /// Where a drive is now: where it was, also when nothing is there, or where its mark is. `None` when another
 /// drive has its path.
 pub(super) fn place_of<E: Engine>(
-    engine: &mut E,
+    engine: &E,
     machine: &Machine,
     device: &DeviceSpec,
     identity: Option<&DriveIdentity>,
@@ -74,7 +74,7 @@ enum Whereabouts {
 }
 
 fn locate<E: Engine>(
-    engine: &mut E,
+    engine: &E,
     machine: &Machine,
     device: &DeviceSpec,
     identity: Option<&DriveIdentity>,

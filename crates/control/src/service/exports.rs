@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::live::{ClosedExport, now};
-use super::{Service, stops};
+use super::{Turn, stops};
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::export_access::ExportAccess;
@@ -18,7 +18,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-impl<E: Engine> Service<E> {
+impl<E: Engine> Turn<E> {
     pub(super) fn export(
         &mut self,
         name: &VolumeName,
@@ -58,12 +58,13 @@ impl<E: Engine> Service<E> {
             )));
         }
         let access = access.or_else(|| record.access_of(&export).cloned());
-        let export = self.engine.export(name, &export, access.as_ref())?;
+        let export = self.apart().export(name, &export, access.as_ref())?;
+        record = self.record(name)?;
         record.forget_export(&export);
         record.exports.push(export.clone());
         record.export_access.extend(export.path().map(PathBuf::from).zip(access));
         if let Err(error) = self.registry.put(record) {
-            let closed = self.engine.unexport(name, &export, false);
+            let closed = self.apart().unexport(name, &export, false);
             self.note(name, closed);
             return Err(error);
         }
@@ -86,7 +87,7 @@ impl<E: Engine> Service<E> {
                 self.log(name, &line);
             }
             let access = record.access_of(export);
-            if let Err(error) = self.again(|service| service.engine.export(name, export, access)) {
+            if let Err(error) = self.again(|service| service.apart().export(name, export, access)) {
                 self.log(name, &error.message);
                 self.try_later(name, export, error.message);
             }
@@ -101,20 +102,25 @@ impl<E: Engine> Service<E> {
         }
     }
 
-    /// Tries again to open the exports whose pause is over: their address may be there now. Returns how soon
-    /// to try again.
-    pub(super) fn try_exports_again(&mut self, now: Instant) -> Option<Duration> {
-        let due: Vec<(VolumeName, ExportSpec)> = self
-            .live
-            .iter()
-            .filter(|(_, live)| live.is_open)
-            .flat_map(|(name, live)| live.closed_exports.iter().map(move |it| (name, it)))
-            .filter(|(_, closed)| closed.next <= now)
-            .map(|(name, closed)| (name.clone(), closed.export.clone()))
-            .collect();
-        for (name, export) in due {
-            self.try_export_again(&name, &export, now);
+    /// The volumes with exports whose pause is over.
+    pub(super) fn due_exports(&self, now: Instant) -> Vec<VolumeName> {
+        let open = self.live.iter().filter(|(_, live)| live.is_open);
+        let due = open.filter(|(_, live)| live.closed_exports.iter().any(|it| it.next <= now));
+        due.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Tries again to open the exports of a volume whose pause is over: their address may be there now.
+    pub(super) fn try_exports_again(&mut self, name: &VolumeName, now: Instant) {
+        let Some(live) = self.live.get(name).filter(|live| live.is_open) else { return };
+        let due = live.closed_exports.iter().filter(|closed| closed.next <= now);
+        let due: Vec<ExportSpec> = due.map(|closed| closed.export.clone()).collect();
+        for export in due {
+            self.try_export_again(name, &export, now);
         }
+    }
+
+    /// How soon to try exports again, if there are any to try.
+    pub(super) fn next_export(&self, now: Instant) -> Option<Duration> {
         let open = self.live.values().filter(|live| live.is_open);
         let next = open.flat_map(|live| &live.closed_exports).map(|closed| closed.next).min();
         next.map(|next| next.saturating_duration_since(now))
@@ -122,7 +128,7 @@ impl<E: Engine> Service<E> {
 
     fn try_export_again(&mut self, name: &VolumeName, export: &ExportSpec, now: Instant) {
         let access = self.registry.find(name).and_then(|record| record.access_of(export)).cloned();
-        let opened = self.engine.export(name, export, access.as_ref());
+        let opened = self.apart().export(name, export, access.as_ref());
         let Some(live) = self.live.get_mut(name) else { return };
         let line = match opened {
             Ok(_) => {
@@ -193,8 +199,9 @@ impl<E: Engine> Service<E> {
             exports.iter().partition(|export| matches!(export, ExportSpec::Fuse(_)));
         for export in files.into_iter().chain(others) {
             if self.is_open(&name) && !self.is_closed(&name, export) {
-                self.engine.unexport(&name, export, cut_off)?;
+                self.apart().unexport(&name, export, cut_off)?;
             }
+            *record = self.record(&name)?;
             record.forget_export(export);
             self.registry.put(record.clone())?;
             if let Some(live) = self.live.get_mut(&name) {

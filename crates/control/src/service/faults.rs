@@ -4,7 +4,7 @@
 //! Such a failure is a crash of one volume. Nothing is recorded, and the next start replays the log, or makes
 //! parity match. A user starts it: a bug that comes back at once would come back for ever.
 
-use super::Service;
+use super::Turn;
 use super::crash_wait::CRASH_TRIES;
 use super::live::{Live, LiveArray};
 use crate::engine::Engine;
@@ -12,7 +12,7 @@ use crate::error::ControlError;
 use crate::name::{ArrayName, VolumeName};
 
 /// Shows volumes and arrays as failed that the engine has given up.
-pub(super) fn notice<E: Engine>(service: &mut Service<E>) {
+pub(super) fn notice<E: Engine>(service: &mut Turn<E>) {
     let arrays: Vec<ArrayName> = service.live_arrays.keys().cloned().collect();
     for name in arrays {
         let Some(why) = service.engine.take_array_fault(&name) else { continue };
@@ -43,15 +43,16 @@ fn in_words(why: &str, start: &str) -> String {
 /// Tries to open a volume or an array. After a failure alone the attempt is patient, as a start after a crash
 /// is. The drives are busy until they have ended the requests of before.
 pub(super) fn attempt<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     has_crashed: bool,
-    open: impl FnOnce(&mut Service<E>),
+    open: impl FnOnce(&mut Turn<E>),
 ) {
+    let before = service.busy_tries;
     if has_crashed {
         service.busy_tries = CRASH_TRIES;
     }
     open(service);
     if has_crashed {
-        service.busy_tries = 1;
+        service.busy_tries = before;
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::Service;
+use super::Turn;
 use super::absence::{self, Absence, Missing};
 use super::faults;
 use super::live::{Live, LiveArray, now};
@@ -35,31 +35,36 @@ enum Comeback {
     Refused(u32),
 }
 
-/// Looks for missing devices, and tries what waits for them. Returns how soon to look again, if there is
-/// anything to look for.
-pub(super) fn look_for_devices<E: Engine>(
-    service: &mut Service<E>,
-    now: Instant,
-) -> Option<Duration> {
-    for record in service.registry.arrays().to_vec() {
-        look_for_members(service, record, now);
+/// The arrays and volumes of which a device is looked for.
+pub(super) fn looked_for<E: Engine>(service: &Turn<E>) -> (Vec<ArrayName>, Vec<VolumeName>) {
+    let arrays = service.live_arrays.iter().filter(|(_, live)| is_late(&live.absence));
+    let takes_records = service.registry.trouble().is_none();
+    let is_looked_for = |live: &Live| is_late(&live.absence) || live.is_unrecorded && takes_records;
+    let volumes = service.live.iter().filter(|(_, live)| !live.is_open && is_looked_for(live));
+    (
+        arrays.map(|(name, _)| name.clone()).collect(),
+        volumes.map(|(name, _)| name.clone()).collect(),
+    )
+}
+
+/// Looks for the missing drives of a volume, and tries the volume when that is due.
+pub(super) fn look_for_drives<E: Engine>(service: &mut Turn<E>, name: &VolumeName, now: Instant) {
+    let Some(record) = service.registry.find(name).cloned() else { return };
+    let Some(live) = service.live.get(name).filter(|live| !live.is_open) else { return };
+    let (absence, is_unrecorded) = (live.absence.clone(), live.is_unrecorded);
+    if is_unrecorded && service.registry.trouble().is_none() {
+        bring_up(service, &record);
+    } else if let Some(since) = is_due(service, &absence, now) {
+        try_volume(service, &record, Some(since), now);
     }
-    for record in service.registry.volumes().to_vec() {
-        let Some(live) = service.live.get(&record.name).filter(|live| !live.is_open) else {
-            continue;
-        };
-        let absence = live.absence.clone();
-        if let Some(since) = is_due(service, &absence, now) {
-            try_volume(service, &record, Some(since), now);
-        }
-    }
-    let next_asking = service.ask_spares_again(now);
-    [next_look(service), next_asking].into_iter().flatten().min()
+}
+
+fn is_late(absence: &Absence) -> bool {
+    absence.since.is_some() || !absence.missing.is_empty()
 }
 
 /// The paths that a start opens, or a look for missing devices if there is one.
-pub(super) fn paths_to_open<E: Engine>(service: &Service<E>) -> BTreeSet<PathBuf> {
-    let is_late = |it: &Absence| it.since.is_some() || !it.missing.is_empty();
+pub(super) fn paths_to_open<E: Engine>(service: &Turn<E>) -> BTreeSet<PathBuf> {
     let mut devices: Vec<&DeviceSpec> = Vec::new();
     for array in service.registry.arrays() {
         match service.live_arrays.get(&array.name) {
@@ -86,19 +91,19 @@ pub(super) fn paths_to_open<E: Engine>(service: &Service<E>) -> BTreeSet<PathBuf
 }
 
 /// How soon to look for missing devices again, if there are any.
-fn next_look<E: Engine>(service: &Service<E>) -> Option<Duration> {
+pub(super) fn next_look<E: Engine>(service: &Turn<E>) -> Option<Duration> {
     let arrays = service.live_arrays.values().map(|live| &live.absence);
     let mut absences = arrays.chain(service.live.values().map(|live| &live.absence));
-    if absences.clone().any(Absence::is_waiting) {
+    let is_unrecorded = service.live.values().any(|live| live.is_unrecorded);
+    if absences.clone().any(Absence::is_waiting) || is_unrecorded {
         return Some(LOOK_STEP);
     }
-    let is_late = |it: &Absence| it.since.is_some() || !it.missing.is_empty();
     absences.any(is_late).then_some(LATE_LOOK_STEP)
 }
 
 /// The beginning of the hold-off with which something that is not open is tried now, if it is. A device
 /// that comes after the hold-off begins a new one: others may be behind it.
-fn is_due<E: Engine>(service: &mut Service<E>, absence: &Absence, now: Instant) -> Option<Instant> {
+fn is_due<E: Engine>(service: &mut Turn<E>, absence: &Absence, now: Instant) -> Option<Instant> {
     let has_come = absence.missing.iter().any(|missing| absence::has_come(service, missing));
     let is_over = absence.until.is_none_or(|until| now >= until);
     match absence.since {
@@ -107,8 +112,11 @@ fn is_due<E: Engine>(service: &mut Service<E>, absence: &Absence, now: Instant) 
     }
 }
 
-fn look_for_members<E: Engine>(service: &mut Service<E>, record: RegisteredArray, now: Instant) {
-    let name = record.name.clone();
+/// Looks for the missing members of an array, and assembles one that is not open when that is due.
+pub(super) fn look_for_members<E: Engine>(service: &mut Turn<E>, name: &ArrayName, now: Instant) {
+    let (Some(record), name) = (service.registry.find_array(name).cloned(), name.clone()) else {
+        return;
+    };
     let Some(live) = service.live_arrays.get(&name) else { return };
     let absence = live.absence.clone();
     if live.size_bytes.is_some() {
@@ -123,7 +131,7 @@ fn look_for_members<E: Engine>(service: &mut Service<E>, record: RegisteredArray
             } else if absence::has_come(service, &missing) {
                 if is_spare {
                     service.spare_again(&name, device);
-                    service.notice_array_events();
+                    service.record_array_events();
                 } else {
                     member_has_come(service, &name, &missing);
                 }
@@ -140,7 +148,7 @@ fn look_for_members<E: Engine>(service: &mut Service<E>, record: RegisteredArray
 /// Assembles an array, unless its hold-off lasts and a device is missing. Without a hold-off it is
 /// assembled at once, with what is there.
 pub(super) fn try_array<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     record: RegisteredArray,
     since: Option<Instant>,
     now: Instant,
@@ -150,7 +158,7 @@ pub(super) fn try_array<E: Engine>(
 }
 
 fn attempt_array<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     record: RegisteredArray,
     since: Option<Instant>,
     now: Instant,
@@ -181,7 +189,7 @@ fn attempt_array<E: Engine>(
 /// Opens a volume, unless its hold-off lasts and a drive is missing. Without a hold-off it is opened at
 /// once, with what is there.
 pub(super) fn try_volume<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     record: &VolumeRecord,
     since: Option<Instant>,
     now: Instant,
@@ -191,7 +199,7 @@ pub(super) fn try_volume<E: Engine>(
 }
 
 fn attempt_volume<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     record: &VolumeRecord,
     since: Option<Instant>,
     now: Instant,
@@ -227,18 +235,18 @@ fn attempt_volume<E: Engine>(
 }
 
 /// Brings one volume up; one that waits goes on waiting.
-pub(super) fn bring_up<E: Engine>(service: &mut Service<E>, record: &VolumeRecord) {
+pub(super) fn bring_up<E: Engine>(service: &mut Turn<E>, record: &VolumeRecord) {
     let since = hold_off_of(service, &record.name);
     try_volume(service, record, since, now());
 }
 
 /// The beginning of the hold-off of a volume, if it has one.
-pub(super) fn hold_off_of<E: Engine>(service: &Service<E>, name: &VolumeName) -> Option<Instant> {
+pub(super) fn hold_off_of<E: Engine>(service: &Turn<E>, name: &VolumeName) -> Option<Instant> {
     service.live.get(name).and_then(|live| live.absence.since)
 }
 
 /// Brings up the volumes of an array that is open again.
-pub(super) fn serve_again<E: Engine>(service: &mut Service<E>, array: &ArrayName, now: Instant) {
+pub(super) fn serve_again<E: Engine>(service: &mut Turn<E>, array: &ArrayName, now: Instant) {
     for volume in service.registry.volumes().to_vec() {
         let stands = volume.devices().any(|it| it.array() == Some(array));
         if stands && volume.desired != Desired::Stopped && !service.is_open(&volume.name) {
@@ -251,7 +259,7 @@ pub(super) fn serve_again<E: Engine>(service: &mut Service<E>, array: &ArrayName
 
 /// Opens a volume now, with what is there, and the arrays that it stands on.
 pub(super) fn start_volume<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     name: &VolumeName,
 ) -> ControlResult<Response> {
     let record = service.record(name)?;
@@ -269,7 +277,7 @@ pub(super) fn start_volume<E: Engine>(
 
 /// Assembles an array now, with what is there.
 pub(super) fn start_array<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     name: &ArrayName,
 ) -> ControlResult<Response> {
     let mut record = service.array_record(name)?;
@@ -286,7 +294,7 @@ pub(super) fn start_array<E: Engine>(
 }
 
 /// Puts a member back that was missing when its array was assembled.
-fn member_has_come<E: Engine>(service: &mut Service<E>, name: &ArrayName, missing: &Missing) {
+fn member_has_come<E: Engine>(service: &mut Turn<E>, name: &ArrayName, missing: &Missing) {
     let device = &missing.device;
     let comeback = take_member_back(service, name, missing);
     let line = match &comeback {
@@ -318,17 +326,17 @@ fn member_has_come<E: Engine>(service: &mut Service<E>, name: &ArrayName, missin
         }
         service.engine.log(&format!("array {name}: {line}"));
     }
-    service.notice_array_events();
+    service.record_array_events();
 }
 
 fn take_member_back<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     name: &ArrayName,
     missing: &Missing,
 ) -> ControlResult<Comeback> {
     let (record, device) = (service.array_record(name)?, &missing.device);
     service.look_at(device, 0, "member")?;
-    let place = match service.engine.label_of(device)? {
+    let place = match service.apart().label_of(device)? {
         Some(label) if label.array == record.uuid => label.place,
         _ => return Ok(Comeback::Stranger),
     };
@@ -339,18 +347,18 @@ fn take_member_back<E: Engine>(
     if !known.is_none_or(is_free) {
         return Ok(Comeback::Stranger);
     }
-    let is_back = service.engine.take_back(name, place, device)?;
+    let is_back = service.apart().take_back(name, place, device)?;
     Ok(if is_back { Comeback::Done(place) } else { Comeback::Refused(place) })
 }
 
 /// A spare or another device has the place of a member that is missing.
-fn forget_missing<E: Engine>(service: &mut Service<E>, name: &ArrayName, device: &DeviceSpec) {
+fn forget_missing<E: Engine>(service: &mut Turn<E>, name: &ArrayName, device: &DeviceSpec) {
     if let Some(live) = service.live_arrays.get_mut(name) {
         live.absence.forget(device);
     }
 }
 
-fn is_missing<E: Engine>(service: &Service<E>, name: &ArrayName, device: &DeviceSpec) -> bool {
+fn is_missing<E: Engine>(service: &Turn<E>, name: &ArrayName, device: &DeviceSpec) -> bool {
     let live = service.live_arrays.get(name);
     live.is_some_and(|live| live.absence.missing.iter().any(|it| it.device == *device))
 }

@@ -7,6 +7,7 @@ use super::absence::Absence;
 use crate::engine::CacheLabel;
 use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, VolumeName};
+use crate::spec::DeviceSpec;
 
 /// The time of the control plane.
 #[expect(clippy::disallowed_methods, reason = "time of the control plane, not of an I/O")]
@@ -65,6 +66,10 @@ pub(super) struct LiveArray {
     pub(super) left_out: Vec<String>,
     /// Why it is not open; empty when it is.
     pub(super) error: String,
+    /// Devices of the record that a command is bringing to the array: the array does not know them yet.
+    pub(super) arriving: Vec<DeviceSpec>,
+    /// The engine may bring the array to the core of a volume: what it tells meanwhile is not all.
+    pub(super) is_moving: bool,
     /// The devices that it lacks: of an open array the members that were in service before.
     pub(super) absence: Absence,
 }
@@ -77,7 +82,8 @@ impl LiveArray {
     }
 }
 
-/// Volumes and arrays that failed alone since the daemon started.
+/// Volumes and arrays that failed alone since the daemon started, or that were not closed cleanly. Their drives
+/// may have requests of before.
 #[derive(Default)]
 pub(super) struct Crashed {
     volumes: BTreeSet<VolumeName>,

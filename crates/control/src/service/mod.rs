@@ -1,16 +1,19 @@
 //! The daemon's mind: what is asked, what is allowed, what is recorded, in that order.
 //!
-//! One service exists per daemon, behind one lock that only the control plane takes: clients' I/O
-//! never waits for it. The rule for every change: check everything, then record what must be known
-//! after a crash, then do it, then answer.
+//! One service exists per daemon. Commands take turns with its state and wait for devices apart from it (see
+//! `turn`): clients' I/O never waits for either. The rule for every change: check everything, then record what
+//! must be known after a crash, then do it, then answer.
 
 mod absence;
 mod admit;
+mod apart;
 mod array_members;
 mod arrays;
+mod claims;
 mod crash_wait;
 mod drains;
 mod drives;
+mod errands;
 mod exports;
 mod faults;
 mod import;
@@ -25,26 +28,33 @@ mod spare_labels;
 mod spare_pools;
 mod start;
 mod stops;
+mod subjects;
+mod turn;
 mod unfit_spare;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::engine::{Engine, Waker};
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};
-use crate::protocol::{ArrayRequest, Request, Response};
+use crate::protocol::{ArrayRequest, JobStatus, Request, Response};
 use crate::records::VolumeRecord;
 use crate::registry::Registry;
 use crate::safety::Machine;
 use crate::suggest;
 
+use claims::{ClaimId, Claims};
 pub(crate) use crash_wait::{CRASH_STEP, CRASH_TRIES};
+pub(crate) use errands::Errand;
 use jobs::Jobs;
 pub use late::DEVICE_WAIT_S;
 use live::{Crashed, Live, LiveArray};
 pub use show::{recorded_arrays, recorded_volumes};
+use spare_pools::Wanting;
+use turn::{Desk, Turn};
 use unfit_spare::UnfitSpare;
 
 /// The answer to a ping, for which nobody needs the service.
@@ -76,26 +86,53 @@ fn needs_a_record(request: &Request) -> bool {
     }
 }
 
-/// Volumes, arrays, registry and jobs of one state folder.
+/// Volumes, arrays, registry and jobs of one state folder. Clones are ways to the same one.
 pub struct Service<E> {
-    engine: E,
-    registry: Registry,
+    engine: Arc<E>,
     machine: Machine,
+    desk: Arc<Desk>,
+}
+
+impl<E> Clone for Service<E> {
+    fn clone(&self) -> Self {
+        let (engine, desk) = (Arc::clone(&self.engine), Arc::clone(&self.desk));
+        Self { engine, machine: self.machine.clone(), desk }
+    }
+}
+
+/// How long one step of a start may take before nobody waits for the start any more.
+const START_HANG: Duration = Duration::from_secs(30);
+
+/// How long a command waits for another one that has its volume or array, unless told otherwise.
+const QUEUE_WAIT: Duration = Duration::from_secs(30);
+
+/// The state of a service: one turn at a time has it.
+pub(super) struct State {
+    registry: Registry,
     live: BTreeMap<VolumeName, Live>,
     live_arrays: BTreeMap<ArrayName, LiveArray>,
+    /// Arrays that wanted spares of their pools when they were last asked.
+    wanting: Vec<Wanting>,
     /// Spares of pools that did not serve an array, until something changes there.
     unfit_spares: BTreeMap<(ArrayName, String), UnfitSpare>,
     /// Volumes whose users say that what their origins hold counts, until they have been opened once.
     adopted_origins: BTreeSet<VolumeName>,
     jobs: Jobs,
     crashed: Crashed,
+    claims: Claims,
+    /// The claims of a start of the daemon that has not ended.
+    starting: BTreeSet<ClaimId>,
     stopping: bool,
+    /// Volumes and arrays come to rest, and nothing else is done.
+    at_rest: bool,
+    /// Attempts that a start has left for what is busy.
+    crash_tries: u32,
     /// Whether the end of the daemon does not wait for clients.
     ends_now: bool,
-    /// Attempts left for what is busy at a start after a crash; 1 when there is no reason to wait.
-    busy_tries: u32,
     /// How long a recorded device that is not there is awaited.
     device_wait: Duration,
+    /// How long a command waits for another one.
+    queue_wait: Duration,
     /// Something was not recorded: told, and tried again.
     is_troubled: bool,
 }
@@ -103,48 +140,141 @@ pub struct Service<E> {
 impl<E: Engine> Service<E> {
     /// A service over a registry; nothing is open until [`Service::start`].
     pub fn new(engine: E, registry: Registry, machine: Machine) -> Self {
-        Self {
-            engine,
+        let state = State {
             registry,
-            machine,
             live: BTreeMap::new(),
             live_arrays: BTreeMap::new(),
+            wanting: Vec::new(),
             unfit_spares: BTreeMap::new(),
             adopted_origins: BTreeSet::new(),
             jobs: Jobs::default(),
             crashed: Crashed::default(),
+            claims: Claims::default(),
+            starting: BTreeSet::new(),
             stopping: false,
+            at_rest: false,
+            crash_tries: 1,
             ends_now: false,
-            busy_tries: 1,
             device_wait: Duration::ZERO,
+            queue_wait: QUEUE_WAIT,
             is_troubled: false,
-        }
+        };
+        Self { engine: Arc::new(engine), machine, desk: Desk::new(state) }
+    }
+
+    fn turn(&self) -> Turn<E> {
+        Turn::begin(&self.engine, &self.machine, &self.desk)
     }
 
     /// Sets the waker for the loss of an SSD.
-    pub fn set_waker(&mut self, waker: Waker) {
+    pub fn set_waker(&self, waker: Waker) {
         self.engine.set_waker(waker);
     }
 
-    /// Answers one request. Work that takes long is a job afterwards: see [`Service::step_jobs`].
-    pub fn handle(&mut self, request: Request) -> Response {
+    /// Sets how long a command waits for another one that has its volume or array.
+    pub fn set_queue_wait(&self, wait: Duration) {
+        self.turn().queue_wait = wait;
+    }
+
+    /// Answers one request, and gives spares to arrays that want some by then. Work that takes long is a job
+    /// afterwards: see [`Service::step_jobs`].
+    pub fn handle(&self, request: Request) -> Response {
+        let response = self.answer(request);
+        self.due_spares().inspect(|errand| self.run_errand(errand, live::now()));
+        response
+    }
+
+    /// Answers one request; all that may follow from it is left to errands.
+    pub(crate) fn answer(&self, request: Request) -> Response {
+        if request.is_a_look() {
+            self.wait_for_a_quick_start();
+        }
+        self.turn().handle(request)
+    }
+
+    /// Whether something recorded is not open yet because a device of it is awaited, or not tried yet.
+    pub(crate) fn waits_for_devices(&self) -> bool {
+        let turn = self.turn();
+        let arrays = turn.live_arrays.values().map(|live| &live.absence);
+        let mut absences = arrays.chain(turn.live.values().map(|live| &live.absence));
+        let hangs = |claim: &ClaimId| turn.claims.hangs(*claim, START_HANG);
+        absences.any(|absence| absence.is_waiting()) || !turn.starting.iter().all(hangs)
+    }
+
+    /// The devices that the next start or look will open, to be knocked at.
+    pub(crate) fn knock(&self) {
+        let paths = late::paths_to_open(&self.turn());
+        self.machine.knock(paths);
+    }
+
+    /// Records SSDs that the data path gave up, so that they are not trusted after a restart. Whether all of
+    /// them are on record: clients wait for that, so a record that failed is tried again.
+    pub fn notice_lost_ssds(&self) -> bool {
+        self.turn().notice_lost_ssds()
+    }
+
+    /// Records what changed in arrays by itself. A member that was lost is old from then on. This
+    /// instance must know that when the member is the only one that comes back; spares take places. Then
+    /// gives spares of pools to arrays that want some.
+    pub fn notice_array_events(&self) {
+        self.turn().notice_array_events();
+    }
+
+    /// Records what the data path has done by itself, and what could not be recorded before. Whether all of
+    /// it is on record: clients may wait for that, so what failed is tried again.
+    pub fn record_news(&self) -> bool {
+        self.turn().record_news()
+    }
+
+    /// A client has received this answer.
+    pub fn job_is_told(&self, told: &JobStatus) {
+        self.turn().jobs.tell(told);
+    }
+
+    /// From here on the service takes no changes, and goes on to serve clients.
+    pub fn begin_to_stop(&self) {
+        self.turn().stopping = true;
+    }
+
+    /// Whether the daemon was told to end without waiting for clients.
+    pub fn ends_now(&self) -> bool {
+        self.turn().ends_now
+    }
+
+    /// Everybody who uses an export now, in words.
+    pub(crate) fn users(&self) -> Vec<String> {
+        stops::users(&mut self.turn())
+    }
+
+    /// One line of the daemon's log, about no volume.
+    pub(crate) fn say(&self, text: &str) {
+        self.engine.log(text);
+    }
+}
+
+impl<E: Engine> Turn<E> {
+    fn handle(&mut self, request: Request) -> Response {
         self.dispatch(request).unwrap_or_else(|error| Response::Error { error })
     }
 
-    fn dispatch(&mut self, request: Request) -> ControlResult<Response> {
-        let may_be_last = matches!(
-            request,
-            Request::Ping
-                | Request::Show { .. }
-                | Request::Job { .. }
-                | Request::StopDaemon { .. }
-                | Request::Array { ask: ArrayRequest::Show { .. } | ArrayRequest::PoolShow { .. } }
-        );
+    /// Refuses changes while the daemon stops.
+    fn takes(&self, request: &Request) -> ControlResult<()> {
+        let may_be_last = request.is_a_look() || matches!(request, Request::StopDaemon { .. });
         if self.stopping && !may_be_last {
             return Err(ControlError::failed(
                 "the daemon is stopping, and waits for clients that use it if there are any; try again \
                  when it has ended",
             ));
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self, request: Request) -> ControlResult<Response> {
+        self.takes(&request)?;
+        if let Some(wanted) = subjects::of_request(&request) {
+            self.claim(request.command(), |state| subjects::with_neighbours(state, &wanted))?;
+            // The daemon may have begun to stop meanwhile.
+            self.takes(&request)?;
         }
         self.record_what_happened();
         if needs_a_record(&request) {
@@ -172,27 +302,6 @@ impl<E: Engine> Service<E> {
             Request::Array { ask } => self.array(ask),
             Request::Job { id } => self.job_response(id),
         }
-    }
-
-    /// Looks for missing devices, and tries what waits for them, and exports that could not be opened.
-    /// Returns how soon to look again, if there is anything to look for.
-    pub fn look_for_devices(&mut self, now: Instant) -> Option<Duration> {
-        let next_look = late::look_for_devices(self, now);
-        let next_export = self.try_exports_again(now);
-        [next_look, next_export].into_iter().flatten().min()
-    }
-
-    /// Whether something recorded is not open yet because a device of it is awaited.
-    pub(crate) fn waits_for_devices(&self) -> bool {
-        let arrays = self.live_arrays.values().map(|live| &live.absence);
-        let mut absences = arrays.chain(self.live.values().map(|live| &live.absence));
-        absences.any(|absence| absence.is_waiting())
-    }
-
-    /// The devices that the next start or look will open, to be knocked at while nobody holds the service.
-    pub(crate) fn knock(&self) -> impl FnOnce() + use<E> {
-        let (machine, paths) = (self.machine.clone(), late::paths_to_open(self));
-        move || machine.knock(paths)
     }
 
     /// The record of a volume.
@@ -237,26 +346,6 @@ impl<E: Engine> Service<E> {
                 live.error = error.message;
             }
         }
-    }
-
-    /// From here on the service takes no changes, and goes on to serve clients.
-    pub fn begin_to_stop(&mut self) {
-        self.stopping = true;
-    }
-
-    /// Whether the daemon was told to end without waiting for clients.
-    pub fn ends_now(&self) -> bool {
-        self.ends_now
-    }
-
-    /// Everybody who uses an export now, in words.
-    pub(crate) fn users(&mut self) -> Vec<String> {
-        stops::users(self)
-    }
-
-    /// One line of the daemon's log, about no volume.
-    pub(crate) fn say(&mut self, text: &str) {
-        self.engine.log(text);
     }
 
     /// One line of the daemon's log.

@@ -5,7 +5,7 @@
 //! opened as by a start, which waits for the SSD, and serves every acknowledged write when the SSD is there
 //! ([why](../../../../docs/adr/0048-a-pulled-ssd-is-awaited.md)).
 
-use super::Service;
+use super::Turn;
 use super::late;
 use super::live::now;
 use crate::engine::Engine;
@@ -24,7 +24,7 @@ pub(super) fn with_dirt(record: &VolumeRecord, dirty_lines: u64) -> VolumeRecord
 
 /// Closes a volume whose SSD is gone with dirty lines, and opens the volume as a start does: when the SSD is
 /// there. Clients are cut off.
-pub(super) fn wait_for_ssd<E: Engine>(service: &mut Service<E>, record: &VolumeRecord) {
+pub(super) fn wait_for_ssd<E: Engine>(service: &mut Turn<E>, record: &VolumeRecord) {
     let (name, Some(cache)) = (&record.name, &record.cache) else { return };
     let error = ControlError::failed(format!(
         "its SSD {} is gone with {}: nothing is served before it is back",

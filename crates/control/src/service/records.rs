@@ -1,13 +1,15 @@
 //! Records that could not be written: tried again until the state folder takes them.
 
-use super::{Service, faults, late};
+use super::turn::Turn;
+use super::{faults, subjects};
 use crate::engine::Engine;
 use crate::error::ControlError;
+use crate::records::{Desired, VolumeRecord};
 
-impl<E: Engine> Service<E> {
+impl<E: Engine> Turn<E> {
     /// Records what the data path has done by itself, and what could not be recorded before. Whether all of
     /// it is on record: clients may wait for that, so what failed is tried again.
-    pub(crate) fn record_news(&mut self) -> bool {
+    pub(super) fn record_news(&mut self) -> bool {
         let is_recorded = self.record_what_happened();
         if let Some(line) = self.registry.trouble().map(line_of)
             && !std::mem::replace(&mut self.is_troubled, true)
@@ -22,7 +24,8 @@ impl<E: Engine> Service<E> {
         }
         self.is_troubled = false;
         self.engine.log("the state folder takes records again");
-        self.open_unrecorded();
+        self.record_stays();
+        // Volumes that are not open for want of a record are opened by the next look for devices.
         self.registry.trouble().is_none()
     }
 
@@ -30,16 +33,21 @@ impl<E: Engine> Service<E> {
     pub(super) fn record_what_happened(&mut self) -> bool {
         faults::notice(self);
         let are_ssds_recorded = self.notice_lost_ssds();
-        self.notice_array_events();
+        self.record_array_events();
         are_ssds_recorded && self.registry.trouble().is_none()
     }
 
-    /// Opens the volumes that are not open for want of a record.
-    fn open_unrecorded(&mut self) {
+    /// Puts on record that volumes stay whose detach or delete has failed while no record could be written.
+    fn record_stays(&mut self) {
         for record in self.registry.volumes().to_vec() {
-            let waits = self.live.get(&record.name).is_some_and(|live| live.is_unrecorded);
-            if waits {
-                late::bring_up(self, &record);
+            let is_leaving = matches!(record.desired, Desired::Detaching | Desired::Deleting);
+            let subjects = subjects::of_volume(self, &record.name);
+            let is_under_way = self.jobs.running(&record.name).is_some()
+                || self.claims.taken(&subjects, self.own()).is_some();
+            if is_leaving && self.is_open(&record.name) && !is_under_way {
+                let name = record.name.clone();
+                let stays = self.registry.put(VolumeRecord { desired: Desired::Serving, ..record });
+                self.note(&name, stays);
             }
         }
     }

@@ -1,7 +1,8 @@
 //! The state of volumes, put together from the registry, the service and the data path.
 
-use super::Service;
+use super::claims::Subject;
 use super::jobs::Purpose;
+use super::turn::Turn;
 use crate::array_status::{ArrayDetail, ArrayState};
 use crate::engine::Engine;
 use crate::error::ControlResult;
@@ -20,7 +21,7 @@ use crate::status::{
 /// Ranges of each list in the state of all volumes: 10,000 of them fit in one answer.
 const LISTED_OF_ALL_MAX: usize = 8;
 
-impl<E: Engine> Service<E> {
+impl<E: Engine> Turn<E> {
     pub(super) fn show(&mut self, name: &VolumeName) -> ControlResult<Response> {
         let record = self.record(name)?;
         Ok(Response::Volume { volume: Box::new(self.status(&record)) })
@@ -57,6 +58,11 @@ impl<E: Engine> Service<E> {
     /// Everything about one volume.
     pub(super) fn status(&mut self, record: &VolumeRecord) -> VolumeStatus {
         let mut status = self.status_of(record);
+        let subject = Subject::Volume(record.name.clone());
+        status.under_way = self.claims.under_way(&subject, self.own()).unwrap_or_default();
+        if self.claims.starts(&subject, self.own()) && !self.is_open(&record.name) {
+            status.state = VolumeState::Starting;
+        }
         self.add_trouble(&mut status.error);
         status
     }
@@ -248,6 +254,7 @@ pub(super) fn recorded(record: &VolumeRecord) -> VolumeStatus {
             ordered: settings.ordered,
         },
         uptime_seconds: 0,
+        under_way: String::new(),
         error: String::new(),
     }
 }

@@ -1,6 +1,6 @@
 //! Drives of a volume that answer nothing: requests that need them are refused, with the way on.
 
-use super::Service;
+use super::Turn;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::records::VolumeRecord;
@@ -19,7 +19,7 @@ pub(super) enum WayOn {
 
 /// Refuses while the SSD or the HDD of a volume does not answer.
 pub(super) fn must_answer<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     record: &VolumeRecord,
     way_on: WayOn,
 ) -> ControlResult<()> {
@@ -29,7 +29,7 @@ pub(super) fn must_answer<E: Engine>(
 
 /// Refuses while the HDD of a volume does not answer.
 pub(super) fn hdd_must_answer<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     record: &VolumeRecord,
 ) -> ControlResult<()> {
     refusal(&service.status(record), false, WayOn::StopNow).map_or(Ok(()), Err)

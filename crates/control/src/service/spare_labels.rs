@@ -4,6 +4,7 @@
 //! something else of it. So consent to overwrite a device is used when the device becomes a spare: its ends
 //! are cleared, and the device gets a label. All that is found there later came after the consent.
 
+use super::turn::Turn;
 use crate::engine::{Engine, SpareLabel};
 use crate::error::{ControlError, ControlResult};
 use crate::name::PoolName;
@@ -22,8 +23,8 @@ pub(super) fn of_pool(pool: &PoolName, owner: Identity) -> SpareLabel {
 }
 
 /// Makes a spare of a device that was admitted; `wipe` clears both of its ends.
-pub(super) fn write<E: Engine>(
-    engine: &mut E,
+fn write<E: Engine>(
+    engine: &E,
     device: &DeviceSpec,
     label: &SpareLabel,
     wipe: bool,
@@ -36,7 +37,7 @@ pub(super) fn write<E: Engine>(
 }
 
 /// Whether a device waits as the spare of this owner.
-pub(super) fn names<E: Engine>(engine: &mut E, device: &DeviceSpec, owner: Identity) -> bool {
+fn names<E: Engine>(engine: &E, device: &DeviceSpec, owner: Identity) -> bool {
     let label = device.path().map(|_| engine.spare_label_of(device));
     matches!(label, Some(Ok(Some(label))) if label.owner == owner)
 }
@@ -46,7 +47,7 @@ pub(super) fn names<E: Engine>(engine: &mut E, device: &DeviceSpec, owner: Ident
 /// # Errors
 /// Why it is not: somebody uses the device, something else is on it, or the label is another one or gone.
 pub(super) fn check<E: Engine>(
-    engine: &mut E,
+    engine: &E,
     machine: &Machine,
     device: &DeviceSpec,
     owner: Option<Identity>,
@@ -67,8 +68,32 @@ pub(super) fn check<E: Engine>(
     }
 }
 
+impl<E: Engine> Turn<E> {
+    /// [`write`] apart from the state of the service.
+    pub(super) fn write_label(
+        &mut self,
+        device: &DeviceSpec,
+        label: &SpareLabel,
+        wipe: bool,
+    ) -> ControlResult<()> {
+        let step = format!("writing the label of a spare to {device}");
+        self.wait_for(step, |engine, _| write(engine, device, label, wipe))
+    }
+
+    /// [`names`] apart from the state of the service.
+    pub(super) fn is_spare_of(&mut self, device: &DeviceSpec, owner: Identity) -> bool {
+        self.wait_for(format!("reading {device}"), |engine, _| names(engine, device, owner))
+    }
+
+    /// [`erase`] apart from the state of the service.
+    pub(super) fn erase_spare(&mut self, device: &DeviceSpec, owner: Option<Identity>) {
+        let step = format!("erasing the label of {device}");
+        self.wait_for(step, |engine, _| erase(engine, device, owner));
+    }
+}
+
 /// Makes a plain device of a spare that is not needed any more, if the device is one still.
-pub(super) fn erase<E: Engine>(engine: &mut E, device: &DeviceSpec, owner: Option<Identity>) {
+fn erase<E: Engine>(engine: &E, device: &DeviceSpec, owner: Option<Identity>) {
     let is_it = owner.is_some_and(|owner| names(engine, device, owner));
     if is_it && let Err(error) = engine.erase_label(device) {
         engine.log(&format!("the spare {device}: {}", error.message));

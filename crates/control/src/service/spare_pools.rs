@@ -4,12 +4,15 @@
 //! Nothing but its label is written to it before. So two arrays can never take the same one. After a
 //! crash the spare is the array's: as a spare, or as the member whose label it has by then.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::admit::Beside;
+use super::claims::Subject;
 use super::live::now;
+use super::turn::Turn;
 use super::unfit_spare::{ASK_AGAIN, UnfitSpare};
-use super::{Service, drives, spare_labels};
+use super::{drives, spare_labels, subjects};
 use crate::array_status::PoolStatus;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
@@ -29,7 +32,7 @@ pub(super) struct Wanting {
     pub(super) spares_wanted: usize,
 }
 
-impl<E: Engine> Service<E> {
+impl<E: Engine> Turn<E> {
     pub(super) fn add_to_pool(
         &mut self,
         pool: &PoolName,
@@ -55,12 +58,12 @@ impl<E: Engine> Service<E> {
             record.spares.push(spare.clone());
             if let Err(error) = self.registry.put_pool(record.clone()) {
                 // Else nobody would know whose spare the device is.
-                spare_labels::erase(&mut self.engine, &spare.device, spare.label);
+                self.unlabel(&spare);
                 return Err(error);
             }
         }
         self.unfit_spares.clear();
-        self.notice_array_events();
+        self.record_array_events();
         self.pool_response(pool, notes)
     }
 
@@ -76,8 +79,10 @@ impl<E: Engine> Service<E> {
         }
         let owner = Identity::random()?;
         let label = spare_labels::of_pool(pool, owner);
-        spare_labels::write(&mut self.engine, &device, &label, force)?;
-        let identity = drives::identity_of(&mut self.engine, &self.machine, &device);
+        self.write_label(&device, &label, force)?;
+        let step = format!("asking {device} for its mark");
+        let identity =
+            self.wait_for(step, |engine, machine| drives::identity_of(engine, machine, &device));
         Ok(PoolSpare { device, identity, label: Some(owner) })
     }
 
@@ -89,7 +94,7 @@ impl<E: Engine> Service<E> {
                 continue;
             }
             for device in devices {
-                if let Err(error) = self.engine.check_spare(&name, device) {
+                if let Err(error) = self.apart().check_spare(&name, device) {
                     notes.push(error.message);
                 }
             }
@@ -138,7 +143,7 @@ impl<E: Engine> Service<E> {
     /// Makes a plain device of a spare that has left its pool, if the device can be used.
     fn unlabel(&mut self, spare: &PoolSpare) {
         if self.look(&spare.device).is_ok() {
-            spare_labels::erase(&mut self.engine, &spare.device, spare.label);
+            self.erase_spare(&spare.device, spare.label);
         }
     }
 
@@ -198,6 +203,36 @@ impl<E: Engine> Service<E> {
 
     /// Gives an array the first spare of a pool that serves it; whether there was one.
     fn take_from_pool(&mut self, pool: &PoolName, name: &ArrayName) -> bool {
+        let subjects = self.subjects_of_taking(pool, name);
+        // A pool or array that another command has is looked at again when that has ended.
+        let taken =
+            self.with_claim("taking a spare", subjects, |turn| turn.take_spare_of(pool, name));
+        taken.unwrap_or(false)
+    }
+
+    /// Whether a pool has a spare that may serve an array which wants one, and nothing is in the way of that.
+    pub(super) fn has_spares_to_give(&self) -> bool {
+        let serves = |array: &ArrayName, spare: &PoolSpare| {
+            let unfit = self.unfit_spares.get(&(array.clone(), spare.device.to_string()));
+            unfit.is_none_or(UnfitSpare::is_due)
+        };
+        self.wanting.iter().any(|wanting| {
+            let pool = self.registry.find_pool(&wanting.pool);
+            let mut spares = pool.into_iter().flat_map(|pool| &pool.spares);
+            let subjects = self.subjects_of_taking(&wanting.pool, &wanting.name);
+            spares.any(|spare| serves(&wanting.name, spare))
+                && self.registry.trouble().is_none()
+                && self.claims.taken(&subjects, self.own()).is_none()
+        })
+    }
+
+    fn subjects_of_taking(&self, pool: &PoolName, name: &ArrayName) -> BTreeSet<Subject> {
+        let mut subjects = subjects::of_array(self, name);
+        subjects.insert(Subject::Pool(pool.clone()));
+        subjects
+    }
+
+    fn take_spare_of(&mut self, pool: &PoolName, name: &ArrayName) -> bool {
         let Some(record) = self.registry.find_pool(pool).cloned() else { return false };
         for spare in &record.spares {
             let device = &spare.device;
@@ -227,9 +262,13 @@ impl<E: Engine> Service<E> {
         false
     }
 
-    /// Asks spares again that did not serve an array some time ago. Returns how soon to ask the next time,
-    /// if there are any.
-    pub(super) fn ask_spares_again(&mut self, now: Instant) -> Option<Duration> {
+    /// How soon to ask spares again that did not serve an array, if there are any.
+    pub(super) fn next_asking(&self) -> Option<Duration> {
+        (!self.unfit_spares.is_empty()).then_some(ASK_AGAIN)
+    }
+
+    /// Asks spares again that did not serve an array some time ago.
+    pub(super) fn ask_spares_again(&mut self, now: Instant) {
         for unfit in self.unfit_spares.values_mut() {
             unfit.look(now);
         }
@@ -238,7 +277,6 @@ impl<E: Engine> Service<E> {
             // No array wants those that nobody has asked.
             self.unfit_spares.retain(|_, unfit| !unfit.is_due());
         }
-        (!self.unfit_spares.is_empty()).then_some(ASK_AGAIN)
     }
 
     fn give_spare(
@@ -249,12 +287,15 @@ impl<E: Engine> Service<E> {
     ) -> ControlResult<()> {
         let device = &spare.device;
         // The device was free when it came to the pool, which may be long ago.
-        spare_labels::check(&mut self.engine, &self.machine, device, spare.label)?;
-        self.engine.check_spare(name, device)?;
+        let step = format!("reading {device}");
+        self.wait_for(step, |engine, machine| {
+            spare_labels::check(engine, machine, device, spare.label)
+        })?;
+        self.apart().check_spare(name, device)?;
         let before = self.array_record(name)?;
         // A daemon that dies here finds the array's spare by the label.
-        spare_labels::write(&mut self.engine, device, &spare_labels::of_array(&before), false)?;
-        let mut array = before.clone();
+        self.write_label(device, &spare_labels::of_array(&before), false)?;
+        let mut array = self.array_record(name)?;
         array.spares.push(device.clone());
         let mut without = pool.clone();
         without.spares.retain(|other| other != spare);
@@ -262,8 +303,11 @@ impl<E: Engine> Service<E> {
             self.label_again(pool, spare)?;
             return Err(error);
         }
-        if let Err(error) = self.engine.add_spare(name, device) {
-            self.registry.put_pool_and_array(pool.clone(), before)?;
+        let bring = |turn: &mut Self| turn.apart().add_spare(name, device);
+        if let Err(error) = self.bring(name, std::slice::from_ref(device), bring) {
+            let mut array = self.array_record(name)?;
+            array.spares.retain(|spare| spare != device);
+            self.registry.put_pool_and_array(pool.clone(), array)?;
             self.label_again(pool, spare)?;
             return Err(error);
         }
@@ -275,7 +319,7 @@ impl<E: Engine> Service<E> {
     fn label_again(&mut self, pool: &PoolRecord, spare: &PoolSpare) -> ControlResult<()> {
         let Some(owner) = spare.label else { return Ok(()) };
         let label = spare_labels::of_pool(&pool.name, owner);
-        spare_labels::write(&mut self.engine, &spare.device, &label, false)
+        self.write_label(&spare.device, &label, false)
     }
 
     /// Finds spares of pools that have other paths by now. One that has the label of a recorded array is
@@ -291,8 +335,7 @@ impl<E: Engine> Service<E> {
                 let mut takers = arrays.iter();
                 let device = &spare.device;
                 let mut is_its = |array: &&RegisteredArray| {
-                    self.is_labelled(device, array.uuid)
-                        || spare_labels::names(&mut self.engine, device, array.uuid)
+                    self.is_labelled(device, array.uuid) || self.is_spare_of(device, array.uuid)
                 };
                 let Some(taker) = takers.find(&mut is_its) else { continue };
                 let moved = self.move_to_array(&pool.name, &taker.name, &spare);
@@ -310,7 +353,10 @@ impl<E: Engine> Service<E> {
     /// one says nothing of the spare.
     fn located_spare(&mut self, pool: &PoolName, spare: PoolSpare) -> Option<PoolSpare> {
         let identity = spare.identity.as_ref();
-        let place = drives::place_of(&mut self.engine, &self.machine, &spare.device, identity);
+        let step = format!("looking for {}", spare.device);
+        let place = self.wait_for(step, |engine, machine| {
+            drives::place_of(engine, machine, &spare.device, identity)
+        });
         let Some(device) = place else {
             let line = format!("another drive has the path of the spare {}", spare.device);
             self.engine.log(&format!("spare pool {pool}: {line}"));

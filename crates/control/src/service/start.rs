@@ -1,13 +1,10 @@
 //! Bringing recorded volumes up when the daemon starts, and to rest when it ends.
 
-use std::time::Duration;
-
-use super::Service;
+use super::Turn;
 use super::absence::Hindrance;
 use super::admit::Beside;
-use super::crash_wait::{CRASH_STEP, CRASH_TRIES};
+use super::crash_wait::CRASH_STEP;
 use super::drives;
-use super::faults;
 use super::jobs::Purpose;
 use super::late;
 use super::live::{Live, now};
@@ -21,30 +18,7 @@ use crate::records::{CacheRecord, Desired, Identity, VolumeRecord};
 use crate::safety::{self, Role};
 use crate::spec::DeviceSpec;
 
-impl<E: Engine> Service<E> {
-    /// Brings every recorded array and volume up. One that cannot be served is shown as failed, with
-    /// the reason; the others serve. One of which a device is missing waits for it as long as `device_wait`
-    /// says, or longer where redundancy is at stake: see [`Service::look_for_devices`].
-    ///
-    /// After a crash the kernel may still be taking the daemon before apart. The sockets of that daemon
-    /// answer and its locks hold for a moment longer than the process. Then what is busy is tried again.
-    pub fn start(&mut self, after_crash: bool, device_wait: Duration) {
-        self.device_wait = device_wait;
-        self.busy_tries = if after_crash { CRASH_TRIES } else { 1 };
-        for export in self.registry.volumes().iter().flat_map(|record| &record.exports) {
-            // Also those of volumes that will not come up: nobody else knows whose they were.
-            self.engine.clear_dead(export);
-        }
-        let now = now();
-        self.start_arrays(now);
-        for record in self.registry.volumes().to_vec() {
-            if record.desired != Desired::Stopped {
-                late::try_volume(self, &record, Some(now), now);
-            }
-        }
-        self.busy_tries = 1;
-    }
-
+impl<E: Engine> Turn<E> {
     /// Does something again while it fails, as often as the start allows.
     pub(super) fn again<T, F>(
         &mut self,
@@ -62,7 +36,7 @@ impl<E: Engine> Service<E> {
         let is_patient = self.busy_tries > 1;
         if is_patient {
             self.busy_tries -= 1;
-            std::thread::park_timeout(CRASH_STEP);
+            self.pause(CRASH_STEP);
         }
         is_patient
     }
@@ -152,7 +126,10 @@ impl<E: Engine> Service<E> {
 
     /// Finds the drives of a volume by their identities; the record says where they are now.
     fn locate_drives(&mut self, record: &VolumeRecord) -> ControlResult<VolumeRecord> {
-        let (located, news) = drives::located(&mut self.engine, &self.machine, record)?;
+        let step = format!("looking for the drives of {}", record.name);
+        let located =
+            self.wait_for(step, |engine, machine| drives::located(engine, machine, record));
+        let (located, news) = located?;
         if located != *record {
             self.registry.put(located.clone())?;
         }
@@ -186,7 +163,7 @@ impl<E: Engine> Service<E> {
         }
         self.look_at(&record.origin, record.size_bytes, "origin")?;
         let Some(cache) = &record.cache else {
-            return self.engine.open(record, CacheStart::Load).map(drop);
+            return self.apart().open(record, CacheStart::Load).map(drop);
         };
         if let Some(reason) = &cache.failed {
             if cache.maybe_dirty {
@@ -197,7 +174,7 @@ impl<E: Engine> Service<E> {
                 )));
             }
             live.error = reason.clone();
-            return self.engine.open(record, CacheStart::Load).map(drop);
+            return self.apart().open(record, CacheStart::Load).map(drop);
         }
         if cache.generation == 0 && !cache.maybe_dirty {
             return self.take_back_attach(record);
@@ -215,7 +192,7 @@ impl<E: Engine> Service<E> {
         self.log(&record.name, "its attach was cut off and is taken back; attach the SSD again");
         let plain = VolumeRecord { cache: None, ..record.clone() };
         self.registry.put(plain.clone())?;
-        self.engine.open(&plain, CacheStart::Load).map(drop)
+        self.apart().open(&plain, CacheStart::Load).map(drop)
     }
 
     fn open_with_cache(&mut self, record: &VolumeRecord, cache: &CacheRecord) -> ControlResult<()> {
@@ -245,7 +222,7 @@ impl<E: Engine> Service<E> {
         mut record: VolumeRecord,
         start: CacheStart,
     ) -> ControlResult<()> {
-        let opened = self.engine.open(&record, start)?;
+        let opened = self.apart().open(&record, start)?;
         if let Some(cache) = &mut record.cache {
             cache.generation = opened.generation;
             let writes_back = cache.settings.mode.writes_back() && !opened.evacuates;
@@ -254,7 +231,7 @@ impl<E: Engine> Service<E> {
             cache.evacuating = opened.evacuates;
         }
         if let Err(error) = self.registry.put(record.clone()) {
-            let closed = self.engine.close(&record.name);
+            let closed = self.apart().close(&record.name);
             self.note(&record.name, closed);
             return Err(error);
         }
@@ -281,9 +258,9 @@ impl<E: Engine> Service<E> {
         self.log(&record.name, &reason);
         let mut without = record.clone();
         without.cache = Some(CacheRecord { failed: Some(reason.clone()), ..cache.clone() });
-        self.engine.open(&without, CacheStart::Load)?;
+        self.apart().open(&without, CacheStart::Load)?;
         if let Err(error) = self.registry.put(without) {
-            let closed = self.engine.close(&record.name);
+            let closed = self.apart().close(&record.name);
             self.note(&record.name, closed);
             return Err(error);
         }
@@ -319,9 +296,8 @@ impl<E: Engine> Service<E> {
 
     fn look_once(&mut self, device: &DeviceSpec) -> Result<u64, (Hindrance, String)> {
         let Some(path) = device.path() else { return Ok(u64::MAX) };
-        let Self { engine, machine, .. } = self;
-        let examined = engine.examine(machine, path, Role::Origin).map_err(|error| {
-            let is_there = engine.id_of(machine, path).is_some();
+        let examined = self.apart().examine(path, Role::Origin).map_err(|error| {
+            let is_there = self.id_of(path).is_some();
             (if is_there { Hindrance::Silent } else { Hindrance::Absent }, error.message)
         })?;
         // The engine judges the content of the device: it knows its own labels.
@@ -330,25 +306,11 @@ impl<E: Engine> Service<E> {
         Ok(examined.size_bytes)
     }
 
-    /// Brings everything to rest: exports closed, logs checkpointed, dirty lines kept.
-    pub fn stop(&mut self) {
-        self.stopping = true;
-        faults::notice(self);
-        for record in self.registry.volumes().to_vec() {
-            if self.is_open(&record.name) {
-                let closed = stops::bring_to_rest(self, &record);
-                self.note(&record.name, closed);
-            }
-        }
-        self.live.clear();
-        self.stop_arrays();
-    }
-
     /// Records SSDs that the data path gave up, so that they are not trusted after a restart. Whether all of
     /// them are on record: clients wait for that, so a record that failed is tried again.
     ///
     /// An SSD that is gone with dirty lines is not recorded: its volume is closed, and waits for the SSD.
-    pub fn notice_lost_ssds(&mut self) -> bool {
+    pub(super) fn notice_lost_ssds(&mut self) -> bool {
         let (all_recorded, without) = self.record_lost_ssds();
         without.iter().for_each(|record| pulled::wait_for_ssd(self, record));
         all_recorded

@@ -1,7 +1,7 @@
 //! Stops on request: of a volume, of an array, of the daemon. A stop does not take storage away from clients
 //! that use it, unless told to ([why](../../../../docs/adr/0040-stop-while-in-use.md)).
 
-use super::Service;
+use super::Turn;
 use super::live::LiveArray;
 use super::silence::{self, WayOn};
 use crate::engine::Engine;
@@ -14,7 +14,7 @@ use crate::safety::users;
 
 /// Brings a volume to rest as the end of the daemon would, and leaves it so over restarts.
 pub(super) fn stop_volume<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     name: &VolumeName,
     now: bool,
 ) -> ControlResult<Response> {
@@ -38,6 +38,7 @@ pub(super) fn stop_volume<E: Engine>(
     let mut closed = Ok(());
     if service.is_open(name) {
         if let Err(error) = close_files(service, &record, now) {
+            let record = service.record(name)?;
             service.registry.put(VolumeRecord { desired: Desired::Serving, ..record })?;
             return Err(error);
         }
@@ -51,7 +52,7 @@ pub(super) fn stop_volume<E: Engine>(
 
 /// Closes the files of a volume. When one of them is in use, those before it open again.
 fn close_files<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     record: &VolumeRecord,
     cut_off: bool,
 ) -> ControlResult<()> {
@@ -65,9 +66,9 @@ fn close_files<E: Engine>(
         if service.is_closed(name, export) {
             continue;
         }
-        let Err(error) = service.engine.unexport(name, export, cut_off) else { continue };
+        let Err(error) = service.apart().unexport(name, export, cut_off) else { continue };
         for before in &files[..at] {
-            if let Err(error) = service.engine.export(name, before, record.access_of(before)) {
+            if let Err(error) = service.apart().export(name, before, record.access_of(before)) {
                 service.try_later(name, before, error.message);
             }
         }
@@ -79,7 +80,7 @@ fn close_files<E: Engine>(
 /// Closes an open volume: exports first, then the cache, whose dirty lines stay on the SSD. Clients that
 /// use it are cut off.
 pub(super) fn bring_to_rest<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     record: &VolumeRecord,
 ) -> ControlResult<()> {
     let name = &record.name;
@@ -87,7 +88,7 @@ pub(super) fn bring_to_rest<E: Engine>(
     sync_above(service, name, &record.exports);
     for export in &record.exports {
         if !service.is_closed(name, export)
-            && let Err(error) = service.engine.unexport(name, export, true)
+            && let Err(error) = service.apart().unexport(name, export, true)
         {
             at_rest = false;
             service.log(name, &error.message);
@@ -96,12 +97,12 @@ pub(super) fn bring_to_rest<E: Engine>(
     service.record_lost_ssds();
     let recorded = service.record_dirt(name, at_rest);
     service.note(name, recorded);
-    service.engine.close(name)
+    service.apart().close(name)
 }
 
 /// Has file systems on files in use write out what they hold, before the files are taken from them.
 pub(super) fn sync_above<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     name: &VolumeName,
     exports: &[ExportSpec],
 ) {
@@ -109,14 +110,15 @@ pub(super) fn sync_above<E: Engine>(
         if let ExportSpec::Fuse(path) = export
             && service.engine.clients(name, export) > 0
         {
-            users::sync_above(&service.machine, path);
+            let step = format!("having what is mounted over {} written out", path.display());
+            service.wait_for(step, |_, machine| users::sync_above(machine, path));
         }
     }
 }
 
 /// Brings an array to rest, and leaves it so over restarts.
 pub(super) fn stop_array<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     name: &ArrayName,
 ) -> ControlResult<Response> {
     let mut record = service.array_record(name)?;
@@ -128,39 +130,36 @@ pub(super) fn stop_array<E: Engine>(
             "the array {name} is in use by volume {user}; `voltier stop {user}` first"
         )));
     }
-    service.notice_array_events();
+    service.record_array_events();
     record = service.array_record(name)?;
     record.stopped = true;
     service.registry.put_array(record)?;
     let is_open = service.size_of_array(name).is_ok();
-    let closed = if is_open { service.engine.close_array(name) } else { Ok(()) };
+    let closed = if is_open { service.apart().close_array(name) } else { Ok(()) };
     service.live_arrays.insert(name.clone(), LiveArray::stopped(name));
     service.engine.log(&format!("array {name}: stopped"));
     closed.map(|()| service.array_response(name, Vec::new()))
 }
 
 /// Answers a request to end the daemon. The client waits for the end of the process.
-pub(super) fn stop_daemon<E: Engine>(
-    service: &mut Service<E>,
-    now: bool,
-) -> ControlResult<Response> {
+pub(super) fn stop_daemon<E: Engine>(service: &mut Turn<E>, now: bool) -> ControlResult<Response> {
     if !now {
         for record in service.registry.volumes().to_vec() {
             is_unused(service, &record, "voltier stop --now")?;
         }
     }
-    service.begin_to_stop();
+    service.stopping = true;
     service.ends_now = true;
     Ok(Response::Stopping)
 }
 
 /// Everybody who uses an export now, in words.
-pub(super) fn users<E: Engine>(service: &mut Service<E>) -> Vec<String> {
+pub(super) fn users<E: Engine>(service: &mut Turn<E>) -> Vec<String> {
     let records = service.registry.volumes().to_vec();
     records.iter().flat_map(|record| users_of(service, record)).collect()
 }
 
-fn users_of<E: Engine>(service: &mut Service<E>, record: &VolumeRecord) -> Vec<String> {
+fn users_of<E: Engine>(service: &mut Turn<E>, record: &VolumeRecord) -> Vec<String> {
     let name = &record.name;
     if !service.is_open(name) {
         return Vec::new();
@@ -183,7 +182,7 @@ fn users_of<E: Engine>(service: &mut Service<E>, record: &VolumeRecord) -> Vec<S
 
 /// Refuses while somebody uses an export of a volume; `cut_off` is the command that does it all the same.
 pub(super) fn is_unused<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     record: &VolumeRecord,
     cut_off: &str,
 ) -> ControlResult<()> {
@@ -211,7 +210,7 @@ pub(super) fn is_not_stopped(record: &VolumeRecord) -> ControlResult<()> {
 
 /// Lets a stopped volume be served again; its record then.
 pub(super) fn unstop<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     record: VolumeRecord,
 ) -> ControlResult<VolumeRecord> {
     if record.desired != Desired::Stopped {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Service;
+use super::Turn;
 use super::admit::Beside;
 use super::jobs::Purpose;
 use super::late;
@@ -21,7 +21,7 @@ use crate::settings::{ORIGIN_KEY, Settings};
 use crate::spec::DeviceSpec;
 use crate::status::DeviceState;
 
-impl<E: Engine> Service<E> {
+impl<E: Engine> Turn<E> {
     pub(super) fn create(
         &mut self,
         name: VolumeName,
@@ -50,7 +50,7 @@ impl<E: Engine> Service<E> {
             desired: Desired::Serving,
         };
         // No export is open yet, so nothing can be acknowledged before the record is written.
-        let opened = self.engine.open(&record, CacheStart::Format)?;
+        let opened = self.apart().open(&record, CacheStart::Format)?;
         record.size_bytes = opened.size_bytes;
         if let Some(cache) = &mut record.cache {
             cache.generation = opened.generation;
@@ -66,8 +66,8 @@ impl<E: Engine> Service<E> {
 
     fn undo_create(&mut self, name: &VolumeName) -> ControlResult<()> {
         // Without a cache there is none to take away: that is no error here.
-        let _ = self.engine.detach(name, false);
-        self.engine.close(name)
+        let _ = self.apart().detach(name, false);
+        self.apart().close(name)
     }
 
     pub(super) fn set(
@@ -92,8 +92,10 @@ impl<E: Engine> Service<E> {
         cache.maybe_dirty |= cache.settings.mode.writes_back();
         let settings = cache.settings.clone();
         self.registry.put(record)?;
-        if let Err(error) = self.engine.configure(name, &settings) {
-            self.registry.put(before)?;
+        if let Err(error) = self.apart().configure(name, &settings) {
+            let mut record = self.record(name)?;
+            record.cache = restored(record.cache, before.cache);
+            self.registry.put(record)?;
             return Err(error);
         }
         Ok(self.volume(name))
@@ -125,19 +127,24 @@ impl<E: Engine> Service<E> {
         let mut with_cache = record.clone();
         with_cache.cache = Some(quiet.clone());
         self.registry.put(with_cache.clone())?;
-        match self.engine.attach(&with_cache) {
+        let attached = self.apart().attach(&with_cache);
+        let mut record = self.record(name)?;
+        match attached {
             Ok(generation) => quiet.generation = generation,
             Err(error) => {
+                record.cache = None;
                 self.registry.put(record)?;
                 return Err(error);
             }
         }
-        quiet.settings = settings.clone();
-        quiet.maybe_dirty = settings.mode.writes_back();
-        with_cache.cache = Some(quiet);
-        self.registry.put(with_cache)?;
+        if let Some(cache) = &mut record.cache {
+            cache.generation = quiet.generation;
+            cache.settings = settings.clone();
+            cache.maybe_dirty |= settings.mode.writes_back();
+        }
+        self.registry.put(record)?;
         if settings.mode != Mode::WriteThrough {
-            self.engine.configure(name, &settings)?;
+            self.apart().configure(name, &settings)?;
         }
         Ok(self.volume(name))
     }
@@ -251,7 +258,7 @@ impl<E: Engine> Service<E> {
             && cache.settings.mode.writes_back()
         {
             let quiet = Settings { mode: Mode::PassThrough, ..cache.settings.clone() };
-            self.engine.configure(name, &quiet)?;
+            self.apart().configure(name, &quiet)?;
         }
         self.start_job(name, purpose)
     }
@@ -289,7 +296,7 @@ impl<E: Engine> Service<E> {
             } else if let Err(error) = self.forget_cache(plain, write_back)? {
                 self.log(name, &error.message);
             }
-            if let Err(error) = self.engine.close(name) {
+            if let Err(error) = self.apart().close(name) {
                 self.log(name, &error.message);
             }
         }
@@ -308,13 +315,13 @@ impl<E: Engine> Service<E> {
     ) -> ControlResult<ControlResult<()>> {
         let name = plain.name.clone();
         if write_back {
-            self.engine.quiesce(&name)?;
+            self.apart().quiesce(&name)?;
         }
         if let Err(error) = self.registry.put(plain) {
             self.engine.resume(&name);
             return Err(error);
         }
-        Ok(self.engine.detach(&name, write_back))
+        Ok(self.apart().detach(&name, write_back))
     }
 
     /// Records how much a lost SSD would lose. With `at_rest`, or in a mode that makes no dirt, a
@@ -356,6 +363,16 @@ impl<E: Engine> Service<E> {
     pub(super) fn is_open(&self, name: &VolumeName) -> bool {
         self.live.get(name).is_some_and(|live| live.is_open)
     }
+}
+
+/// The record of a cache with the settings of before.
+fn restored(cache: Option<CacheRecord>, before: Option<CacheRecord>) -> Option<CacheRecord> {
+    let CacheRecord { settings, maybe_dirty, .. } = before?;
+    cache.map(|cache| match cache.failed {
+        // The loss of the SSD, which was recorded meanwhile, says what is dirty.
+        Some(_) => CacheRecord { settings, ..cache },
+        None => CacheRecord { settings, maybe_dirty, ..cache },
+    })
 }
 
 fn live_cache(record: &mut VolumeRecord) -> ControlResult<&mut CacheRecord> {

@@ -59,6 +59,8 @@ pub(super) struct Books {
     pub(super) arrays: BTreeMap<ArrayName, BookArray>,
     /// The state folder whose registry cannot be written from the next label of a spare on.
     pub(super) blocks_at_label: Option<PathBuf>,
+    /// Looks at devices so far.
+    pub(super) looks: usize,
     /// Devices that are there and cannot be read.
     pub(super) silent: Vec<PathBuf>,
     /// Devices that are too small for every array.
@@ -69,6 +71,10 @@ pub(super) struct Books {
     pub(super) fault: Option<String>,
     /// The same of an open array.
     pub(super) array_fault: Option<String>,
+    /// The beginning of a call that does not end before the test says so.
+    pub(super) hangs: Option<String>,
+    /// Such a call is under way.
+    pub(super) is_hung: bool,
     /// The first bytes of every array.
     pub(super) head: Vec<u8>,
 }
@@ -103,7 +109,14 @@ impl BookEngine {
             drop(books);
             panic!("the daemon dies");
         }
-        books.calls.push(format!("{what} {detail}"));
+        let call = format!("{what} {detail}");
+        while books.hangs.as_ref().is_some_and(|hangs| call.starts_with(hangs)) {
+            books.is_hung = true;
+            drop(books);
+            std::thread::yield_now();
+            books = self.books();
+        }
+        books.calls.push(call);
         if books.failing == Some(what) {
             return Err(ControlError::failed(format!("{what} was to fail")));
         }
@@ -116,30 +129,32 @@ fn inode_of(device: &DeviceSpec) -> u64 {
 }
 
 impl Engine for BookEngine {
-    fn examine(&mut self, machine: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
+    fn examine(&self, machine: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
         if self.books().silent.iter().any(|silent| silent == path) {
             let shown = path.display();
             return Err(ControlError::failed(format!("reading {shown}: input/output error")));
         }
-        safety::examine(machine, path, role)
+        let examined = safety::examine(machine, path, role);
+        self.books().looks += 1;
+        examined
     }
 
-    fn size_of(&mut self, device: &DeviceSpec) -> ControlResult<u64> {
+    fn size_of(&self, device: &DeviceSpec) -> ControlResult<u64> {
         match device {
             DeviceSpec::Memory(bytes) => Ok(*bytes),
             _ => Ok(u64::MAX),
         }
     }
 
-    fn own_devices(&mut self, _: &Machine) -> Vec<PathBuf> {
+    fn own_devices(&self, _: &Machine) -> Vec<PathBuf> {
         self.books().own_devices.clone()
     }
 
-    fn cache_label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
+    fn cache_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
         Ok(self.books().cache_labels.get(&device.to_string()).cloned())
     }
 
-    fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
+    fn open(&self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
         let cache = record.cache.as_ref().filter(|cache| cache.failed.is_none());
         if cache.is_some() {
             self.call("open", &format!("{start:?}"))?;
@@ -154,7 +169,7 @@ impl Engine for BookEngine {
         Ok(OpenedVolume { size_bytes, generation, dirty_lines, evacuates })
     }
 
-    fn take_fault(&mut self, name: &VolumeName) -> Option<String> {
+    fn take_fault(&self, name: &VolumeName) -> Option<String> {
         let mut books = self.books();
         let why = if books.open.contains_key(name) { books.fault.take() } else { None };
         if why.is_some() {
@@ -163,44 +178,44 @@ impl Engine for BookEngine {
         why
     }
 
-    fn begin_evacuation(&mut self, name: &VolumeName) -> ControlResult<()> {
+    fn begin_evacuation(&self, name: &VolumeName) -> ControlResult<()> {
         self.call("begin_evacuation", name.as_str())
     }
 
-    fn close(&mut self, name: &VolumeName) -> ControlResult<()> {
+    fn close(&self, name: &VolumeName) -> ControlResult<()> {
         self.books().open.remove(name);
         self.call("close", name.as_str())
     }
 
-    fn attach(&mut self, record: &VolumeRecord) -> ControlResult<u64> {
+    fn attach(&self, record: &VolumeRecord) -> ControlResult<u64> {
         let mode = record.cache.as_ref().unwrap().settings.mode;
         self.call("attach", mode.to_string().as_str())?;
         self.books().open.insert(record.name.clone(), true);
         Ok(1)
     }
 
-    fn quiesce(&mut self, name: &VolumeName) -> ControlResult<()> {
+    fn quiesce(&self, name: &VolumeName) -> ControlResult<()> {
         self.call("quiesce", name.as_str())
     }
 
-    fn resume(&mut self, name: &VolumeName) {
+    fn resume(&self, name: &VolumeName) {
         self.books().calls.push(format!("resume {name}"));
     }
 
-    fn detach(&mut self, _: &VolumeName, write_back: bool) -> ControlResult<()> {
+    fn detach(&self, _: &VolumeName, write_back: bool) -> ControlResult<()> {
         self.call("detach", if write_back { "clean" } else { "anyhow" })?;
         Ok(())
     }
 
-    fn configure(&mut self, _: &VolumeName, settings: &Settings) -> ControlResult<()> {
+    fn configure(&self, _: &VolumeName, settings: &Settings) -> ControlResult<()> {
         self.call("configure", settings.mode.to_string().as_str())
     }
 
-    fn start_drain(&mut self, name: &VolumeName) -> ControlResult<()> {
+    fn start_drain(&self, name: &VolumeName) -> ControlResult<()> {
         self.call("drain", name.as_str())
     }
 
-    fn drain(&mut self, _: &VolumeName) -> Drain {
+    fn drain(&self, _: &VolumeName) -> Drain {
         let books = self.books();
         match books.dirty {
             0 => Drain::Done,
@@ -209,7 +224,7 @@ impl Engine for BookEngine {
         }
     }
 
-    fn health(&mut self, _: &VolumeName) -> CacheHealth {
+    fn health(&self, _: &VolumeName) -> CacheHealth {
         let books = self.books();
         CacheHealth {
             dirty_lines: (!books.health_is_unknown).then_some(books.dirty),
@@ -218,7 +233,7 @@ impl Engine for BookEngine {
         }
     }
 
-    fn fill_status(&mut self, _: &VolumeName, status: &mut VolumeStatus) {
+    fn fill_status(&self, _: &VolumeName, status: &mut VolumeStatus) {
         let books = self.books();
         status.lines.dirty = books.dirty;
         status.lost.clone_from(&books.lost);
@@ -231,14 +246,14 @@ impl Engine for BookEngine {
         }
     }
 
-    fn set_waker(&mut self, _: Waker) {}
+    fn set_waker(&self, _: Waker) {}
 
-    fn failure_is_recorded(&mut self, name: &VolumeName) {
+    fn failure_is_recorded(&self, name: &VolumeName) {
         self.books().calls.push(format!("recorded {name}"));
     }
 
     fn export(
-        &mut self,
+        &self,
         _: &VolumeName,
         export: &ExportSpec,
         _: Option<&ExportAccess>,
@@ -248,36 +263,36 @@ impl Engine for BookEngine {
         failed.map_or_else(|| Ok(export.clone()), Err)
     }
 
-    fn unexport(&mut self, _: &VolumeName, export: &ExportSpec, _: bool) -> ControlResult<()> {
+    fn unexport(&self, _: &VolumeName, export: &ExportSpec, _: bool) -> ControlResult<()> {
         self.call("unexport", export.kind())
     }
 
-    fn clear_dead(&mut self, _: &ExportSpec) {}
+    fn clear_dead(&self, _: &ExportSpec) {}
 
-    fn export_trouble(&mut self, _: &VolumeName, _: &ExportSpec) -> Option<String> {
+    fn export_trouble(&self, _: &VolumeName, _: &ExportSpec) -> Option<String> {
         self.books().exports_fail.then(|| "its socket is gone".to_owned())
     }
 
-    fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
+    fn clients(&self, _: &VolumeName, _: &ExportSpec) -> u64 {
         self.books().clients
     }
 }
 
 impl ArrayEngine for BookEngine {
-    fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
+    fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
         Ok(device.path().and_then(|path| self.books().labels.get(path).cloned()))
     }
 
-    fn journal_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
+    fn journal_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
         Ok(None)
     }
 
-    fn spare_label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
         Ok(self.books().spare_labels.get(&inode_of(device)).cloned())
     }
 
     fn label_spare(
-        &mut self,
+        &self,
         device: &DeviceSpec,
         label: &SpareLabel,
         wipe: bool,
@@ -294,7 +309,7 @@ impl ArrayEngine for BookEngine {
         Ok(())
     }
 
-    fn create_array(&mut self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
+    fn create_array(&self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
         self.call("make", record.name.as_str())?;
         let in_service = LabelledPlace { group: 0, state: MemberState::InService };
         let label = MemberLabel {
@@ -322,7 +337,7 @@ impl ArrayEngine for BookEngine {
     }
 
     fn open_array(
-        &mut self,
+        &self,
         record: &RegisteredArray,
         devices: &[DeviceSpec],
         force: bool,
@@ -366,13 +381,13 @@ impl ArrayEngine for BookEngine {
         Ok(OpenedArray { journal, ..opened(record.level, places) })
     }
 
-    fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {
+    fn close_array(&self, name: &ArrayName) -> ControlResult<()> {
         let was_open = self.books().arrays.remove(name).is_some();
         assert!(was_open, "{name} is closed and was not open");
         self.call("stop", name.as_str())
     }
 
-    fn take_array_fault(&mut self, name: &ArrayName) -> Option<String> {
+    fn take_array_fault(&self, name: &ArrayName) -> Option<String> {
         let mut books = self.books();
         let why = if books.arrays.contains_key(name) { books.array_fault.take() } else { None };
         if why.is_some() {
@@ -381,24 +396,24 @@ impl ArrayEngine for BookEngine {
         why
     }
 
-    fn erase_label(&mut self, device: &DeviceSpec) -> ControlResult<()> {
+    fn erase_label(&self, device: &DeviceSpec) -> ControlResult<()> {
         self.books().labels.remove(device.path().unwrap());
         self.books().spare_labels.remove(&inode_of(device));
         self.call("erase", "label")
     }
 
-    fn array_head(&mut self, _: &ArrayName) -> ControlResult<Vec<u8>> {
+    fn array_head(&self, _: &ArrayName) -> ControlResult<Vec<u8>> {
         Ok(self.books().head.clone())
     }
 
-    fn fail_member(&mut self, name: &ArrayName, place: u32) -> ControlResult<()> {
+    fn fail_member(&self, name: &ArrayName, place: u32) -> ControlResult<bool> {
         self.call("fail", &format!("{name} {place}"))?;
         self.books().arrays.get_mut(name).unwrap().lost.push(place);
-        Ok(())
+        Ok(true)
     }
 
     fn replace_member(
-        &mut self,
+        &self,
         name: &ArrayName,
         place: u32,
         device: &DeviceSpec,
@@ -418,12 +433,7 @@ impl ArrayEngine for BookEngine {
         Ok(Replaced::Rebuild)
     }
 
-    fn take_back(
-        &mut self,
-        name: &ArrayName,
-        place: u32,
-        device: &DeviceSpec,
-    ) -> ControlResult<bool> {
+    fn take_back(&self, name: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool> {
         self.call("take back", &format!("{name} {place}"))?;
         let mut books = self.books();
         let is_used = books.used_elsewhere;
@@ -436,7 +446,7 @@ impl ArrayEngine for BookEngine {
         Ok(true)
     }
 
-    fn add_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
+    fn add_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         self.call("spare", name.as_str())?;
         let mut books = self.books();
         let Books { arrays, labels, spare_labels, .. } = &mut *books;
@@ -455,7 +465,7 @@ impl ArrayEngine for BookEngine {
         self.call("spare is taken by", name.as_str())
     }
 
-    fn check_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
+    fn check_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         let books = self.books();
         let is_small = device.path().is_some_and(|path| books.small.iter().any(|it| it == path));
         match is_small {
@@ -465,7 +475,7 @@ impl ArrayEngine for BookEngine {
     }
 
     fn grow_array(
-        &mut self,
+        &self,
         name: &ArrayName,
         by: Growth,
         devices: &[DeviceSpec],
@@ -480,25 +490,25 @@ impl ArrayEngine for BookEngine {
         Ok(())
     }
 
-    fn set_journal(&mut self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
+    fn set_journal(&self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
         let on = device.map_or_else(|| "members".to_owned(), |_| "a device".to_owned());
         self.call("journal", &format!("{name} on {on}"))
     }
 
-    fn start_rebuild(&mut self, name: &ArrayName) -> ControlResult<()> {
+    fn start_rebuild(&self, name: &ArrayName) -> ControlResult<()> {
         self.call("rebuild", name.as_str())
     }
 
-    fn start_scrub(&mut self, name: &ArrayName, repair: Repair) -> ControlResult<()> {
+    fn start_scrub(&self, name: &ArrayName, repair: Repair) -> ControlResult<()> {
         self.call("scrub", &format!("{name} {repair:?}"))
     }
 
-    fn configure_array(&mut self, name: &ArrayName, settings: &ArraySettings) {
+    fn configure_array(&self, name: &ArrayName, settings: &ArraySettings) {
         let priority = settings.rebuild.priority.name();
         self.books().calls.push(format!("pace {name} {priority}"));
     }
 
-    fn array_devices(&mut self, name: &ArrayName) -> Option<ArrayDevices> {
+    fn array_devices(&self, name: &ArrayName) -> Option<ArrayDevices> {
         let books = self.books();
         let array = books.arrays.get(name)?;
         let (members, spares) = (array.members.clone(), array.spares.clone());
@@ -510,7 +520,7 @@ impl ArrayEngine for BookEngine {
         })
     }
 
-    fn fill_array_status(&mut self, name: &ArrayName, status: &mut ArrayDetail) {
+    fn fill_array_status(&self, name: &ArrayName, status: &mut ArrayDetail) {
         if !self.books().arrays[name].lost.is_empty() {
             status.state = ArrayState::Degraded;
         }

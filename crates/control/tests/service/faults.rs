@@ -76,6 +76,28 @@ fn a_job_of_a_volume_that_fails_ends_with_the_reason_and_goes_on_after_a_start()
 }
 
 #[test]
+fn a_start_right_after_a_close_that_failed_waits_for_requests_of_before() {
+    let mut fixture = Fixture::new();
+    fixture.create(Mode::WriteThrough);
+    fixture.steer(|books| books.failing = Some("close"));
+    fixture.error(Request::Stop { name: name(), now: true });
+    fixture.steer(|books| books.failing = None);
+    // As long as requests are under way, the lock of the file before holds.
+    let before = fixture.keep_busy("hdd");
+    let looks = fixture.steer_and_read(|books| books.looks);
+    std::thread::scope(|scope| {
+        let service = fixture.service.clone();
+        let started = scope.spawn(move || service.handle(start()));
+        while fixture.steer_and_read(|books| books.looks) == looks {
+            std::thread::yield_now();
+        }
+        drop(before);
+        started.join().unwrap();
+    });
+    assert_eq!(fixture.state().state, VolumeState::Running);
+}
+
+#[test]
 fn an_array_that_failed_alone_is_started_with_the_volume_over_it() {
     let mut fixture = Fixture::new();
     let make = fixture.make(&["d1", "d2", "d3"]);

@@ -303,7 +303,7 @@ fn new_array(fixture: &Fixture, members: [&str; 3]) -> NewArray {
 
 /// A fixture without records, in which `d1` to `d3` are an array `a`; its identity.
 fn lost_array() -> (Fixture, Identity) {
-    let mut fixture = Fixture::new();
+    let fixture = Fixture::new();
     let array = new_array(&fixture, ["d1", "d2", "d3"]);
     fixture.service.handle(Request::Array { ask: ArrayRequest::Create { array } });
     let uuid = fixture.registry().arrays()[0].uuid;

@@ -5,6 +5,7 @@ mod books;
 mod exports;
 mod faults;
 mod fixture;
+mod hangs;
 mod import;
 mod late;
 mod pulled;

@@ -43,7 +43,7 @@ impl Stand {
         let engine = CoreEngine::start(1).unwrap();
         let core = engine.cores[0].remote();
         let registry = Registry::load(dir.path()).unwrap();
-        let mut service = Service::new(engine, registry, Machine::real());
+        let service = Service::new(engine, registry, Machine::real());
         service.set_waker(Arc::new(|| {}));
         Self { dir, service, core, _alone: alone }
     }

@@ -3,7 +3,7 @@
 mod left_behind;
 mod open;
 
-pub use open::{FileFacts, FileOptions, OpenError};
+pub use open::{FileFacts, FileOptions, OpenError, OpenFile};
 
 use std::cell::Cell;
 use std::path::Path;
@@ -54,7 +54,11 @@ impl FileDevice {
     /// # Errors
     /// [`OpenError`], one line with advice; nothing was changed then.
     pub fn open(handle: &Handle, path: &Path, options: &FileOptions) -> Result<Self, OpenError> {
-        let opened = open::open_file(path, options)?;
+        Ok(Self::of(handle, OpenFile::open(path, options)?))
+    }
+
+    /// A device over a file that a thread has opened.
+    pub fn of(handle: &Handle, opened: OpenFile) -> Self {
         let mut device = Self::over(handle.clone(), Fd::from_owned(opened.fd), opened.limits);
         if opened.facts.direct_io {
             device.memory_align_bytes = opened.facts.memory_align_bytes.max(1);
@@ -64,7 +68,7 @@ impl FileDevice {
         device.on_failure = Some(left);
         handle.close_on_failure(&device.fd);
         device.facts = Some(opened.facts);
-        Ok(device)
+        device
     }
 
     /// A device over a descriptor of whoever knows its limits: a simulator's file, for one.

@@ -105,14 +105,25 @@ pub enum OpenError {
     },
 }
 
-/// An open file, checked and locked.
-pub(super) struct Opened {
+/// An open file, checked and locked, of no core yet: a core makes a [`FileDevice`](super::FileDevice) of it.
+/// Opening a broken drive may take for ever, so a thread apart can do it.
+pub struct OpenFile {
     pub(super) fd: OwnedFd,
     pub(super) limits: Limits,
     pub(super) facts: FileFacts,
 }
 
-pub(super) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, OpenError> {
+impl OpenFile {
+    /// Opens a regular file or block device: see [`FileDevice::open`](super::FileDevice::open).
+    ///
+    /// # Errors
+    /// [`OpenError`], one line with advice; nothing was changed then.
+    pub fn open(path: &Path, options: &FileOptions) -> Result<Self, OpenError> {
+        open_file(path, options)
+    }
+}
+
+fn open_file(path: &Path, options: &FileOptions) -> Result<OpenFile, OpenError> {
     let fail = |errno| explain(path, errno);
     let status = stat(path).map_err(fail)?;
     let is_block_device = match FileType::from_raw_mode(status.st_mode) {
@@ -162,7 +173,7 @@ pub(super) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
         memory_align_bytes: alignment.memory_bytes,
         identity,
     };
-    Ok(Opened { fd, limits, facts })
+    Ok(OpenFile { fd, limits, facts })
 }
 
 /// Opens with O_DIRECT where the file system takes it, and says whether it did.

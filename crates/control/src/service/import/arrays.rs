@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use voltier_array::MemberState;
 
-use super::super::Service;
+use super::super::Turn;
 use super::done::Done;
 use super::find::{Found, FoundArray};
 use crate::array_settings::ArraySettings;
@@ -47,7 +47,7 @@ pub(super) fn reported(record: &RegisteredArray) -> ImportedArray {
 /// # Errors
 /// When an array is on record, has another one's name, or cannot be assembled.
 pub(super) fn plan<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     found: &Found,
     chosen: Option<&ArrayName>,
 ) -> ControlResult<Vec<ArrayPlan>> {
@@ -82,7 +82,7 @@ fn name_is_taken(name: &ArrayName, uuid: Identity) -> ControlError {
 }
 
 fn plan_one<E: Engine>(
-    service: &Service<E>,
+    service: &Turn<E>,
     uuid: Identity,
     array: &FoundArray,
     chosen: Option<&ArrayName>,
@@ -176,7 +176,7 @@ fn plan_of(name: ArrayName, newest: &MemberLabel, array: &FoundArray) -> ArrayPl
 /// # Errors
 /// The array's, as at any start; nothing of it is on record then.
 pub(super) fn open<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     plan: ArrayPlan,
     done: &mut Done,
 ) -> ControlResult<Vec<String>> {
@@ -185,7 +185,7 @@ pub(super) fn open<E: Engine>(
     let told = |error: ControlError| {
         ControlError::failed(format!("the array {name} is not imported: {error}"))
     };
-    let opened = service.engine.open_array(&record, &devices, false).map_err(told)?;
+    let opened = service.apart().open_array(&record, &devices, false).map_err(told)?;
     let mut notes: Vec<String> =
         opened.left_out.iter().map(|line| format!("array {name}: {line}")).collect();
     service.keep_array(record, opened, Vec::new())?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use voltier_array::MemberState;
 
-use super::super::Service;
+use super::super::Turn;
 use crate::engine::{CacheLabel, Engine, MemberLabel, SpareLabel};
 use crate::error::{ControlError, ControlResult};
 use crate::records::Identity;
@@ -68,7 +68,7 @@ impl FoundArray {
 /// Looks at the devices of an import, and for what is missing of their arrays at all block devices. Nothing
 /// is written.
 pub(super) fn examine<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     devices: &[DeviceSpec],
 ) -> ControlResult<Found> {
     let mut found = Found::default();
@@ -84,7 +84,7 @@ pub(super) fn examine<E: Engine>(
 }
 
 /// The size in bytes of a device that may be imported.
-fn size_of_free<E: Engine>(service: &mut Service<E>, device: &DeviceSpec) -> ControlResult<u64> {
+fn size_of_free<E: Engine>(service: &mut Turn<E>, device: &DeviceSpec) -> ControlResult<u64> {
     if device.is_volatile() {
         return Err(ControlError::usage(format!(
             "{device} is empty at every start, so nothing can be imported from it; leave it out"
@@ -100,11 +100,12 @@ fn size_of_free<E: Engine>(service: &mut Service<E>, device: &DeviceSpec) -> Con
     if let Some(user) = user_of(service, device) {
         return Err(in_use(device, &user));
     }
+    service.take_for_import(device)?;
     service.look(device).map_err(|(_, why)| ControlError::failed(why))
 }
 
 /// The volume, array or pool on record that has a device.
-pub(super) fn user_of<E: Engine>(service: &mut Service<E>, device: &DeviceSpec) -> Option<String> {
+pub(super) fn user_of<E: Engine>(service: &Turn<E>, device: &DeviceSpec) -> Option<String> {
     let id = device.path().and_then(|path| service.id_of(path))?;
     service.user_of(&id, None)
 }
@@ -116,28 +117,27 @@ pub(super) fn in_use(device: &DeviceSpec, user: &str) -> ControlError {
 }
 
 fn sort_in<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     found: &mut Found,
     device: &DeviceSpec,
     size_bytes: u64,
 ) -> ControlResult<()> {
-    let engine = &mut service.engine;
     let own = device.clone();
     if device.array().is_none() {
-        if let Some(label) = engine.label_of(device)? {
+        if let Some(label) = service.apart().label_of(device)? {
             found.arrays.entry(label.array).or_default().members.push((own, label));
             return Ok(());
         }
-        if let Some(label) = engine.journal_label_of(device)? {
+        if let Some(label) = service.apart().journal_label_of(device)? {
             found.arrays.entry(label.array).or_default().journal = Some((own, label.name));
             return Ok(());
         }
-        if let Some(label) = engine.spare_label_of(device)? {
+        if let Some(label) = service.apart().spare_label_of(device)? {
             found.spares.push((own, label));
             return Ok(());
         }
     }
-    match engine.cache_label_of(device)? {
+    match service.apart().cache_label_of(device)? {
         Some(label) => found.caches.push(FoundCache { device: own, label }),
         None => found.others.push(OtherDevice { device: own, size_bytes }),
     }
@@ -146,7 +146,7 @@ fn sort_in<E: Engine>(
 
 /// Whether a device is no member, journal, spare or cache.
 pub(super) fn holds_nothing_of_ours<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     device: &DeviceSpec,
 ) -> ControlResult<bool> {
     let mut seen = Found::default();
@@ -156,21 +156,21 @@ pub(super) fn holds_nothing_of_ours<E: Engine>(
 
 /// Looks at all block devices for parts of arrays of which something is missing. A device that cannot be
 /// used, or that somebody has, is passed over.
-fn look_further<E: Engine>(service: &mut Service<E>, found: &mut Found, given: &[DeviceSpec]) {
+fn look_further<E: Engine>(service: &mut Turn<E>, found: &mut Found, given: &[DeviceSpec]) {
     if !found.arrays.values().any(FoundArray::is_incomplete) {
         return;
     }
-    for path in service.engine.own_devices(&service.machine) {
+    for path in service.apart().own_devices() {
         let device = DeviceSpec::Path(path);
         let is_given = given.iter().any(|other| service.is_same(other, &device));
         if is_given || user_of(service, &device).is_some() || service.look(&device).is_err() {
             continue;
         }
-        if let Ok(Some(label)) = service.engine.label_of(&device) {
+        if let Ok(Some(label)) = service.apart().label_of(&device) {
             if let Some(array) = found.arrays.get_mut(&label.array) {
                 array.members.push((device, label));
             }
-        } else if let Ok(Some(label)) = service.engine.journal_label_of(&device)
+        } else if let Ok(Some(label)) = service.apart().journal_label_of(&device)
             && let Some(array) = found.arrays.get_mut(&label.array)
             && array.journal.is_none()
         {

@@ -16,7 +16,7 @@ mod find;
 mod names;
 mod volumes;
 
-use super::Service;
+use super::Turn;
 use super::live::Live;
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
@@ -36,7 +36,7 @@ const BUSY_TRIES: u32 = 20;
 /// Imports what an order names. A daemon that was killed a moment ago may still hold its devices, so the
 /// import tries busy ones again for a while.
 pub(super) fn import<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     order: &ImportOrder,
 ) -> ControlResult<Response> {
     service.busy_tries = BUSY_TRIES;
@@ -45,10 +45,7 @@ pub(super) fn import<E: Engine>(
     imported
 }
 
-fn import_found<E: Engine>(
-    service: &mut Service<E>,
-    order: &ImportOrder,
-) -> ControlResult<Response> {
+fn import_found<E: Engine>(service: &mut Turn<E>, order: &ImportOrder) -> ControlResult<Response> {
     let mut found = find::examine(service, &order.devices)?;
     let names = names_of(order, &found)?;
     let arrays = arrays::plan(service, &found, names.array.as_ref())?;
@@ -109,7 +106,7 @@ fn planned(arrays: &[ArrayPlan], volumes: &[VolumePlan], left_over: &[DeviceSpec
 
 /// Assembles the arrays, looks for caches on them, and opens the volumes.
 fn carry_out<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     order: &ImportOrder,
     names: &Names,
     found: &mut Found,
@@ -121,7 +118,7 @@ fn carry_out<E: Engine>(
         let name = plan.record.name.clone();
         report.notes.extend(arrays::open(service, plan, done)?);
         let device = DeviceSpec::Array(name);
-        if let Some(label) = service.engine.cache_label_of(&device)? {
+        if let Some(label) = service.apart().cache_label_of(&device)? {
             found.caches.push(FoundCache { device, label });
         }
     }
@@ -160,7 +157,7 @@ fn carry_out<E: Engine>(
 
 /// Opens a volume as a start does, and records it.
 fn open<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     order: &ImportOrder,
     plan: VolumePlan,
     done: &mut Done,
@@ -183,17 +180,17 @@ fn open<E: Engine>(
 }
 
 /// Forgets what an import brought back before it failed; the drives say what they said.
-fn undo<E: Engine>(service: &mut Service<E>, mut done: Done) {
+fn undo<E: Engine>(service: &mut Turn<E>, mut done: Done) {
     // A volume that could not be opened is on no record.
     done.volumes.retain(|name| service.registry.find(name).is_some());
     for name in done.volumes {
-        let closed = service.engine.close(&name);
+        let closed = service.apart().close(&name);
         service.live.remove(&name);
         let forgotten = service.registry.remove(&name);
         service.note(&name, closed.and(forgotten));
     }
     for name in done.arrays {
-        let closed = service.engine.close_array(&name);
+        let closed = service.apart().close_array(&name);
         service.live_arrays.remove(&name);
         let forgotten = service.registry.remove_array(&name);
         service.note_array(&name, closed.and(forgotten));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::super::Service;
+use super::super::Turn;
 use super::arrays::ArrayPlan;
 use super::find::{Found, FoundCache, OtherDevice, holds_nothing_of_ours, in_use, user_of};
 use super::names::Names;
@@ -52,7 +52,7 @@ impl VolumePlan {
 /// # Errors
 /// When a volume is on record, has another one's name, or its origin is not found.
 pub(super) fn plan<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     names: &Names,
     found: &Found,
     arrays: &[ArrayPlan],
@@ -96,7 +96,7 @@ pub(super) fn plan<E: Engine>(
 }
 
 /// Refuses a cache that a volume on record has, or that a volume on record has given up.
-fn is_unknown<E: Engine>(service: &Service<E>, cache: &FoundCache) -> ControlResult<()> {
+fn is_unknown<E: Engine>(service: &Turn<E>, cache: &FoundCache) -> ControlResult<()> {
     let (device, label) = (&cache.device, &cache.label);
     for known in service.registry.volumes() {
         let name = &known.name;
@@ -119,7 +119,7 @@ fn is_unknown<E: Engine>(service: &Service<E>, cache: &FoundCache) -> ControlRes
 /// The origin with the mark that the cache has for its origin: among the devices given, or anywhere on the
 /// machine.
 fn by_mark<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     cache: &FoundCache,
     found: &Found,
     arrays: &[ArrayPlan],
@@ -134,14 +134,13 @@ fn by_mark<E: Engine>(
     }
     for other in &found.others {
         let Some(path) = other.device.path() else { continue };
-        let Service { engine, machine, .. } = service;
-        if engine.drive_identity(machine, path).as_ref() == Some(&mark) {
+        if service.apart().drive_identity(path).as_ref() == Some(&mark) {
             return Ok(Some(other.device.clone()));
         }
     }
     let hint = owner.origin_path.parse().unwrap_or_else(|_| DeviceSpec::Path("/".into()));
     let place = hint.path().unwrap_or(Path::new("/"));
-    let at = service.engine.find_drive(&service.machine, &mark, place);
+    let at = service.apart().find_drive(&mark, place);
     let origin = at.map(|path| match hint.path() {
         Some(_) => hint.moved_to(path),
         None => DeviceSpec::Path(path),
@@ -161,7 +160,7 @@ fn by_mark<E: Engine>(
 /// The origin that the user gives, with a line for the user: the only device of the right size that holds
 /// nothing of Voltier. The origin of another cache does not count.
 fn as_given<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     cache: &FoundCache,
     found: &Found,
     taken: &[Option<DeviceSpec>],
@@ -187,7 +186,7 @@ fn as_given<E: Engine>(
 
 /// Devices that hold nothing of Voltier, and are nobody's origin yet.
 fn free_of<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     found: &Found,
     taken: &[Option<DeviceSpec>],
 ) -> Vec<OtherDevice> {
@@ -200,7 +199,7 @@ fn free_of<E: Engine>(
 
 /// Says that an origin has not the mark that was recorded: a copy, or the same drive at another controller.
 fn other_mark<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     cache: &FoundCache,
     origin: &DeviceSpec,
 ) -> Option<String> {
@@ -238,7 +237,7 @@ fn not_found(cache: &FoundCache, free: &[OtherDevice]) -> ControlError {
 
 /// Devices of the order that hold nothing of Voltier, and are the origin of no volume of it.
 pub(super) fn left_over<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     found: &Found,
     plans: &[VolumePlan],
 ) -> Vec<DeviceSpec> {
@@ -253,7 +252,7 @@ pub(super) fn no_origin(device: &DeviceSpec) -> ControlError {
 }
 
 fn plan_one<E: Engine>(
-    service: &mut Service<E>,
+    service: &mut Turn<E>,
     names: &Names,
     cache: &FoundCache,
     origin: DeviceSpec,
@@ -267,6 +266,7 @@ fn plan_one<E: Engine>(
     if let Some(user) = origin.array().and_then(|array| service.user_of_array(array, None)) {
         return Err(in_use(&origin, &format!("volume {user}")));
     }
+    service.take_for_import(&origin)?;
     let mode = label.owner.mode.unwrap_or_else(|| Settings::default().mode);
     let settings = Settings {
         mode,
@@ -323,7 +323,7 @@ fn plan_one<E: Engine>(
 
 /// The name of a volume: the user's, or the one that its SSD has.
 fn name_of<E: Engine>(
-    service: &Service<E>,
+    service: &Turn<E>,
     names: &Names,
     cache: &FoundCache,
 ) -> ControlResult<VolumeName> {

@@ -96,16 +96,13 @@ impl ArraySimEngine {
 }
 
 impl ArrayEngine for ArraySimEngine {
-    fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
+    fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
         self.0.step();
         let found = self.examine_now(self.disk(device)?)?;
         Ok(found.map(MemberLabel::from))
     }
 
-    fn journal_label_of(
-        &mut self,
-        device: &DeviceSpec,
-    ) -> ControlResult<Option<JournalDeviceLabel>> {
+    fn journal_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
         let disk = self.disk(device)?;
         let found = self.0.run(async move { Array::examine_journal(&disk).await });
         let label = |it: voltier_array::JournalLabel| JournalDeviceLabel {
@@ -115,7 +112,7 @@ impl ArrayEngine for ArraySimEngine {
         Ok(found.map_err(failed)?.map(label))
     }
 
-    fn spare_label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
         self.0.step();
         let disk = self.disk(device)?;
         let found = self.0.run(async move { read_spare_label(&disk).await }).map_err(failed)?;
@@ -123,7 +120,7 @@ impl ArrayEngine for ArraySimEngine {
     }
 
     fn label_spare(
-        &mut self,
+        &self,
         device: &DeviceSpec,
         label: &SpareLabel,
         wipe: bool,
@@ -135,7 +132,7 @@ impl ArrayEngine for ArraySimEngine {
         self.0.run(async move { write_spare_label(&disk, label, wipe).await }).map_err(failed)
     }
 
-    fn create_array(&mut self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
+    fn create_array(&self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
         self.0.step();
         let devices: Vec<DeviceSpec> = record.members.iter().flatten().cloned().collect();
         let disks = devices.iter().map(|device| self.disk(device));
@@ -156,7 +153,7 @@ impl ArrayEngine for ArraySimEngine {
     }
 
     fn open_array(
-        &mut self,
+        &self,
         record: &RegisteredArray,
         devices: &[DeviceSpec],
         force: bool,
@@ -210,7 +207,7 @@ impl ArrayEngine for ArraySimEngine {
         Ok(self.keep(Open { array, devices: places, pending: Vec::new(), journal }, left_out))
     }
 
-    fn close_array(&mut self, _: &ArrayName) -> ControlResult<()> {
+    fn close_array(&self, _: &ArrayName) -> ControlResult<()> {
         self.0.step();
         self.0.stop_clients();
         let Some(Open { array, .. }) = self.0.open.take() else { return Ok(()) };
@@ -219,7 +216,7 @@ impl ArrayEngine for ArraySimEngine {
         stopped.map_err(failed)
     }
 
-    fn erase_label(&mut self, device: &DeviceSpec) -> ControlResult<()> {
+    fn erase_label(&self, device: &DeviceSpec) -> ControlResult<()> {
         self.0.step();
         let disk = self.disk(device)?;
         let erased = self.0.run(async move {
@@ -232,16 +229,17 @@ impl ArrayEngine for ArraySimEngine {
         erased.map_err(failed)
     }
 
-    fn fail_member(&mut self, _: &ArrayName, place: u32) -> ControlResult<()> {
+    fn fail_member(&self, _: &ArrayName, place: u32) -> ControlResult<bool> {
         // The answer is given when all others say so durably, as in the product.
         self.run(move |array| async move {
             array.fail(place as usize)?;
             array.flush().await.map_err(ArrayError::Io)
-        })
+        })?;
+        Ok(true)
     }
 
     fn replace_member(
-        &mut self,
+        &self,
         _: &ArrayName,
         place: u32,
         device: &DeviceSpec,
@@ -262,7 +260,7 @@ impl ArrayEngine for ArraySimEngine {
         })
     }
 
-    fn take_back(&mut self, _: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool> {
+    fn take_back(&self, _: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool> {
         let (disk, place) = (self.disk(device)?, place as usize);
         let is_back = self.run(move |array| async move { array.take_back(place, disk).await })?;
         if is_back {
@@ -271,22 +269,17 @@ impl ArrayEngine for ArraySimEngine {
         Ok(is_back)
     }
 
-    fn add_spare(&mut self, _: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
+    fn add_spare(&self, _: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         let (disk, uuid) = (self.disk(device)?, self.0.name());
         self.run(move |array| async move { array.add_spare(disk, uuid) })?;
         self.with_open(|open| open.pending.push((uuid, device.clone(), true)))
     }
 
-    fn check_spare(&mut self, _: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
+    fn check_spare(&self, _: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         self.array()?.check_spare(&self.disk(device)?).map_err(failed)
     }
 
-    fn grow_array(
-        &mut self,
-        _: &ArrayName,
-        by: Growth,
-        devices: &[DeviceSpec],
-    ) -> ControlResult<()> {
+    fn grow_array(&self, _: &ArrayName, by: Growth, devices: &[DeviceSpec]) -> ControlResult<()> {
         let disks = devices.iter().map(|device| self.disk(device));
         let mut disks = disks.collect::<ControlResult<Vec<_>>>()?;
         let uuids: Vec<[u8; 16]> = devices.iter().map(|_| self.0.name()).collect();
@@ -299,22 +292,22 @@ impl ArrayEngine for ArraySimEngine {
         self.with_open(|open| open.devices.extend(devices.iter().cloned().map(Some)))
     }
 
-    fn set_journal(&mut self, _: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
+    fn set_journal(&self, _: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
         let new = device.map(|device| self.disk(device)).transpose()?;
         let new = new.map(|disk| (disk, self.0.name()));
         self.run(move |array| async move { array.set_journal(new).await })?;
         self.with_open(|open| open.journal = device.cloned())
     }
 
-    fn start_rebuild(&mut self, _: &ArrayName) -> ControlResult<()> {
+    fn start_rebuild(&self, _: &ArrayName) -> ControlResult<()> {
         self.array()?.rebuild().map_err(failed)
     }
 
-    fn start_scrub(&mut self, _: &ArrayName, repair: Repair) -> ControlResult<()> {
+    fn start_scrub(&self, _: &ArrayName, repair: Repair) -> ControlResult<()> {
         self.run(move |array| async move { array.scrub(repair.into()) })
     }
 
-    fn configure_array(&mut self, _: &ArrayName, settings: &ArraySettings) {
+    fn configure_array(&self, _: &ArrayName, settings: &ArraySettings) {
         self.0.step();
         if let Ok(array) = self.array() {
             array.set_health_policy(settings.health.for_array());
@@ -324,7 +317,7 @@ impl ArrayEngine for ArraySimEngine {
         }
     }
 
-    fn array_devices(&mut self, _: &ArrayName) -> Option<ArrayDevices> {
+    fn array_devices(&self, _: &ArrayName) -> Option<ArrayDevices> {
         self.0.step();
         let mut open = self.0.open.borrow_mut();
         let Open { array, devices, pending, .. } = open.as_mut()?;
@@ -354,7 +347,7 @@ impl ArrayEngine for ArraySimEngine {
         })
     }
 
-    fn fill_array_status(&mut self, _: &ArrayName, status: &mut ArrayDetail) {
+    fn fill_array_status(&self, _: &ArrayName, status: &mut ArrayDetail) {
         let open = self.0.open.borrow();
         let Some(open) = &*open else { return };
         let Some(now) = open.array.status() else { return };
@@ -388,22 +381,22 @@ impl ArrayEngine for ArraySimEngine {
         });
     }
 
-    fn array_head(&mut self, _: &ArrayName) -> ControlResult<Vec<u8>> {
+    fn array_head(&self, _: &ArrayName) -> ControlResult<Vec<u8>> {
         Ok(Vec::new())
     }
 }
 
 // This daemon has no volumes.
 impl Engine for ArraySimEngine {
-    fn set_waker(&mut self, _: Waker) {}
+    fn set_waker(&self, _: Waker) {}
 
-    fn log(&mut self, _: &str) {}
+    fn log(&self, _: &str) {}
 
-    fn size_of(&mut self, _: &DeviceSpec) -> ControlResult<u64> {
+    fn size_of(&self, _: &DeviceSpec) -> ControlResult<u64> {
         Ok(u64::MAX)
     }
 
-    fn examine(&mut self, _: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
+    fn examine(&self, _: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
         self.0.step();
         let number = number_of(path)?;
         let disk = self.0.disks[number].clone();
@@ -420,62 +413,62 @@ impl Engine for ArraySimEngine {
         Ok(Examined { id: DeviceId::simulated(number as u64), size_bytes, findings })
     }
 
-    fn id_of(&mut self, _: &Machine, path: &Path) -> Option<DeviceId> {
+    fn id_of(&self, _: &Machine, path: &Path) -> Option<DeviceId> {
         number_of(path).ok().map(|number| DeviceId::simulated(number as u64))
     }
 
-    fn cache_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
+    fn cache_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
         Ok(None)
     }
 
-    fn open(&mut self, _: &VolumeRecord, _: CacheStart) -> ControlResult<OpenedVolume> {
+    fn open(&self, _: &VolumeRecord, _: CacheStart) -> ControlResult<OpenedVolume> {
         Err(failed("no volumes here"))
     }
 
-    fn begin_evacuation(&mut self, _: &VolumeName) -> ControlResult<()> {
+    fn begin_evacuation(&self, _: &VolumeName) -> ControlResult<()> {
         Err(failed("no volumes here"))
     }
 
-    fn close(&mut self, _: &VolumeName) -> ControlResult<()> {
+    fn close(&self, _: &VolumeName) -> ControlResult<()> {
         Ok(())
     }
 
-    fn attach(&mut self, _: &VolumeRecord) -> ControlResult<u64> {
+    fn attach(&self, _: &VolumeRecord) -> ControlResult<u64> {
         Err(failed("no volumes here"))
     }
 
-    fn quiesce(&mut self, _: &VolumeName) -> ControlResult<()> {
+    fn quiesce(&self, _: &VolumeName) -> ControlResult<()> {
         Ok(())
     }
 
-    fn resume(&mut self, _: &VolumeName) {}
+    fn resume(&self, _: &VolumeName) {}
 
-    fn detach(&mut self, _: &VolumeName, _: bool) -> ControlResult<()> {
+    fn detach(&self, _: &VolumeName, _: bool) -> ControlResult<()> {
         Ok(())
     }
 
-    fn configure(&mut self, _: &VolumeName, _: &Settings) -> ControlResult<()> {
+    fn configure(&self, _: &VolumeName, _: &Settings) -> ControlResult<()> {
         Ok(())
     }
 
-    fn start_drain(&mut self, _: &VolumeName) -> ControlResult<()> {
+    fn start_drain(&self, _: &VolumeName) -> ControlResult<()> {
         Ok(())
     }
 
-    fn drain(&mut self, _: &VolumeName) -> Drain {
+    fn drain(&self, _: &VolumeName) -> Drain {
         Drain::Done
     }
 
-    fn health(&mut self, _: &VolumeName) -> CacheHealth {
+    fn health(&self, _: &VolumeName) -> CacheHealth {
         CacheHealth { dirty_lines: Some(0), ..CacheHealth::default() }
     }
 
-    fn fill_status(&mut self, _: &VolumeName, _: &mut VolumeStatus) {}
+    fn fill_status(&self, _: &VolumeName, _: &mut VolumeStatus) {}
 
-    fn failure_is_recorded(&mut self, _: &VolumeName) {}
+    fn failure_is_recorded(&self, _: &VolumeName) {}
 
     fn export(
-        &mut self,
+        &self,
         _: &VolumeName,
         export: &ExportSpec,
         _: Option<&ExportAccess>,
@@ -483,17 +476,17 @@ impl Engine for ArraySimEngine {
         Ok(export.clone())
     }
 
-    fn unexport(&mut self, _: &VolumeName, _: &ExportSpec, _: bool) -> ControlResult<()> {
+    fn unexport(&self, _: &VolumeName, _: &ExportSpec, _: bool) -> ControlResult<()> {
         Ok(())
     }
 
-    fn clear_dead(&mut self, _: &ExportSpec) {}
+    fn clear_dead(&self, _: &ExportSpec) {}
 
-    fn export_trouble(&mut self, _: &VolumeName, _: &ExportSpec) -> Option<String> {
+    fn export_trouble(&self, _: &VolumeName, _: &ExportSpec) -> Option<String> {
         None
     }
 
-    fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
+    fn clients(&self, _: &VolumeName, _: &ExportSpec) -> u64 {
         0
     }
 }

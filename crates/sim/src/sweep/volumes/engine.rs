@@ -94,15 +94,15 @@ impl SimEngine {
 }
 
 impl Engine for SimEngine {
-    fn set_waker(&mut self, _: Waker) {}
+    fn set_waker(&self, _: Waker) {}
 
-    fn log(&mut self, _: &str) {}
+    fn log(&self, _: &str) {}
 
-    fn size_of(&mut self, _: &DeviceSpec) -> ControlResult<u64> {
+    fn size_of(&self, _: &DeviceSpec) -> ControlResult<u64> {
         Ok(u64::MAX)
     }
 
-    fn examine(&mut self, _: &Machine, path: &Path, _: Role) -> ControlResult<Examined> {
+    fn examine(&self, _: &Machine, path: &Path, _: Role) -> ControlResult<Examined> {
         self.0.step();
         let disk = self.disk(path)?;
         let is_ours = SUPERBLOCK_OFFSETS.into_iter().any(|offset| {
@@ -116,32 +116,27 @@ impl Engine for SimEngine {
         Ok(Examined { id, size_bytes: disk.limits().bytes(), findings })
     }
 
-    fn id_of(&mut self, _: &Machine, path: &Path) -> Option<DeviceId> {
+    fn id_of(&self, _: &Machine, path: &Path) -> Option<DeviceId> {
         Some(DeviceId::simulated(u64::from(path == Path::new(HDD))))
     }
 
-    fn drive_identity(&mut self, _: &Machine, path: &Path) -> Option<DriveIdentity> {
+    fn drive_identity(&self, _: &Machine, path: &Path) -> Option<DriveIdentity> {
         let is_hdd = (path == Path::new(HDD)) != self.0.swapped.get();
         self.0.identities.get().identity(is_hdd)
     }
 
-    fn find_drive(
-        &mut self,
-        machine: &Machine,
-        identity: &DriveIdentity,
-        _: &Path,
-    ) -> Option<PathBuf> {
+    fn find_drive(&self, machine: &Machine, identity: &DriveIdentity, _: &Path) -> Option<PathBuf> {
         let mut places = [HDD, SSD].map(Path::new).into_iter();
         let found =
             places.find(|path| self.drive_identity(machine, path).as_ref() == Some(identity));
         found.map(Path::to_owned)
     }
 
-    fn cache_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
+    fn cache_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
         Ok(None)
     }
 
-    fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
+    fn open(&self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
         self.0.step();
         let origin = SimDrive::any_sector(self.disk_of(&record.origin)?);
         let volume = Volume::plain(self.0.world.handle(), origin);
@@ -159,13 +154,13 @@ impl Engine for SimEngine {
         Ok(OpenedVolume { size_bytes, generation, dirty_lines, evacuates })
     }
 
-    fn begin_evacuation(&mut self, _: &VolumeName) -> ControlResult<()> {
+    fn begin_evacuation(&self, _: &VolumeName) -> ControlResult<()> {
         self.0.step();
         self.volume()?.cache().iter().for_each(Cache::begin_evacuation);
         Ok(())
     }
 
-    fn close(&mut self, _: &VolumeName) -> ControlResult<()> {
+    fn close(&self, _: &VolumeName) -> ControlResult<()> {
         self.0.step();
         let Some(volume) = self.0.volume.take() else { return Ok(()) };
         self.0.stop_clients();
@@ -176,7 +171,7 @@ impl Engine for SimEngine {
         Ok(())
     }
 
-    fn attach(&mut self, record: &VolumeRecord) -> ControlResult<u64> {
+    fn attach(&self, record: &VolumeRecord) -> ControlResult<u64> {
         self.0.step();
         let (volume, cache) = (self.volume()?, record.cache.as_ref());
         let device = &cache.expect("an attach brings a cache").device;
@@ -185,7 +180,7 @@ impl Engine for SimEngine {
         Ok(opened.generation)
     }
 
-    fn quiesce(&mut self, _: &VolumeName) -> ControlResult<()> {
+    fn quiesce(&self, _: &VolumeName) -> ControlResult<()> {
         self.0.step();
         let volume = self.volume()?;
         self.0.run(async move { volume.quiesce().await }).map_err(one_line)?;
@@ -193,11 +188,11 @@ impl Engine for SimEngine {
         Ok(())
     }
 
-    fn resume(&mut self, _: &VolumeName) {
+    fn resume(&self, _: &VolumeName) {
         self.0.volume.borrow().iter().for_each(Volume::resume);
     }
 
-    fn detach(&mut self, _: &VolumeName, write_back: bool) -> ControlResult<()> {
+    fn detach(&self, _: &VolumeName, write_back: bool) -> ControlResult<()> {
         self.0.step();
         let volume = self.volume()?;
         let cache = volume.cache();
@@ -207,7 +202,7 @@ impl Engine for SimEngine {
         Ok(())
     }
 
-    fn configure(&mut self, _: &VolumeName, settings: &Settings) -> ControlResult<()> {
+    fn configure(&self, _: &VolumeName, settings: &Settings) -> ControlResult<()> {
         self.0.step();
         let (volume, settings) = (self.volume()?, settings.clone());
         self.0.run(async move { configure(&volume, &settings).await })?;
@@ -215,7 +210,7 @@ impl Engine for SimEngine {
         Ok(())
     }
 
-    fn start_drain(&mut self, _: &VolumeName) -> ControlResult<()> {
+    fn start_drain(&self, _: &VolumeName) -> ControlResult<()> {
         self.0.step();
         let (volume, drain) = (self.volume()?, self.0.drain.clone());
         if drain.replace(Drain::Running) == Drain::Running {
@@ -231,14 +226,14 @@ impl Engine for SimEngine {
         Ok(())
     }
 
-    fn drain(&mut self, _: &VolumeName) -> Drain {
+    fn drain(&self, _: &VolumeName) -> Drain {
         if *self.0.drain.borrow() == Drain::Running {
             self.0.pass(DRAIN_STEP_NS);
         }
         self.0.drain.borrow().clone()
     }
 
-    fn health(&mut self, _: &VolumeName) -> CacheHealth {
+    fn health(&self, _: &VolumeName) -> CacheHealth {
         let cache = self.0.volume.borrow().as_ref().and_then(Volume::cache);
         let dirty_lines = cache.map_or(0, |cache| cache.status().lines_dirty);
         // Time passes before the service makes use of the answer.
@@ -246,14 +241,14 @@ impl Engine for SimEngine {
         CacheHealth { dirty_lines: Some(dirty_lines), ..CacheHealth::default() }
     }
 
-    fn fill_status(&mut self, name: &VolumeName, status: &mut VolumeStatus) {
+    fn fill_status(&self, name: &VolumeName, status: &mut VolumeStatus) {
         status.lines.dirty = self.health(name).dirty_lines.unwrap_or(0);
     }
 
-    fn failure_is_recorded(&mut self, _: &VolumeName) {}
+    fn failure_is_recorded(&self, _: &VolumeName) {}
 
     fn export(
-        &mut self,
+        &self,
         _: &VolumeName,
         export: &ExportSpec,
         _: Option<&ExportAccess>,
@@ -266,19 +261,19 @@ impl Engine for SimEngine {
         Ok(export.clone())
     }
 
-    fn unexport(&mut self, _: &VolumeName, _: &ExportSpec, _: bool) -> ControlResult<()> {
+    fn unexport(&self, _: &VolumeName, _: &ExportSpec, _: bool) -> ControlResult<()> {
         self.0.step();
         self.0.stop_clients();
         Ok(())
     }
 
-    fn clear_dead(&mut self, _: &ExportSpec) {}
+    fn clear_dead(&self, _: &ExportSpec) {}
 
-    fn export_trouble(&mut self, _: &VolumeName, _: &ExportSpec) -> Option<String> {
+    fn export_trouble(&self, _: &VolumeName, _: &ExportSpec) -> Option<String> {
         None
     }
 
-    fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
+    fn clients(&self, _: &VolumeName, _: &ExportSpec) -> u64 {
         // Clients are cut off by the export that closes.
         0
     }

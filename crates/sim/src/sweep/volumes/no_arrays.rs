@@ -15,28 +15,28 @@ fn refused<T>() -> ControlResult<T> {
 }
 
 impl ArrayEngine for SimEngine {
-    fn label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
+    fn label_of(&self, _: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
         refused()
     }
 
-    fn journal_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
+    fn journal_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
         Ok(None)
     }
 
-    fn spare_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+    fn spare_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
         Ok(None)
     }
 
-    fn label_spare(&mut self, _: &DeviceSpec, _: &SpareLabel, _: bool) -> ControlResult<()> {
+    fn label_spare(&self, _: &DeviceSpec, _: &SpareLabel, _: bool) -> ControlResult<()> {
         refused()
     }
 
-    fn create_array(&mut self, _: &RegisteredArray) -> ControlResult<OpenedArray> {
+    fn create_array(&self, _: &RegisteredArray) -> ControlResult<OpenedArray> {
         refused()
     }
 
     fn open_array(
-        &mut self,
+        &self,
         _: &RegisteredArray,
         _: &[DeviceSpec],
         _: bool,
@@ -44,59 +44,59 @@ impl ArrayEngine for SimEngine {
         refused()
     }
 
-    fn close_array(&mut self, _: &ArrayName) -> ControlResult<()> {
+    fn close_array(&self, _: &ArrayName) -> ControlResult<()> {
         refused()
     }
 
-    fn erase_label(&mut self, _: &DeviceSpec) -> ControlResult<()> {
+    fn erase_label(&self, _: &DeviceSpec) -> ControlResult<()> {
         refused()
     }
 
-    fn array_head(&mut self, _: &ArrayName) -> ControlResult<Vec<u8>> {
+    fn array_head(&self, _: &ArrayName) -> ControlResult<Vec<u8>> {
         refused()
     }
 
-    fn fail_member(&mut self, _: &ArrayName, _: u32) -> ControlResult<()> {
+    fn fail_member(&self, _: &ArrayName, _: u32) -> ControlResult<bool> {
         refused()
     }
 
-    fn replace_member(&mut self, _: &ArrayName, _: u32, _: &DeviceSpec) -> ControlResult<Replaced> {
+    fn replace_member(&self, _: &ArrayName, _: u32, _: &DeviceSpec) -> ControlResult<Replaced> {
         refused()
     }
 
-    fn take_back(&mut self, _: &ArrayName, _: u32, _: &DeviceSpec) -> ControlResult<bool> {
+    fn take_back(&self, _: &ArrayName, _: u32, _: &DeviceSpec) -> ControlResult<bool> {
         refused()
     }
 
-    fn add_spare(&mut self, _: &ArrayName, _: &DeviceSpec) -> ControlResult<()> {
+    fn add_spare(&self, _: &ArrayName, _: &DeviceSpec) -> ControlResult<()> {
         refused()
     }
 
-    fn check_spare(&mut self, _: &ArrayName, _: &DeviceSpec) -> ControlResult<()> {
+    fn check_spare(&self, _: &ArrayName, _: &DeviceSpec) -> ControlResult<()> {
         refused()
     }
 
-    fn grow_array(&mut self, _: &ArrayName, _: Growth, _: &[DeviceSpec]) -> ControlResult<()> {
+    fn grow_array(&self, _: &ArrayName, _: Growth, _: &[DeviceSpec]) -> ControlResult<()> {
         refused()
     }
 
-    fn set_journal(&mut self, _: &ArrayName, _: Option<&DeviceSpec>) -> ControlResult<()> {
+    fn set_journal(&self, _: &ArrayName, _: Option<&DeviceSpec>) -> ControlResult<()> {
         refused()
     }
 
-    fn start_rebuild(&mut self, _: &ArrayName) -> ControlResult<()> {
+    fn start_rebuild(&self, _: &ArrayName) -> ControlResult<()> {
         refused()
     }
 
-    fn start_scrub(&mut self, _: &ArrayName, _: Repair) -> ControlResult<()> {
+    fn start_scrub(&self, _: &ArrayName, _: Repair) -> ControlResult<()> {
         refused()
     }
 
-    fn configure_array(&mut self, _: &ArrayName, _: &ArraySettings) {}
+    fn configure_array(&self, _: &ArrayName, _: &ArraySettings) {}
 
-    fn array_devices(&mut self, _: &ArrayName) -> Option<ArrayDevices> {
+    fn array_devices(&self, _: &ArrayName) -> Option<ArrayDevices> {
         None
     }
 
-    fn fill_array_status(&mut self, _: &ArrayName, _: &mut ArrayDetail) {}
+    fn fill_array_status(&self, _: &ArrayName, _: &mut ArrayDetail) {}
 }
