@@ -8,12 +8,11 @@ use voltier_block::{BlockDevice, Nanos, Prng};
 
 use crate::arrays::checks::check_refused;
 use crate::arrays::fixture::ArrayFixture;
-use crate::arrays::hang::check_patience;
 use crate::arrays::members::MemberMap;
 use crate::arrays::sets::MemberSet;
 use crate::arrays::start::shuffled;
 use crate::arrays::trial::Trial;
-use crate::hang_times::draw_time_ns;
+use crate::hang_times::{check_patience, draw_time_ns};
 
 /// One start in so many meets a drive that hangs, and begins so many times as long as a request takes before.
 const START_ONE_IN: u64 = 3;
