@@ -75,7 +75,7 @@ fn at_home(volume: VolumeRecord, sandbox: &Sandbox) -> VolumeRecord {
 /// A daemon starts, shows, and stops.
 fn serve(registry: Registry) {
     let engine = Engine::default();
-    let mut service = Service::new(engine.clone(), registry, Machine::real());
+    let service = Service::new(engine.clone(), registry, Machine::real());
     service.start(false, Duration::ZERO);
     service.notice_lost_ssds();
     service.step_jobs();

@@ -137,8 +137,9 @@ impl<E: Engine + Send + Sync> Shared<E> {
             self.look(now);
             *next_look = self.service.next_look(now).map(|step| now + step);
         }
-        let due = self.service.due_jobs().into_iter().chain(self.service.due_spares());
-        due.for_each(|errand| drop(self.send(errand, now)));
+        let service = &self.service;
+        let due = service.due_pulled().into_iter().chain(service.due_jobs());
+        due.chain(service.due_spares()).for_each(|errand| drop(self.send(errand, now)));
         let busy = self.service.has_jobs();
         let until_look = next_look.map(|at| at.saturating_duration_since(now));
         let steps = [busy.then_some(JOB_STEP), is_retried.then_some(RECORD_STEP), until_look];

@@ -8,7 +8,7 @@ use super::claims::{ClaimId, Subject};
 use super::crash_wait::{CRASH_STEP, CRASH_TRIES};
 use super::live::now;
 use super::turn::Turn;
-use super::{Service, State, faults, late, stops, subjects};
+use super::{Service, State, faults, late, pulled, stops, subjects};
 use crate::engine::Engine;
 use crate::name::{ArrayName, VolumeName};
 use crate::records::Desired;
@@ -27,6 +27,8 @@ pub(crate) enum Errand {
     Exports(VolumeName),
     /// End a job whose drain has ended.
     Job(u64, VolumeName),
+    /// Have a volume wait for its SSD, which went away with dirty lines.
+    Pulled(VolumeName),
     /// Give spares of pools to arrays that want some.
     Spares,
     /// Ask spares again that did not serve.
@@ -162,6 +164,13 @@ impl<E: Engine> Service<E> {
         errands.filter(|errand| turn.is_free(errand)).collect()
     }
 
+    /// The volumes whose SSDs went away with dirty lines, and that nothing is in the way of.
+    pub(crate) fn due_pulled(&self) -> Vec<Errand> {
+        let turn = self.turn();
+        let errands = turn.pulled.keys().cloned().map(Errand::Pulled);
+        errands.filter(|errand| turn.is_free(errand)).collect()
+    }
+
     pub(crate) fn has_jobs(&self) -> bool {
         !self.turn().jobs.all_running().is_empty()
     }
@@ -226,6 +235,7 @@ impl Errand {
             Self::Drives(_) => "a look for drives",
             Self::Exports(_) => "an attempt to open exports",
             Self::Job(..) => "the end of a drain",
+            Self::Pulled(_) => "the loss of an SSD",
             Self::Spares | Self::AskSpares => "a look for spares",
             Self::Start(_) => "start",
             Self::Stop(_) => "stop",
@@ -237,9 +247,10 @@ impl<E: Engine> Turn<E> {
     fn subjects_of(&self, errand: &Errand) -> BTreeSet<Subject> {
         match errand {
             Errand::Members(name) => subjects::of_array(self, name),
-            Errand::Drives(name) | Errand::Exports(name) | Errand::Job(_, name) => {
-                subjects::of_volume(self, name)
-            }
+            Errand::Drives(name)
+            | Errand::Exports(name)
+            | Errand::Job(_, name)
+            | Errand::Pulled(name) => subjects::of_volume(self, name),
             Errand::Spares | Errand::AskSpares => BTreeSet::from([Subject::Spares]),
             Errand::Start(group) | Errand::Stop(group) => group.subjects(),
         }
@@ -255,6 +266,7 @@ impl<E: Engine> Turn<E> {
             Errand::Drives(name) => late::look_for_drives(self, name, now),
             Errand::Exports(name) => self.try_exports_again(name, now),
             Errand::Job(id, name) => self.end_drained(*id, name),
+            Errand::Pulled(name) => pulled::wait_for_ssd(self, name, now),
             Errand::Spares => self.notice_array_events(),
             Errand::AskSpares => self.ask_spares_again(now),
             Errand::Start(_) | Errand::Stop(_) => {}

@@ -117,6 +117,8 @@ pub(super) struct State {
     unfit_spares: BTreeMap<(ArrayName, String), UnfitSpare>,
     /// Volumes whose users say that what their origins hold counts, until they have been opened once.
     adopted_origins: BTreeSet<VolumeName>,
+    /// Volumes whose SSD went away with so many dirty lines, until they wait for that SSD.
+    pulled: BTreeMap<VolumeName, u64>,
     jobs: Jobs,
     crashed: Crashed,
     claims: Claims,
@@ -147,6 +149,7 @@ impl<E: Engine> Service<E> {
             wanting: Vec::new(),
             unfit_spares: BTreeMap::new(),
             adopted_origins: BTreeSet::new(),
+            pulled: BTreeMap::new(),
             jobs: Jobs::default(),
             crashed: Crashed::default(),
             claims: Claims::default(),
@@ -210,7 +213,11 @@ impl<E: Engine> Service<E> {
     /// Records SSDs that the data path gave up, so that they are not trusted after a restart. Whether all of
     /// them are on record: clients wait for that, so a record that failed is tried again.
     pub fn notice_lost_ssds(&self) -> bool {
-        self.turn().notice_lost_ssds()
+        let all_recorded = self.turn().notice_lost_ssds();
+        for errand in self.due_pulled() {
+            self.run_errand(&errand, live::now());
+        }
+        all_recorded
     }
 
     /// Records what changed in arrays by itself. A member that was lost is old from then on. This

@@ -5,27 +5,25 @@
 //! opened as by a start, which waits for the SSD, and serves every acknowledged write when the SSD is there
 //! ([why](../../../../docs/adr/0048-a-pulled-ssd-is-awaited.md)).
 
-use super::Turn;
-use super::late;
-use super::live::now;
+use std::time::Instant;
+
+use super::{Turn, late};
 use crate::engine::Engine;
 use crate::error::ControlError;
-use crate::records::VolumeRecord;
-
-/// The record of a volume whose SSD went away with so many dirty lines.
-pub(super) fn with_dirt(record: &VolumeRecord, dirty_lines: u64) -> VolumeRecord {
-    let mut record = record.clone();
-    if let Some(cache) = &mut record.cache {
-        cache.maybe_dirty = true;
-        cache.dirty_lines = dirty_lines;
-    }
-    record
-}
+use crate::name::VolumeName;
 
 /// Closes a volume whose SSD is gone with dirty lines, and opens the volume as a start does: when the SSD is
 /// there. Clients are cut off.
-pub(super) fn wait_for_ssd<E: Engine>(service: &mut Turn<E>, record: &VolumeRecord) {
-    let (name, Some(cache)) = (&record.name, &record.cache) else { return };
+pub(super) fn wait_for_ssd<E: Engine>(service: &mut Turn<E>, name: &VolumeName, now: Instant) {
+    let Some(dirty_lines) = service.pulled.remove(name) else { return };
+    let Some(mut record) = service.registry.find(name).cloned() else { return };
+    // A command that had the volume until now may have ended it.
+    let Some(cache) = record.cache.as_mut().filter(|_| service.is_open(name)) else { return };
+    if !service.engine.health(name).ssd_is_gone {
+        return;
+    }
+    cache.maybe_dirty = true;
+    cache.dirty_lines = dirty_lines;
     let error = ControlError::failed(format!(
         "its SSD {} is gone with {}: nothing is served before it is back",
         cache.device,
@@ -38,10 +36,10 @@ pub(super) fn wait_for_ssd<E: Engine>(service: &mut Turn<E>, record: &VolumeReco
     // The count is for people: a start finds the lines on the SSD.
     let recorded = service.registry.put(record.clone());
     service.note(name, recorded);
-    let closed = service.engine.close(name);
+    let closed = service.apart().close(name);
     service.note(name, closed);
     service.live.remove(name);
     if !service.stopping {
-        late::try_volume(service, record, Some(now()), now());
+        late::try_volume(service, &record, Some(now), now);
     }
 }

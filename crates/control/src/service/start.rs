@@ -8,7 +8,6 @@ use super::drives;
 use super::jobs::Purpose;
 use super::late;
 use super::live::{Live, now};
-use super::pulled;
 use super::stops;
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
@@ -309,16 +308,16 @@ impl<E: Engine> Turn<E> {
     /// Records SSDs that the data path gave up, so that they are not trusted after a restart. Whether all of
     /// them are on record: clients wait for that, so a record that failed is tried again.
     ///
-    /// An SSD that is gone with dirty lines is not recorded: its volume is closed, and waits for the SSD.
+    /// An SSD that is gone with dirty lines is not recorded: an errand has its volume wait for the SSD.
     pub(super) fn notice_lost_ssds(&mut self) -> bool {
         let (all_recorded, without) = self.record_lost_ssds();
-        without.iter().for_each(|record| pulled::wait_for_ssd(self, record));
+        self.pulled.extend(without);
         all_recorded
     }
 
     /// Records lost SSDs. Whether all of them are on record; volumes whose SSD is gone with dirty lines, of
     /// which nothing is recorded.
-    pub(super) fn record_lost_ssds(&mut self) -> (bool, Vec<VolumeRecord>) {
+    pub(super) fn record_lost_ssds(&mut self) -> (bool, Vec<(VolumeName, u64)>) {
         let (mut all_recorded, mut without) = (true, Vec::new());
         for record in self.registry.volumes().to_vec() {
             let name = &record.name;
@@ -337,7 +336,7 @@ impl<E: Engine> Turn<E> {
                 continue;
             }
             if health.ssd_is_gone && dirty_lines > 0 {
-                without.push(pulled::with_dirt(&record, dirty_lines));
+                without.push((name.clone(), dirty_lines));
                 continue;
             }
             let mut status = super::show::recorded(&record);
