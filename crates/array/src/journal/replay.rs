@@ -188,10 +188,10 @@ impl<D: BlockDevice> Replay<D> {
     }
 
     /// Writes rings of members anew that cannot be read, where nothing in them is needed: after a stop in
-    /// order, and beside a journal device. The writes may mend their sectors. Whether any ring was written.
+    /// order, and beside a journal device. The writes may mend sectors. Says whether any ring was written.
     ///
-    /// The record says meanwhile that the array is stopped, if it was: the next start takes a ring for void
-    /// as well, should this one be cut off.
+    /// Meanwhile the record says that the array is stopped, if it was. Should this start be cut off, the next
+    /// one takes the rings for void as well.
     async fn mend_void_rings(
         self: &Rc<Self>,
         options: &JournalOptions,
