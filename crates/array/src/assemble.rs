@@ -442,7 +442,7 @@ pub(crate) async fn assemble<D: BlockDevice>(
     options: AssembleOptions,
     watch: &Rc<MemberWatch>,
 ) -> Result<(Rc<Generations<Guarded<D>>>, AssembleReport), ArrayError> {
-    hung::release_late(watch);
+    watch.release_late();
     await_drained(&devices, watch.handle()).await;
     let mut ready = examine_all(devices, options).await?;
     let report = report_of(&ready);

@@ -121,7 +121,7 @@ pub(crate) async fn create<D: BlockDevice>(
     journal: Option<(Guarded<D>, [u8; 16])>,
     watch: &Rc<MemberWatch>,
 ) -> Result<Rc<Generations<Guarded<D>>>, ArrayError> {
-    hung::release_late(watch);
+    watch.release_late();
     let mut record = plan(options, &devices)?;
     let block_bytes = devices.iter().map(|device| device.limits().block_bytes).max();
     let journal = match journal {

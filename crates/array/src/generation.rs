@@ -283,9 +283,6 @@ impl<D: BlockDevice> Generation<D> {
     ) -> Result<ReplayReport, ArrayError> {
         let Ground { membership, bitmap, .. } = &self.ground;
         let Some(durable) = membership.durable() else { return Ok(ReplayReport::default()) };
-        if let Some(options) = &options {
-            self.replay().mend_void_rings(options).await;
-        }
         // A dirty bit that only some members have would be gone with them, and with it what the region
         // needs.
         bitmap.write_blocks(unequal).await.map_err(ArrayError::Io)?;

@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
 use voltier_block::{BlockDevice, Buf, Lba};
-use voltier_deadline::{Answers, Guarded, Judge, Requests, Watch};
+use voltier_deadline::{Answers, Guarded, Judge, Requests};
 
 use crate::format::journal_record::RingIndex;
 use crate::format::member_layout::SUPERBLOCK_BYTES;
@@ -64,23 +64,6 @@ impl<D> Peer<D> {
 
     fn is_late(&self) -> bool {
         self.answers == Answers::Late
-    }
-}
-
-/// Releases every device that is late, while there is no array yet that could wait for it.
-struct BeforeStart(Weak<Watch>);
-
-/// Has the requests of every device that is late end, until an array judges its devices.
-pub(crate) fn release_late(watch: &Rc<Watch>) {
-    watch.set_judge(Rc::new(BeforeStart(Rc::downgrade(watch))));
-}
-
-impl Judge for BeforeStart {
-    fn judge(&self) {
-        let Some(watch) = self.0.upgrade() else { return };
-        for device in watch.devices().iter().filter(|device| watch.is_late(device)) {
-            device.release();
-        }
     }
 }
 

@@ -10,7 +10,7 @@
 use std::rc::{Rc, Weak};
 
 use voltier_block::{BlockDevice, Buf, Lba, Nanos};
-use voltier_deadline::{Guarded, Judge, Requests, Watch};
+use voltier_deadline::{Guarded, Judge, Watch};
 use voltier_ring::Handle;
 
 use crate::canary::{self, Canary};
@@ -23,9 +23,8 @@ use crate::log::open::OpenError;
 /// end at the deadline.
 pub(crate) fn guard<D: BlockDevice>(handle: &Handle, device: D, deadline_ns: Nanos) -> Guarded<D> {
     let watch = Watch::new(handle, deadline_over(&device, deadline_ns));
-    let guarded = Guarded::new(device, &watch);
-    watch.set_judge(Rc::new(Opening(Rc::downgrade(guarded.requests()))));
-    guarded
+    watch.release_late();
+    Guarded::new(device, &watch)
 }
 
 /// The deadline of a drive. A drive that ends its requests by itself gets the time for that.
@@ -41,17 +40,6 @@ pub(crate) fn silent_or<D: BlockDevice>(
 ) -> Option<OpenError> {
     let seconds = deadline_over(guarded.device(), deadline_ns) / 1_000_000_000;
     guarded.requests().is_released().then_some(OpenError::Silent { device, seconds })
-}
-
-/// Ends the requests of a drive that is late while its cache is opened.
-struct Opening(Weak<Requests>);
-
-impl Judge for Opening {
-    fn judge(&self) {
-        if let Some(requests) = self.0.upgrade().filter(|requests| requests.is_late()) {
-            requests.release();
-        }
-    }
 }
 
 /// The parts of a cache over watched drives.

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use rustix::io::Errno;
 use support::arrays::{array, client, drives, export, with};
 use support::ledger::{BLOCK, Ledger, content};
+use support::nbd::NbdClient;
 use support::shelf::{Conduct, Shelf};
 use support::{Instance, until};
 
@@ -148,17 +149,29 @@ fn a_flush_that_the_origin_fails_once_costs_no_acknowledged_write() {
     ledger.check(&instance, "v");
 }
 
+/// A write-back volume `v` whose SSD is on a shelf, and its client, who has written all blocks.
+struct Filled {
+    shelf: Shelf,
+    ssd: String,
+    ledger: Ledger,
+    nbd: NbdClient,
+}
+
+fn filled(instance: &Instance) -> Option<Filled> {
+    let shelf = Shelf::mount(instance)?;
+    let (ssd, hdd) = (shelf.drive("ssd", 32 * MIB), instance.drive("hdd", 64 * MIB));
+    instance.run(&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", "v"]).ok();
+    instance.export("v");
+    let (mut ledger, mut nbd) = (Ledger::new(BLOCKS), client(instance));
+    ledger.fill(&mut nbd);
+    Some(Filled { shelf, ssd, ledger, nbd })
+}
+
 #[test]
 fn an_ssd_that_refuses_writes_in_any_way_is_evacuated_and_nothing_is_lost() {
     for errno in [Errno::IO, Errno::NOMEM, Errno::TIMEDOUT, Errno::NOSPC] {
         let instance = Instance::new();
-        let Some(shelf) = Shelf::mount(&instance) else { return };
-        let (ssd, hdd) = (shelf.drive("ssd", 32 * MIB), instance.drive("hdd", 64 * MIB));
-        instance.run(&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", "v"]).ok();
-        instance.export("v");
-        let mut ledger = Ledger::new(BLOCKS);
-        let mut nbd = client(&instance);
-        ledger.fill(&mut nbd);
+        let Some(Filled { shelf, ssd, mut ledger, mut nbd }) = filled(&instance) else { return };
         shelf.tell(&ssd, Conduct::RefusesWrites(errno));
         assert!(ledger.work(&mut nbd, 1000));
         assert_eq!(ledger.refused, 0, "{errno}");
@@ -176,13 +189,7 @@ fn an_ssd_that_refuses_writes_in_any_way_is_evacuated_and_nothing_is_lost() {
 #[test]
 fn a_line_of_the_ssd_that_cannot_be_read_sixty_five_times_and_more_costs_no_other_line() {
     let instance = Instance::new();
-    let Some(shelf) = Shelf::mount(&instance) else { return };
-    let (ssd, hdd) = (shelf.drive("ssd", 32 * MIB), instance.drive("hdd", 64 * MIB));
-    instance.run(&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", "v"]).ok();
-    instance.export("v");
-    let mut ledger = Ledger::new(BLOCKS);
-    let mut nbd = client(&instance);
-    ledger.fill(&mut nbd);
+    let Some(Filled { shelf, ssd, mut ledger, mut nbd }) = filled(&instance) else { return };
     shelf.tell(&ssd, Conduct::RefusesReads(Errno::IO));
     for _ in 0..70 {
         assert!(ledger.read(&mut nbd, 7).is_err(), "never the origin's older data");

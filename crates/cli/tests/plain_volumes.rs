@@ -22,9 +22,10 @@ fn show_json_has_every_documented_field() {
     let documented = json!({
         "name": "v", "state": "running", "size_bytes": 64 * MIB, "mode": "pt", "policy": "none",
         "block_size": 4096,
-        "ssd": {"path": "", "identity": "", "size_bytes": 0, "state": "none"},
+        "ssd": {"path": "", "identity": "", "size_bytes": 0, "state": "none", "silent_seconds": 0},
         "hdd": {
             "path": hdd, "identity": shown["hdd"]["identity"], "size_bytes": 64 * MIB, "state": "online",
+            "silent_seconds": 0,
         },
         "lines": {"total": 0, "used": 0, "dirty": 0, "loading": 0}, "memory_bytes": 0,
         "reads": zero, "writes": zero, "hit_rate": {"read": 0.0, "write": 0.0},

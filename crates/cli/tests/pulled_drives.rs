@@ -4,6 +4,7 @@ mod support;
 
 use std::fs;
 
+use support::arrays::client;
 use support::ledger::Ledger;
 use support::nbd::NbdClient;
 use support::shelf::{Conduct, Shelf};
@@ -22,10 +23,6 @@ fn volume(mode: &str) -> Option<(Instance, Shelf, String)> {
     instance.run(&["set", "v", "dirty_high=80", "dirty_low=70"]).ok();
     instance.export("v");
     Some((instance, shelf, ssd))
-}
-
-fn client(instance: &Instance) -> NbdClient {
-    NbdClient::connect(&instance.socket("v"), "v").unwrap()
 }
 
 fn has_state(instance: &Instance, state: &str) -> bool {

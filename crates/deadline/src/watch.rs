@@ -118,6 +118,12 @@ impl Watch {
         self.judge.replace(Some(judge));
     }
 
+    /// Has the requests of every device that is late end, until somebody else judges: nobody depends on the
+    /// devices yet.
+    pub fn release_late(self: &Rc<Self>) {
+        self.set_judge(Rc::new(ReleaseLate(self.own.clone())));
+    }
+
     /// A whole deadline more for all that is under way.
     pub fn give_grace(&self) {
         self.grace.set(self.tick.get());
@@ -239,6 +245,18 @@ impl Watch {
     pub fn waited_ns(&self, device: &Requests) -> Nanos {
         let ticks = device.oldest().map_or(0, |oldest| self.tick.get().0 - oldest.0);
         ticks.saturating_sub(1) * (self.deadline_ns.get() / TICKS)
+    }
+}
+
+/// Releases every device that is late.
+struct ReleaseLate(Weak<Watch>);
+
+impl Judge for ReleaseLate {
+    fn judge(&self) {
+        let Some(watch) = self.0.upgrade() else { return };
+        for device in watch.devices().iter().filter(|device| watch.is_late(device)) {
+            device.release();
+        }
     }
 }
 

@@ -80,8 +80,8 @@ impl Table {
         for entry in self.entries.iter_mut().flatten() {
             if entry.number > left.number && entry.conflicts(left.range, left.mode) {
                 entry.blockers -= 1;
-                if let (0, Some(waker)) = (entry.blockers, entry.waker.take()) {
-                    waker.wake();
+                if entry.blockers == 0 {
+                    entry.waker.take().into_iter().for_each(Waker::wake);
                 }
             }
         }

@@ -30,6 +30,11 @@ const STILL: (u64, u64) = (8 * MIB, 256 * KIB);
 /// Longest read of them, in sectors.
 const STILL_SECTORS: u64 = 256;
 
+/// The lines that nobody writes, of worlds in which drives hang.
+pub(crate) fn still_sectors(profile: &Profile) -> Option<SectorRange> {
+    profile.hangs.then(|| SectorRange::from_bytes(STILL.0, STILL.1))
+}
+
 /// Drives that hang, if the seed draws them.
 pub(crate) fn hangs(profile: &mut Profile, seed: u64) {
     profile.hangs = Prng::new(seed ^ HANG).one_in(HANG_ONE_IN);

@@ -9,6 +9,7 @@ use voltier_cache::{Health, Mode, OpenError, Settings};
 use crate::disk::SimDisk;
 use crate::fault::FaultKind;
 use crate::fixture::{CacheFixture, origin_disk};
+use crate::hanging::still_sectors;
 use crate::medium::Medium;
 use crate::origin::SimDrive;
 use crate::rest;
@@ -103,7 +104,8 @@ pub(crate) async fn try_foreign_origin(
         return;
     }
     let mut foreign = right;
-    for sector in profile.windows().iter().flat_map(|window| window.start.0..window.end().0) {
+    let written = profile.windows().into_iter().chain(still_sectors(profile));
+    for sector in written.flat_map(|range| range.start.0..range.end().0) {
         let mut bytes = [0; 512];
         foreign.peek(Lba(sector), &mut bytes);
         foreign.overwrite(sector * 512, &bytes.map(|byte| !byte));

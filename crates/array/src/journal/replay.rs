@@ -18,6 +18,7 @@ use crate::format::journal_record::{
     BLOCK_BYTES, BLOCK_SECTORS, BatchPlace, Bounds, Entry, LABEL_COPIES, Label, Owner, RingIndex,
     Start, decode_batch, is_batch_of_later_life, is_later_batch, length_of_batch,
 };
+use crate::format::superblock::Usage;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::MemberIndex;
 use crate::journal::extents::{Extent, Extents};
@@ -154,7 +155,10 @@ impl<D: BlockDevice> Replay<D> {
     async fn replay(self: &Rc<Self>, options: JournalOptions) -> Result<ReplayReport, ArrayError> {
         let mut report = ReplayReport::default();
         self.flush_journal_device().await?;
-        let mut found = self.walk_all(&options, self.rings()).await;
+        let mut found = self.walk_all(&options).await;
+        if self.mend_void_rings(&options, &found).await? {
+            found = self.walk_all(&options).await;
+        }
         leave_unproven_out(&mut found);
         self.lose_damaged(&found, &mut report)?;
         if self.placement.is_on_device() && found[self.members.len()].is_none() {
@@ -184,22 +188,26 @@ impl<D: BlockDevice> Replay<D> {
     }
 
     /// Writes rings of members anew that cannot be read, where nothing in them is needed: after a stop in
-    /// order, and beside a journal device. The writes may mend their sectors. A ring that cannot be written
-    /// is for the replay, which reads all of them again.
+    /// order, and beside a journal device. The writes may mend sectors. Says whether any ring was written.
     ///
-    /// The record does not say yet that the array is in use: a start that is cut off here changes nothing.
-    pub(crate) async fn mend_void_rings(self: &Rc<Self>, options: &JournalOptions) {
-        if self.membership.is_replay_due() && !self.placement.is_on_device() {
-            return;
-        }
-        let found = self.walk_all(options, self.members.indexes().map(RingIndex::of)).await;
+    /// Meanwhile the record says that the array is stopped, if it was. Should this start be cut off, the next
+    /// one takes the rings for void as well.
+    async fn mend_void_rings(
+        self: &Rc<Self>,
+        options: &JournalOptions,
+        found: &[Option<Found>],
+    ) -> Result<bool, ArrayError> {
+        let was_stopped = !self.membership.is_replay_due();
         let is_unread =
             |member: &MemberIndex| self.members[*member].is_online() && found[member.0].is_none();
         let unread: Vec<MemberIndex> = self.members.indexes().filter(is_unread).collect();
-        if unread.is_empty() {
-            return;
+        if unread.is_empty() || !(was_stopped || self.placement.is_on_device()) {
+            return Ok(false);
         }
-        let all = Gathered::of(&found, self.members.len(), 0);
+        if was_stopped {
+            self.record_usage(Usage::Clean).await?;
+        }
+        let all = Gathered::of(found, self.members.len(), 0);
         // Nobody knows the life of a ring that cannot be read, whose batches may be there still.
         let life = all.life + LIVES_LEFT_OUT;
         let start = Start { life, number: 1, tail: (0, 1), watermark: all.watermark };
@@ -212,6 +220,15 @@ impl<D: BlockDevice> Replay<D> {
             let _ = clear_device(&*device, blocks, Clear::Zeroes(Durability::Durable)).await;
             let _ = self.clone().begin_ring(ring, options, start).await;
         }
+        if was_stopped {
+            self.record_usage(Usage::InUse).await?;
+        }
+        Ok(true)
+    }
+
+    async fn record_usage(&self, usage: Usage) -> Result<(), ArrayError> {
+        self.membership.set_usage(usage);
+        self.membership.recorded().await.map_err(ArrayError::Journal)
     }
 
     /// Makes the rings of a new array ready; what was there is void.
@@ -248,18 +265,14 @@ impl<D: BlockDevice> Replay<D> {
         self.members.indexes().map(RingIndex::of).chain([RingIndex::DEVICE])
     }
 
-    /// The content of these rings; none for those of lost members and those that cannot be read.
-    async fn walk_all(
-        self: &Rc<Self>,
-        options: &JournalOptions,
-        rings: impl Iterator<Item = RingIndex>,
-    ) -> Vec<Option<Found>> {
+    /// The content of every ring; none for those of lost members and those that cannot be read.
+    async fn walk_all(self: &Rc<Self>, options: &JournalOptions) -> Vec<Option<Found>> {
         let options = Rc::new(options.clone());
         let walk = |ring| {
             let (inner, options) = (self.clone(), options.clone());
             async move { inner.walk(ring, &options).await.ok() }
         };
-        together(&self.handle, rings.map(walk).collect()).await
+        together(&self.handle, self.rings().map(walk).collect()).await
     }
 
     async fn walk(self: Rc<Self>, ring: RingIndex, options: &JournalOptions) -> IoResult<Found> {

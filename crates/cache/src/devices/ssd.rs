@@ -87,6 +87,12 @@ impl<S: BlockDevice> Ssd<S> {
         self.health.failed()
     }
 
+    /// Whether the origin serves clean lines: the SSD is given up, or does not answer.
+    #[inline]
+    pub(crate) fn passes_clean(&self) -> bool {
+        self.failed() || self.silence.is_silent()
+    }
+
     /// Whether the log goes on.
     #[inline]
     pub(crate) fn takes_writes(&self) -> bool {
@@ -204,12 +210,17 @@ impl<S: BlockDevice> Ssd<S> {
             return Err(last);
         }
         add(&self.counters.ssd_errors, 1);
-        if last == IoError::Gone {
+        self.end_writes(last);
+        Err(last)
+    }
+
+    /// The consequence of a write or a flush that failed for good.
+    fn end_writes(&self, error: IoError) {
+        if error == IoError::Gone {
             self.health.lose();
         } else {
             self.health.refuse_writes();
         }
-        Err(last)
     }
 
     fn is_worth_a_try(&self, last: IoError, until_ns: Nanos) -> bool {
@@ -233,11 +244,7 @@ impl<S: BlockDevice> Ssd<S> {
         }
         if let Err(error) = flushed {
             self.flush_failed.set(true);
-            if error == IoError::Gone {
-                self.health.lose();
-            } else {
-                self.health.refuse_writes();
-            }
+            self.end_writes(error);
         }
         if self.flush_failed.get() { flushed.and(Err(IoError::Medium)) } else { Ok(()) }
     }

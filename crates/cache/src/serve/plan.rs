@@ -5,8 +5,7 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, SectorRange};
 
 use crate::canary::{self, Canary};
-use crate::devices::health::SsdHealth;
-use crate::devices::silence::Silence;
+use crate::devices::ssd::Ssd;
 use crate::ground::Ground;
 use crate::log::commit::Log;
 use crate::map::index::Index;
@@ -35,23 +34,17 @@ impl Run<'_> {
 pub(crate) struct Planner<S> {
     map: Rc<Map>,
     log: Rc<Log<S>>,
-    health: Rc<SsdHealth>,
-    silence: Rc<Silence>,
+    ssd: Rc<Ssd<S>>,
 }
 
 impl<S: BlockDevice> Planner<S> {
     pub(crate) fn new<O: BlockDevice>(ground: &Ground<S, O>) -> Self {
-        Self {
-            map: ground.map.clone(),
-            log: ground.log.clone(),
-            health: ground.health.clone(),
-            silence: ground.ssd.silence().clone(),
-        }
+        Self { map: ground.map.clone(), log: ground.log.clone(), ssd: ground.ssd.clone() }
     }
 
     /// A line that is whole and on the SSD, pinned: the fast path.
     pub(super) fn ready_hit(&self, line: Line) -> Option<Pinned<'_>> {
-        if self.passes_clean() {
+        if self.ssd.passes_clean() {
             return None;
         }
         let mut contents = self.map.change();
@@ -65,16 +58,10 @@ impl<S: BlockDevice> Planner<S> {
         Some(self.map.pin(&mut contents, slot))
     }
 
-    /// Whether the origin serves clean lines: the SSD is given up, or does not answer.
-    #[inline]
-    fn passes_clean(&self) -> bool {
-        self.health.failed() || self.silence.is_silent()
-    }
-
     /// Whether a copy on the SSD counts. Clean ones on an SSD that is lost or silent are as good as none;
     /// dirty ones must not be forgotten.
     fn counts(&self, index: &Index, slot: Slot) -> bool {
-        !self.passes_clean() || index.is_dirty(slot)
+        !self.ssd.passes_clean() || index.is_dirty(slot)
     }
 
     /// Cuts a request into runs, after waiting for lines that are on their way to the SSD.
@@ -84,7 +71,7 @@ impl<S: BlockDevice> Planner<S> {
         self.map.get().index().warm_up_lines(first.through(last));
         loop {
             // Only what is on its way can be pending.
-            let pending = !self.health.failed()
+            let pending = !self.ssd.failed()
                 && self.log.records_in_flight() > 0
                 && self.has_pending(first, last);
             if !pending {
@@ -111,7 +98,7 @@ impl<S: BlockDevice> Planner<S> {
             };
             contents.touch(slot, line);
             let whole = piece.count == line_sectors && contents.index().mask(slot).is_none();
-            if !whole || self.health.failed() {
+            if !whole || self.ssd.failed() {
                 runs.push(Run::Line { line, slot, range: piece });
                 continue;
             }

@@ -6,8 +6,7 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, SectorRange};
 
 use crate::config::{Mode, Settings};
-use crate::devices::health::SsdHealth;
-use crate::devices::silence::Silence;
+use crate::devices::ssd::Ssd;
 use crate::ground::Ground;
 use crate::log::commit::Log;
 use crate::map::shared::Map;
@@ -28,8 +27,7 @@ pub(super) enum WritePath {
 pub(crate) struct Router<S> {
     map: Rc<Map>,
     log: Rc<Log<S>>,
-    health: Rc<SsdHealth>,
-    silence: Rc<Silence>,
+    ssd: Rc<Ssd<S>>,
     settings: Rc<RefCell<Settings>>,
     streams: RefCell<StreamDetector>,
 }
@@ -39,8 +37,7 @@ impl<S: BlockDevice> Router<S> {
         Self {
             map: ground.map.clone(),
             log: ground.log.clone(),
-            health: ground.health.clone(),
-            silence: ground.ssd.silence().clone(),
+            ssd: ground.ssd.clone(),
             settings: ground.settings.clone(),
             streams: RefCell::new(StreamDetector::new()),
         }
@@ -78,7 +75,6 @@ impl<S: BlockDevice> Router<S> {
         let settings = self.settings.borrow();
         let streams_past =
             settings.seq_cutoff_bytes > 0 && stream_bytes >= settings.seq_cutoff_bytes;
-        let takes_fills = !self.health.failed() && !self.silence.is_silent();
-        settings.mode.keeps_reads() && !streams_past && takes_fills
+        settings.mode.keeps_reads() && !streams_past && !self.ssd.passes_clean()
     }
 }

@@ -66,6 +66,12 @@ async fn offer(fixture: &ArrayFixture, member: usize, drive: usize, uuid: [u8; 1
     }
 }
 
+/// The members in service.
+fn online(fixture: &ArrayFixture) -> MemberSet {
+    let array = fixture.array();
+    (0..fixture.geometry().member_count()).filter(|member| array.is_online(*member)).collect()
+}
+
 /// Starts the array while one of its drives answers nothing for a time. The result is none when no drive
 /// hangs here, or the start has ended for that. Then the drive is well again.
 pub(crate) async fn start_beside_a_hang(
@@ -97,6 +103,15 @@ pub(crate) async fn start_beside_a_hang(
     let since = fixture.world.handle().now();
     let started = fixture.assemble(&order, trial.options).await;
     check_patience(fixture.world.handle().now() - since);
+    if started.is_ok() {
+        let online = online(fixture);
+        let is_expected = online == trial.usable || online == rest;
+        assert!(
+            is_expected,
+            "{online:?} are in service; it should be {:?} or {rest:?}",
+            trial.usable
+        );
+    }
     hangs.await;
     while disk.is_hung() || disk.under_way().count() > 0 {
         fixture.world.handle().sleep(OFFER_NS).await;
@@ -109,6 +124,8 @@ pub(crate) async fn start_beside_a_hang(
                 trial.usable = rest;
                 fixture.members.note_former(member, drive);
             }
+            // Members may have been rebuilt meanwhile.
+            trial.usable = trial.usable | online(fixture);
             Some(report)
         }
         Err(error) => {

@@ -74,11 +74,8 @@ async fn try_at(core: Handle, event: u64) -> bool {
     let media = stand.crash(Cut::Kill);
     stand.world = World::new(&core.within(Domain::fresh()), 9);
     let opened = stand.on(media, options(Mode::WriteBack, 0)).await;
-    let (mut again, _) = opened.expect("a start as after a crash");
-    again.check_either(ABOVE).await;
-    again.cache.drain().await.expect("the origin takes it");
-    assert_eq!(again.lines_not_on_origin(), [0_u64; 0]);
-    again.cache.stop().await.expect("it ends in order");
+    let (again, _) = opened.expect("a start as after a crash");
+    again.ends_well_after_a_crash(ABOVE).await;
     true
 }
 

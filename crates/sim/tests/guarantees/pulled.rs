@@ -70,11 +70,8 @@ async fn pull_at(world: World, moment: Nanos, cut: Cut) -> bool {
     }
     let origin = stand.origin.after(Cut::Kill, &mut stand.world.prng());
     let opened = stand.on((ssd, origin), options(Mode::WriteBack, 0)).await;
-    let (mut again, _) = opened.expect("a start with the SSD that is back");
-    again.check_either(ABOVE).await;
-    again.cache.drain().await.expect("the origin takes it");
-    assert_eq!(again.lines_not_on_origin(), [0_u64; 0]);
-    again.cache.stop().await.expect("it ends in order");
+    let (again, _) = opened.expect("a start with the SSD that is back");
+    again.ends_well_after_a_crash(ABOVE).await;
     true
 }
 

@@ -169,6 +169,14 @@ impl Stand {
         }
     }
 
+    /// [Checks each line](Self::check_either), writes all back and stops: nothing is lost after a crash.
+    pub(crate) async fn ends_well_after_a_crash(mut self, above: u8) {
+        self.check_either(above).await;
+        self.cache.drain().await.expect("the origin takes it");
+        assert_eq!(self.lines_not_on_origin(), [0_u64; 0]);
+        self.cache.stop().await.expect("it ends in order");
+    }
+
     /// Lines of a medium that are neither.
     pub(crate) fn lines_not_on_medium(&self, medium: &Medium, above: u8) -> Vec<u64> {
         let is_wrong = |line: &u64| {
