@@ -72,9 +72,8 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
         array.used_by.as_ref().map_or_else(|| "nobody".into(), |it| format!("volume {it}")),
     );
     line("may lose", format!("{} more member(s), whichever they are", array.may_lose));
-    for member in &array.members {
-        line(&format!("member {}", member.index), member_text(member));
-    }
+    let members = array.members.iter();
+    members.for_each(|it| line(&format!("member {}", it.index), member_text(it)));
     if let Some(journal) = &array.journal_device {
         let size = match journal.size_bytes {
             0 => String::new(),

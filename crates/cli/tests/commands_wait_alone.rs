@@ -1,5 +1,5 @@
-//! A drive that hangs, through the real binary: a file that another daemon exports, which is stopped. Opening,
-//! reading, writing and flushing such a file take until that daemon goes on.
+//! A drive that hangs, through the real binary: a file that another daemon exports, which is stopped.
+//! Opening, reading, writing and flushing such a file take until that daemon goes on.
 
 mod support;
 
@@ -14,8 +14,8 @@ use support::{Answer, Instance};
 
 const LOOK_STEP: Duration = Duration::from_millis(20);
 
-/// A daemon whose exported files are the drives of another one. The daemon goes on when this is dropped, which
-/// has to be before the other one ends: nobody can end a process that waits for a drive.
+/// A daemon whose exported files are the drives of another one. The daemon goes on when this is dropped.
+/// Nobody can end the other one before: a process that waits for a drive does not end.
 struct Drives {
     instance: Instance,
     paths: Vec<String>,

@@ -37,6 +37,16 @@ fn waiting(instance: &Instance) -> Vec<String> {
     spares.map(|spare| spare.as_str().unwrap().to_owned()).collect()
 }
 
+/// Why the pool's first spare was not taken, as soon as the daemon has asked it.
+fn until_left_out(instance: &Instance, pool: &str) -> String {
+    loop {
+        let shown = instance.run(&["array", "spare-pool", "show", pool, "--json"]).json();
+        if let Some(why) = shown[0]["left_out"][0].as_str() {
+            return why.to_owned();
+        }
+    }
+}
+
 fn fill(instance: &Instance, volume: &str, seed: u8) {
     let mut nbd = NbdClient::connect(&instance.socket(volume), volume).unwrap();
     for block in 0..64_u64 {
@@ -217,11 +227,10 @@ fn a_disk_that_takes_the_name_of_a_forced_spare_is_not_overwritten() {
     fs::write(&spare, &other).unwrap();
     instance.run(&["array", "fail", "a", &members[1]]).ok();
     assert_eq!(array_called(&instance, "a")["state"], "degraded");
-    let shown = instance.run(&["array", "spare-pool", "show", "p", "--json"]).json();
-    let why = shown[0]["left_out"][0].as_str().unwrap();
+    let why = until_left_out(&instance, "p");
     assert!(why.contains(&spare) && why.contains("no whole label of a spare"), "{why}");
     let table = instance.run(&["array", "spare-pool", "show", "p"]).ok().out;
-    assert!(table.contains("not taken by a: ") && table.contains(why), "{table}");
+    assert!(table.contains("not taken by a: ") && table.contains(&why), "{table}");
     assert!(fs::read(&spare).unwrap() == other, "the other disk was written");
     // Something that leaves the label whole: the superblock of md 1.0 near the end of the drive.
     let spare2 = instance.drive("spare2", 32 * MIB);
@@ -231,8 +240,7 @@ fn a_disk_that_takes_the_name_of_a_forced_spare_is_not_overwritten() {
     file.write_all_at(&superblock, 32 * MIB - 8192).unwrap();
     instance.run(&["array", "set", "a", "spare_pool=q"]).ok();
     assert_eq!(array_called(&instance, "a")["state"], "degraded");
-    let shown = instance.run(&["array", "spare-pool", "show", "q", "--json"]).json();
-    let why = shown[0]["left_out"][0].as_str().unwrap();
+    let why = until_left_out(&instance, "q");
     assert!(why.contains("linux_raid_member"), "{why}");
     instance.run(&["array", "set", "a", "spare_pool=p"]).ok();
     // The user takes it, and says so.

@@ -143,8 +143,8 @@ impl Client {
         }
     }
 
-    /// Waits until the daemon has tried to open everything that is on record, or for as long as a start may
-    /// take: a drive that hangs keeps what needs it.
+    /// Waits until the daemon has tried to open everything that is on record, or for as long as a start
+    /// may take.
     ///
     /// # Errors
     /// As [`Client::request`].
@@ -308,8 +308,8 @@ fn unanswered(request: &Request, limit: Duration) -> ControlError {
 fn no_greeting() -> ControlError {
     let seconds = LOOK_MAX.as_secs();
     ControlError::failed(format!(
-        "the daemon has not answered `ping` for {seconds} s, and has begun nothing; see daemon.log in the state \
-         folder, and give the command again"
+        "the daemon has not answered `ping` for {seconds} s, and has begun nothing; see daemon.log in the \
+         state folder, and give the command again"
     ))
 }
 

@@ -63,7 +63,8 @@ pub use records::{
     VolumeRecord,
 };
 pub use registry::{REGISTRY_FILE, REGISTRY_VERSION, Registry, RegistryStore};
-pub use service::{DEVICE_WAIT_S, Service, recorded_arrays, recorded_volumes};
+pub use service::show::{recorded_arrays, recorded_volumes};
+pub use service::{DEVICE_WAIT_S, Service};
 pub use settings::{
     KEYS, LINE_BYTES, ORIGIN_KEY, Settings, parse_line_bytes, parse_mode, parse_policy,
 };

@@ -17,7 +17,8 @@ use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult, ErrorKind};
 use crate::notify;
 use crate::protocol::{self, Request, Response};
-use crate::service::{self, CRASH_STEP, CRASH_TRIES, Errand, Service};
+use crate::service::errands::{self, Errand};
+use crate::service::{self, CRASH_STEP, CRASH_TRIES, Service};
 
 /// Control clients served at a time: people and scripts; more than these wait in the backlog.
 const CLIENTS_MAX: usize = 64;
@@ -102,7 +103,7 @@ impl<E: Engine + Send + Sync> Shared<E> {
     }
 
     /// Steps jobs, records lost SSDs and members, looks for missing devices for as long as the process lives.
-    /// Idle costs nothing. What may wait for a device is done on threads of its own.
+    /// Idle costs nothing. Errands, which may wait for a device, have threads of their own.
     #[expect(clippy::disallowed_methods, reason = "time of the control plane, not of an I/O")]
     pub(crate) fn watch(self: &Arc<Self>) {
         let mut next_look: Option<Instant> = None;
@@ -135,11 +136,11 @@ impl<E: Engine + Send + Sync> Shared<E> {
         let is_retried = !self.service.record_news();
         if is_look_due {
             self.look(now);
-            *next_look = self.service.next_look(now).map(|step| now + step);
+            *next_look = errands::next_look(&self.service, now).map(|step| now + step);
         }
         let service = &self.service;
-        let due = service.due_pulled().into_iter().chain(service.due_jobs());
-        due.chain(service.due_spares()).for_each(|errand| drop(self.send(errand, now)));
+        let due = errands::due_pulled(service).into_iter().chain(errands::due_jobs(service));
+        due.chain(errands::due_spares(service)).for_each(|errand| drop(self.send(errand, now)));
         let busy = self.service.has_jobs();
         let until_look = next_look.map(|at| at.saturating_duration_since(now));
         let steps = [busy.then_some(JOB_STEP), is_retried.then_some(RECORD_STEP), until_look];
@@ -156,7 +157,7 @@ impl<E: Engine + Send + Sync> Shared<E> {
             contained("a look for devices", || {
                 // Devices that do not answer keep this thread for some seconds.
                 shared.service.knock();
-                for errand in shared.service.due_looks(now) {
+                for errand in errands::due_looks(&shared.service, now) {
                     drop(shared.send(errand, now));
                 }
             });
@@ -171,7 +172,7 @@ impl<E: Engine + Send + Sync> Shared<E> {
     fn send(self: &Arc<Self>, errand: Errand, now: Instant) -> Option<JoinHandle<()>> {
         let shared = Arc::clone(self);
         let run = move || {
-            contained("an errand", || shared.service.run_errand(&errand, now));
+            contained("an errand", || errands::run(&shared.service, &errand, now));
             shared.wake();
         };
         thread::Builder::new().name("errand".into()).spawn(run).ok()
@@ -184,15 +185,15 @@ impl<E: Engine + Send + Sync> Shared<E> {
         let mut threads = Vec::new();
         for errand in errands {
             let Some(thread) = self.send(errand.clone(), Instant::now()) else {
-                self.service.run_errand(&errand, Instant::now());
+                errands::run(&self.service, &errand, Instant::now());
                 continue;
             };
-            while !thread.is_finished() && !self.service.hangs(&errand) {
+            while !thread.is_finished() && !errands::hangs(&self.service, &errand) {
                 thread::park_timeout(ERRAND_STEP);
             }
             threads.push(thread);
         }
-        // What an errand could not do is in the log.
+        // The log has what an errand could not do.
         threads.into_iter().for_each(|thread| drop(thread.join()));
     }
 

@@ -258,8 +258,8 @@ pub struct VolumeStatus {
     /// Seconds until a volume that waits is tried without them; null if it does not wait.
     #[serde(default)]
     pub waits_seconds: Option<u64>,
-    /// The command that works on the volume now, what that command waits for, and since when; empty when there
-    /// is none.
+    /// The command that works on the volume now, what that command waits for, and since when; empty when
+    /// there is none.
     #[serde(default)]
     pub under_way: String,
     /// Why it failed or waits, or what is wrong with it; empty when nothing is.

@@ -70,7 +70,7 @@ impl Way {
         T: Send + 'static,
         F: Future<Output = ControlResult<T>> + 'static,
     {
-        // Whoever asks next would wait as long, and leave one more question.
+        // The next caller would wait as long, and leave one more question.
         if let Some(since) = *self.owes() {
             return Err(since);
         }

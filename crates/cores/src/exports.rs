@@ -130,8 +130,8 @@ impl OpenExport {
         way.ask(move |_| async move { Ok(volumes::nbd_trouble(&volume, &at)) }).unwrap_or_default()
     }
 
-    /// Clients connected now; of a file, how often it is open. A core that does not answer counts as a client:
-    /// nobody knows that there is none.
+    /// Clients connected now; of a file, how often it is open. A core that does not answer counts as a
+    /// client: nobody knows that there is none.
     pub(super) fn clients(&self, way: &Way, name: &VolumeName) -> u64 {
         let bound = match self {
             OpenExport::Nbd(_, bound) => bound,

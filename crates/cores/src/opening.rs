@@ -68,7 +68,7 @@ pub(super) async fn open(
     Ok(opened.await.map(|open| Leaf::of(handle, open)))
 }
 
-/// Opens a drive that may look taken for a moment: a program that another look at a drive starts shares the
+/// Opens a drive that may look taken for a moment. A program that another look at a drive starts shares the
 /// claims of this process between fork and exec.
 fn open_patiently(spec: &DriveSpec) -> Result<OpenLeaf, DriveError> {
     for _ in 0..CLAIM_TRIES {

@@ -32,7 +32,7 @@ pub enum CallError {
     Ended,
     /// The domain of the call has failed, before the call or in it.
     Failed(Failure),
-    /// The core has not answered in time. What was asked of it is done when it can.
+    /// The core has not answered in time, and does what it was asked when it can.
     Late,
 }
 

@@ -189,7 +189,7 @@ fn a_file_that_hangs_keeps_no_other_file_of_its_domain_open() {
             let _ = own.read_at(&hangs, 0, Buf::new(4096)).await;
         }));
         handle.sleep(1_000_000).await;
-        let _ = handle.within(domain.domain()).spawn(async { panic!("broken") });
+        drop(domain.spawn(async { panic!("broken") }));
         while rested.holders() > 0 {
             handle.sleep(1_000_000).await;
         }

@@ -150,8 +150,9 @@ pub(crate) async fn erase_label<D: BlockDevice>(device: &D) -> IoResult<()> {
     write_label_copies(device, |_| [0; BLOCK_BYTES]).await
 }
 
-/// The label of a spare; none unless both copies are whole, the same, and of a device of this size.
-/// Otherwise something else that was made of the device wrote over one of the copies.
+/// The label of a spare; none unless both copies are whole, and of a device of this size. Otherwise something
+/// else that was made of the device wrote over one of the copies. Two whole ones that differ are a spare
+/// that changed hands when the program died: the first is the newer one.
 ///
 /// # Errors
 /// When the label is of a newer version or damaged, or the device cannot be read.
@@ -160,8 +161,20 @@ pub async fn read_spare_label<D: BlockDevice>(
 ) -> Result<Option<SpareLabel>, DeviceError> {
     let found = read_label_copies(device, SpareLabel::decode, |_, _| false).await?;
     let size = device.limits().sectors;
-    let is_whole = |(label, is_one): &(SpareLabel, bool)| !is_one && label.device_sectors == size;
-    Ok(found.filter(is_whole).map(|(label, _)| label))
+    let Some((label, is_one)) = found.filter(|(label, _)| label.device_sectors == size) else {
+        return Ok(None);
+    };
+    if is_one {
+        for (copy, at) in MemberLayout::superblock_lbas(size).into_iter().enumerate() {
+            let block = device.read(at, Buf::new(SUPERBLOCK_BYTES as usize)).await;
+            let block = block.map_err(DeviceError::Io)?;
+            let other = SpareLabel::decode(&block, copy as u32);
+            if !other.is_ok_and(|other| other.device_sectors == size) {
+                return Ok(None);
+            }
+        }
+    }
+    Ok(Some(label))
 }
 
 /// Makes a spare of a device; its size comes into the label. `wipe` first clears both ends of the device of

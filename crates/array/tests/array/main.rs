@@ -8,4 +8,5 @@ mod merge;
 mod oracle;
 mod rebuild;
 mod scrub;
+mod spare_label;
 mod world;

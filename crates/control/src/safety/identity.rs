@@ -24,8 +24,8 @@ pub(super) enum Node {
 }
 
 impl DeviceId {
-    /// The identity of what a path leads to now; `None` when nothing is there, and when the file system of a
-    /// file does not say so soon.
+    /// The identity of what a path leads to now. `None` when nothing is there, and when the file system of
+    /// a file does not answer soon.
     pub fn of_path(machine: &Machine, path: &Path) -> Option<Self> {
         let found =
             |machine: &Machine, path: &Path| Some(Self::of(machine, &path.metadata().ok()?));

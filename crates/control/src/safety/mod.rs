@@ -169,8 +169,8 @@ fn open(path: &Path, flags: i32) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
 }
 
-/// Opens a device for this process alone. One that nobody is known to use may look busy for a moment: a
-/// program that another look starts shares the claims of this process between fork and exec.
+/// Opens a device for this process alone. One that nobody is known to use may look busy for a moment.
+/// A program that another look starts shares the claims of this process between fork and exec.
 fn open_claimed(path: &Path, exclusive: i32, is_patient: bool) -> std::io::Result<File> {
     let is_busy = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ResourceBusy;
     for _ in 0..file_lock::TRIES {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use voltier_array::MemberState;
 
 use super::Turn;
+use super::apart::apart;
 use super::live::now;
 use crate::engine::{CacheLabel, Engine, MemberLabel};
 use crate::records::{CacheRecord, RegisteredArray, VolumeRecord};
@@ -53,7 +54,7 @@ pub(super) fn ssd_label<E: Engine>(
     }
     let found = found(service, &cache.device, cache.identity.as_ref())?;
     // The volume's own error says what is wrong with an SSD that cannot be read.
-    let label = service.apart().cache_label_of(&found).ok().flatten()?;
+    let label = apart(service).cache_label_of(&found).ok().flatten()?;
     (label.uuid == cache.uuid).then_some(label)
 }
 
@@ -222,7 +223,7 @@ fn labels_of<E: Engine>(
 ) -> Vec<MemberLabel> {
     let mut labels = Vec::new();
     for device in present.iter().filter(|it| Some(*it) != record.journal.as_ref()) {
-        let (hindrance, why) = match service.apart().label_of(device) {
+        let (hindrance, why) = match apart(service).label_of(device) {
             Ok(Some(label)) if label.array == record.uuid => {
                 labels.push(label);
                 continue;
@@ -308,11 +309,11 @@ fn found<E: Engine>(
 ) -> Option<DeviceSpec> {
     let Some(path) = device.path() else { return Some(device.clone()) };
     match identity.filter(|identity| identity.is_known()) {
-        Some(known) if service.apart().drive_identity(path).as_ref() == Some(known) => {
+        Some(known) if apart(service).drive_identity(path).as_ref() == Some(known) => {
             Some(device.clone())
         }
         Some(known) => {
-            let found = service.apart().find_drive(known, path);
+            let found = apart(service).find_drive(known, path);
             found.map(|found| device.moved_to(found))
         }
         None => service.id_of(path).map(|_| device.clone()),

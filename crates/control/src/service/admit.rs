@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use super::Turn;
+use super::apart::apart;
 use super::drives;
-use super::turn::Turn;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};
@@ -118,7 +119,7 @@ impl<E: Engine> Turn<E> {
             }
             self.reserve(id);
         }
-        let examined = self.apart().examine(path, role)?;
+        let examined = apart(self).examine(path, role)?;
         safety::judge(path, &examined, force)?;
         if force {
             self.log_override(&path.display().to_string(), &examined.findings);
@@ -143,7 +144,7 @@ impl<E: Engine> Turn<E> {
             return Err(ControlError::failed(format!("{shown} {what}")));
         }
         let size_bytes = self.size_of_array(name)?;
-        let head = self.apart().array_head(name)?;
+        let head = apart(self).array_head(name)?;
         let findings = safety::findings_in(&head, role);
         safety::judge_findings(&shown, &findings, force)?;
         if force {

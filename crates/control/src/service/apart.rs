@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::turn::Turn;
+use super::Turn;
 use crate::engine::{
     CacheLabel, CacheStart, Engine, JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume,
     Replaced, SpareLabel,
@@ -20,10 +20,9 @@ use crate::spec::DeviceSpec;
 /// The engine, asked apart from the state of the service. Each answer is the one of the engine's method.
 pub(super) struct Apart<'a, E>(&'a mut Turn<E>);
 
-impl<E: Engine> Turn<E> {
-    pub(super) fn apart(&mut self) -> Apart<'_, E> {
-        Apart(self)
-    }
+/// The engine of a turn, asked apart from the state of the service.
+pub(super) fn apart<E: Engine>(turn: &mut Turn<E>) -> Apart<'_, E> {
+    Apart(turn)
 }
 
 fn reading(device: &DeviceSpec) -> String {
@@ -106,7 +105,7 @@ impl<E: Engine> Apart<'_, E> {
         let step = format!("closing {}", devices.unwrap_or_else(|| name.to_string()));
         let closed = self.0.wait_for(step, |engine, _| engine.close(name));
         if closed.is_err() {
-            // Its drives may have requests still: the next start is patient.
+            // The drives may have requests still: the next start is patient.
             self.0.crashed.add_volume(name);
         }
         closed

@@ -3,7 +3,8 @@
 use voltier_array::Level;
 
 use super::admit::Beside;
-use super::spare_pools::Wanting;
+use super::apart::apart;
+use super::wanting::Wanting;
 use super::{Turn, absence, spare_labels};
 use crate::array_settings::MERGE_KEYS;
 use crate::engine::{ArrayDevices, ArrayNews, Engine, Replaced};
@@ -30,7 +31,7 @@ impl<E: Engine> Turn<E> {
         let mut record = before.clone();
         record.incoming.push(new.clone());
         self.registry.put_array(record)?;
-        let bring = |turn: &mut Self| turn.apart().replace_member(name, place, &new);
+        let bring = |turn: &mut Self| apart(turn).replace_member(name, place, &new);
         let replaced = match self.bring(name, std::slice::from_ref(&new), bring) {
             Ok(replaced) => replaced,
             Err(error) => {
@@ -54,8 +55,8 @@ impl<E: Engine> Turn<E> {
         Ok(self.array_response(name, vec![how]))
     }
 
-    /// Brings devices that are on record already to an array. Until then the array does not know them, and they
-    /// stay on record.
+    /// Brings devices that are on record already to an array. Until then the array does not know them, and
+    /// they stay on record.
     pub(super) fn bring<T>(
         &mut self,
         name: &ArrayName,
@@ -103,7 +104,7 @@ impl<E: Engine> Turn<E> {
         let mut record = before.clone();
         record.incoming.extend(devices.iter().cloned());
         self.registry.put_array(record)?;
-        let bring = |turn: &mut Self| turn.apart().grow_array(name, by, &devices);
+        let bring = |turn: &mut Self| apart(turn).grow_array(name, by, &devices);
         let grown = self.bring(name, &devices, bring);
         if grown.is_err() {
             self.forget_incoming(name, &devices)?;
@@ -165,7 +166,7 @@ impl<E: Engine> Turn<E> {
         let record = self.array_record(name)?;
         self.size_of_array(name)?;
         let is_usable = self.look(&spare).is_ok();
-        if is_usable && self.is_spare_of(&spare, record.uuid) {
+        if is_usable && spare_labels::is_spare_of(self, &spare, record.uuid) {
             // A spare of this array that the record does not have: nothing of anybody's is on it.
             self.admit(&spare, Role::Spare, force, Beside::None)?;
         } else {
@@ -182,22 +183,22 @@ impl<E: Engine> Turn<E> {
         spare: DeviceSpec,
         wipe: bool,
     ) -> ControlResult<()> {
-        self.apart().check_spare(name, &spare)?;
+        apart(self).check_spare(name, &spare)?;
         let before = self.array_record(name)?;
         // A lost member that comes back as a spare keeps what it knows.
         if !self.is_labelled(&spare, before.uuid) {
-            self.write_label(&spare, &spare_labels::of_array(&before), wipe)?;
+            spare_labels::write_label(self, &spare, &spare_labels::of_array(&before), wipe)?;
         }
         let mut record = self.array_record(name)?;
         record.spares.push(spare.clone());
         if let Err(error) = self.registry.put_array(record) {
             // Else the label would name an array that knows nothing of the spare.
-            self.erase_spare(&spare, Some(before.uuid));
+            spare_labels::erase_spare(self, &spare, Some(before.uuid));
             return Err(error);
         }
-        let bring = |turn: &mut Self| turn.apart().add_spare(name, &spare);
+        let bring = |turn: &mut Self| apart(turn).add_spare(name, &spare);
         if let Err(error) = self.bring(name, std::slice::from_ref(&spare), bring) {
-            self.erase_spare(&spare, Some(before.uuid));
+            spare_labels::erase_spare(self, &spare, Some(before.uuid));
             let mut record = self.array_record(name)?;
             record.spares.retain(|other| *other != spare);
             self.registry.put_array(record)?;
@@ -211,7 +212,7 @@ impl<E: Engine> Turn<E> {
     /// by now. A spare that cannot be looked at is awaited.
     pub(super) fn spare_again(&mut self, name: &ArrayName, spare: &DeviceSpec) {
         let again =
-            self.still_a_spare(name, spare).and_then(|()| self.apart().add_spare(name, spare));
+            self.still_a_spare(name, spare).and_then(|()| apart(self).add_spare(name, spare));
         let hindered = again.is_err().then(|| absence::hindered(self, spare, "spare")).flatten();
         let Some(live) = self.live_arrays.get_mut(name) else { return };
         let was_left_out = |it: &String| it.starts_with(&format!("the spare {spare} "));
@@ -246,7 +247,7 @@ impl<E: Engine> Turn<E> {
 
     /// Whether a device says that it is a member of an array.
     pub(super) fn is_labelled(&mut self, device: &DeviceSpec, array: Identity) -> bool {
-        let label = device.path().map(|_| self.apart().label_of(device));
+        let label = device.path().map(|_| apart(self).label_of(device));
         matches!(label, Some(Ok(Some(label))) if label.array == array)
     }
 
@@ -304,11 +305,11 @@ impl<E: Engine> Turn<E> {
         // Another device may be under the path of a member that was lost.
         self.is_nobody_elses(device, record.uuid)?;
         self.look_at(device, 0, "member")?;
-        match (self.apart().label_of(device), device.path()) {
+        match (apart(self).label_of(device), device.path()) {
             (Ok(Some(label)), _) if label.array == record.uuid => Ok(()),
             (_, None) => Ok(()),
             (_, Some(path)) => {
-                let examined = self.apart().examine(path, Role::Cache)?;
+                let examined = apart(self).examine(path, Role::Cache)?;
                 safety::judge(path, &examined, force)
             }
         }
@@ -329,7 +330,7 @@ impl<E: Engine> Turn<E> {
         let mut record = before.clone();
         record.incoming.extend(journal.clone());
         self.registry.put_array(record)?;
-        let bring = |turn: &mut Self| turn.apart().set_journal(name, journal.as_ref());
+        let bring = |turn: &mut Self| apart(turn).set_journal(name, journal.as_ref());
         let moved = self.bring(name, journal.as_slice(), bring);
         let mut after = self.array_record(name)?;
         after.incoming.retain(|device| Some(device) != journal.as_ref());
@@ -369,8 +370,8 @@ impl<E: Engine> Turn<E> {
         }
         let Some(path) = device.path() else { return Ok(()) };
         self.is_nobody_elses(device, record.uuid)?;
-        let examined = self.apart().examine(path, Role::Cache)?;
-        let label = self.apart().journal_label_of(device);
+        let examined = apart(self).examine(path, Role::Cache)?;
+        let label = apart(self).journal_label_of(device);
         let is_ours = matches!(label, Ok(Some(label)) if label.array == record.uuid);
         safety::judge(path, &examined, force || is_ours)
     }
@@ -465,7 +466,7 @@ impl<E: Engine> Turn<E> {
             let name = record.name.clone();
             let is_moving = self.live_arrays.get(&name).is_none_or(|live| live.is_moving);
             if is_moving || self.size_of_array(&name).is_err() {
-                // Whoever opens the array puts it on record.
+                // The command that opens the array puts it on record.
                 continue;
             }
             let Some(now) = self.engine.array_devices(&name) else { continue };

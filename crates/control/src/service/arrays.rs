@@ -4,11 +4,13 @@ use std::time::Instant;
 
 use voltier_array::Consistency;
 
+use super::Turn;
 use super::absence::{Missing, Survey};
 use super::admit::Beside;
+use super::apart::apart;
 use super::claims::Subject;
 use super::live::{LiveArray, now};
-use super::turn::Turn;
+use super::spare_labels;
 use super::{late, stops, subjects};
 use crate::array_settings::ArraySettings;
 use crate::array_status::{ArrayDetail, ArrayState};
@@ -101,7 +103,7 @@ impl<E: Engine> Turn<E> {
         };
         // Nobody uses it yet, so nothing can be acknowledged before the record is written.
         let name = record.name.clone();
-        let opened = self.apart().create_array(&record)?;
+        let opened = apart(self).create_array(&record)?;
         self.keep_array(record, opened, Vec::new())?;
         for spare in spares {
             self.take_spare(&name, spare, force)?;
@@ -135,7 +137,7 @@ impl<E: Engine> Turn<E> {
         learn(&mut record, &opened);
         let settings = record.settings.clone();
         if let Err(error) = self.registry.put_array(record) {
-            let closed = self.apart().close_array(&name);
+            let closed = apart(self).close_array(&name);
             self.note_array(&name, closed);
             return Err(error);
         }
@@ -162,7 +164,7 @@ impl<E: Engine> Turn<E> {
             Some(known) => known.name.clone(),
             None => self.free_name(&label.name)?,
         };
-        self.claim_also(subjects::of_array(self, &name))?;
+        self.claim_also(subjects::of_array(&self.registry, &name))?;
         let mut record = known.unwrap_or_else(|| RegisteredArray {
             name: name.clone(),
             uuid: label.array,
@@ -179,7 +181,7 @@ impl<E: Engine> Turn<E> {
             settings: ArraySettings::default(),
         });
         record.stopped = false;
-        let opened = self.apart().open_array(&record, &devices, force)?;
+        let opened = apart(self).open_array(&record, &devices, force)?;
         let left_out = opened.left_out.clone();
         self.keep_array(record, opened, left_out.clone())?;
         late::serve_again(self, &name, now());
@@ -190,7 +192,7 @@ impl<E: Engine> Turn<E> {
     fn claim_array_of(&mut self, uuid: Identity) -> ControlResult<()> {
         let known = self.registry.arrays().iter().find(|array| array.uuid == uuid);
         let Some(name) = known.map(|array| array.name.clone()) else { return Ok(()) };
-        self.claim_also(subjects::of_array(self, &name))
+        self.claim_also(subjects::of_array(&self.registry, &name))
     }
 
     /// The label that all these devices share: they are the members of one array, and free.
@@ -203,8 +205,8 @@ impl<E: Engine> Turn<E> {
                 return Err(ControlError::failed(format!("{device} is given twice; name it once")));
             }
             self.look_at(device, 0, "member")?;
-            let Some(label) = self.apart().label_of(device)? else {
-                let Some(journal) = self.apart().journal_label_of(device)? else {
+            let Some(label) = apart(self).label_of(device)? else {
+                let Some(journal) = apart(self).journal_label_of(device)? else {
                     return Err(ControlError::failed(format!(
                         "{device} is no member of an array; leave it out"
                     )));
@@ -261,13 +263,13 @@ impl<E: Engine> Turn<E> {
         let record = self.array_record(name)?;
         self.size_of_array(name)?;
         let (place, member) = self.place_of(&record, member)?;
-        let is_on_record = self.apart().fail_member(name, place)?;
+        let is_on_record = apart(self).fail_member(name, place)?;
         self.engine.log(&format!("array {name}: {member} was taken out of service on request"));
         // Spares are asked by others: they may hang as well.
         self.record_array_events();
         let late = format!(
-            "{member} is out of service; the other members have not all written that down yet: `voltier array \
-             show {name}` says which of them does not answer"
+            "{member} is out of service; the other members have not all written that down yet: `voltier \
+             array show {name}` says which of them does not answer"
         );
         Ok(self.array_response(name, if is_on_record { Vec::new() } else { vec![late] }))
     }
@@ -280,7 +282,7 @@ impl<E: Engine> Turn<E> {
             )));
         }
         if self.size_of_array(name).is_ok() {
-            let closed = self.apart().close_array(name);
+            let closed = apart(self).close_array(name);
             self.note_array(name, closed);
         }
         self.live_arrays.remove(name);
@@ -310,12 +312,12 @@ impl<E: Engine> Turn<E> {
     fn erase_label(&mut self, record: &RegisteredArray, member: &DeviceSpec) -> ControlResult<()> {
         self.look_at(member, 0, "member")?;
         // A device that stands there now may be somebody else's.
-        match self.apart().label_of(member) {
-            Ok(Some(label)) if label.array == record.uuid => self.apart().erase_label(member),
-            Ok(None) => match self.apart().journal_label_of(member) {
-                Ok(Some(label)) if label.array == record.uuid => self.apart().erase_label(member),
+        match apart(self).label_of(member) {
+            Ok(Some(label)) if label.array == record.uuid => apart(self).erase_label(member),
+            Ok(None) => match apart(self).journal_label_of(member) {
+                Ok(Some(label)) if label.array == record.uuid => apart(self).erase_label(member),
                 _ => {
-                    self.erase_spare(member, Some(record.uuid));
+                    spare_labels::erase_spare(self, member, Some(record.uuid));
                     Ok(())
                 }
             },
@@ -342,7 +344,7 @@ impl<E: Engine> Turn<E> {
         let arriving = record.spares.clone();
         let mut live = LiveArray { left_out, arriving, ..LiveArray::default() };
         live.absence.missing = missing;
-        match self.apart().open_array(&record, &present, false) {
+        match apart(self).open_array(&record, &present, false) {
             Ok(opened) => {
                 live.size_bytes = Some(opened.size_bytes);
                 live.absence.missing.retain(Missing::is_member);
@@ -383,7 +385,7 @@ impl<E: Engine> Turn<E> {
         self.record_array_events();
         let live = self.live_arrays.remove(name);
         if live.is_some_and(|live| live.size_bytes.is_some()) {
-            let closed = self.apart().close_array(name);
+            let closed = apart(self).close_array(name);
             self.note_array(name, closed);
         }
     }

@@ -43,7 +43,7 @@ struct Claim {
     subjects: BTreeSet<Subject>,
     /// The storage that the command is about to take.
     devices: Vec<DeviceId>,
-    /// What the command waits for.
+    /// The device or the step that the command waits for.
     step: String,
     /// The beginning of that wait, or of the command.
     since: Instant,
@@ -101,7 +101,7 @@ impl Claims {
         subjects
     }
 
-    /// Takes back subjects that a claim was given on top.
+    /// Ends a part of a claim.
     pub(super) fn shrink(&mut self, id: ClaimId, subjects: &BTreeSet<Subject>) {
         if let Some(claim) = self.claims.get_mut(&id) {
             claim.subjects.retain(|subject| !subjects.contains(subject));

@@ -1,6 +1,7 @@
 //! Writing dirty lines back as a job, alone or on the way to a detach or a delete.
 
 use super::Turn;
+use super::apart::apart;
 use super::jobs::Purpose;
 use crate::engine::{Drain, Engine};
 use crate::error::{ControlError, ControlResult};
@@ -138,7 +139,7 @@ impl<E: Engine> Turn<E> {
         let recorded = self.registry.put(record);
         self.note(name, recorded);
         if let Some(settings) = settings {
-            let restored = self.apart().configure(name, &settings);
+            let restored = apart(self).configure(name, &settings);
             self.note(name, restored);
         }
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use super::apart::apart;
 use super::live::{ClosedExport, now};
 use super::{Turn, stops};
 use crate::engine::Engine;
@@ -58,13 +59,13 @@ impl<E: Engine> Turn<E> {
             )));
         }
         let access = access.or_else(|| record.access_of(&export).cloned());
-        let export = self.apart().export(name, &export, access.as_ref())?;
+        let export = apart(self).export(name, &export, access.as_ref())?;
         record = self.record(name)?;
         record.forget_export(&export);
         record.exports.push(export.clone());
         record.export_access.extend(export.path().map(PathBuf::from).zip(access));
         if let Err(error) = self.registry.put(record) {
-            let closed = self.apart().unexport(name, &export, false);
+            let closed = apart(self).unexport(name, &export, false);
             self.note(name, closed);
             return Err(error);
         }
@@ -87,7 +88,7 @@ impl<E: Engine> Turn<E> {
                 self.log(name, &line);
             }
             let access = record.access_of(export);
-            if let Err(error) = self.again(|service| service.apart().export(name, export, access)) {
+            if let Err(error) = self.again(|service| apart(service).export(name, export, access)) {
                 self.log(name, &error.message);
                 self.try_later(name, export, error.message);
             }
@@ -128,7 +129,7 @@ impl<E: Engine> Turn<E> {
 
     fn try_export_again(&mut self, name: &VolumeName, export: &ExportSpec, now: Instant) {
         let access = self.registry.find(name).and_then(|record| record.access_of(export)).cloned();
-        let opened = self.apart().export(name, export, access.as_ref());
+        let opened = apart(self).export(name, export, access.as_ref());
         let Some(live) = self.live.get_mut(name) else { return };
         let line = match opened {
             Ok(_) => {
@@ -199,7 +200,7 @@ impl<E: Engine> Turn<E> {
             exports.iter().partition(|export| matches!(export, ExportSpec::Fuse(_)));
         for export in files.into_iter().chain(others) {
             if self.is_open(&name) && !self.is_closed(&name, export) {
-                self.apart().unexport(&name, export, cut_off)?;
+                apart(self).unexport(&name, export, cut_off)?;
             }
             *record = self.record(&name)?;
             record.forget_export(export);

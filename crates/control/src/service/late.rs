@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Turn;
 use super::absence::{self, Absence, Missing};
+use super::apart::apart;
 use super::faults;
 use super::live::{Live, LiveArray, now};
 use super::stops;
@@ -336,7 +337,7 @@ fn take_member_back<E: Engine>(
 ) -> ControlResult<Comeback> {
     let (record, device) = (service.array_record(name)?, &missing.device);
     service.look_at(device, 0, "member")?;
-    let place = match service.apart().label_of(device)? {
+    let place = match apart(service).label_of(device)? {
         Some(label) if label.array == record.uuid => label.place,
         _ => return Ok(Comeback::Stranger),
     };
@@ -347,7 +348,7 @@ fn take_member_back<E: Engine>(
     if !known.is_none_or(is_free) {
         return Ok(Comeback::Stranger);
     }
-    let is_back = service.apart().take_back(name, place, device)?;
+    let is_back = apart(service).take_back(name, place, device)?;
     Ok(if is_back { Comeback::Done(place) } else { Comeback::Refused(place) })
 }
 

@@ -82,8 +82,8 @@ impl LiveArray {
     }
 }
 
-/// Volumes and arrays that failed alone since the daemon started, or that were not closed cleanly. Their drives
-/// may have requests of before.
+/// Volumes and arrays that failed alone since the daemon started, or that were not closed
+/// cleanly: the drives of these may have requests of before.
 #[derive(Default)]
 pub(super) struct Crashed {
     volumes: BTreeSet<VolumeName>,

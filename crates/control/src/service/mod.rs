@@ -1,8 +1,8 @@
 //! The daemon's mind: what is asked, what is allowed, what is recorded, in that order.
 //!
 //! One service exists per daemon. Commands take turns with its state and wait for devices apart from it (see
-//! `turn`): clients' I/O never waits for either. The rule for every change: check everything, then record what
-//! must be known after a crash, then do it, then answer.
+//! `desk`): clients' I/O never waits for either. The rule for every change: check everything, then record
+//! what must be known after a crash, then do it, then answer.
 
 mod absence;
 mod admit;
@@ -11,9 +11,10 @@ mod array_members;
 mod arrays;
 mod claims;
 mod crash_wait;
+mod desk;
 mod drains;
 mod drives;
-mod errands;
+pub(crate) mod errands;
 mod exports;
 mod faults;
 mod import;
@@ -22,75 +23,50 @@ mod late;
 mod live;
 mod pulled;
 mod records;
-mod show;
+pub(crate) mod show;
 mod silence;
 mod spare_labels;
 mod spare_pools;
 mod start;
 mod stops;
 mod subjects;
-mod turn;
 mod unfit_spare;
 mod volumes;
+mod wanting;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, Waker};
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};
-use crate::protocol::{ArrayRequest, JobStatus, Request, Response};
+use crate::protocol::{JobStatus, Request, Response};
 use crate::records::VolumeRecord;
 use crate::registry::Registry;
 use crate::safety::Machine;
 use crate::suggest;
 
-use claims::{ClaimId, Claims};
+use claims::{ClaimId, Claims, Subject};
 pub(crate) use crash_wait::{CRASH_STEP, CRASH_TRIES};
-pub(crate) use errands::Errand;
+use desk::Desk;
 use jobs::Jobs;
 pub use late::DEVICE_WAIT_S;
 use live::{Crashed, Live, LiveArray};
-pub use show::{recorded_arrays, recorded_volumes};
-use spare_pools::Wanting;
-use turn::{Desk, Turn};
 use unfit_spare::UnfitSpare;
+use wanting::Wanting;
 
 /// The answer to a ping, for which nobody needs the service.
 pub(crate) fn pong() -> Response {
     Response::Pong { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned() }
 }
 
-/// Whether a request is refused while the state folder takes no records. Requests that save data go on: the
-/// records that follow them are tried again.
-fn needs_a_record(request: &Request) -> bool {
-    use ArrayRequest as Ask;
-    match request {
-        Request::Ping
-        | Request::Show { .. }
-        | Request::Job { .. }
-        | Request::Start { .. }
-        | Request::Flush { .. } => false,
-        Request::Import { order } => !order.dry_run,
-        Request::Array { ask } => !matches!(
-            ask,
-            Ask::Show { .. }
-                | Ask::PoolShow { .. }
-                | Ask::Start { .. }
-                | Ask::Fail { .. }
-                | Ask::Rebuild { .. }
-                | Ask::Scrub { .. }
-        ),
-        _ => true,
-    }
-}
-
 /// Volumes, arrays, registry and jobs of one state folder. Clones are ways to the same one.
 pub struct Service<E> {
     engine: Arc<E>,
     machine: Machine,
-    desk: Arc<Desk>,
+    desk: Arc<Desk<State>>,
 }
 
 impl<E> Clone for Service<E> {
@@ -183,16 +159,52 @@ impl<E: Engine> Service<E> {
     /// afterwards: see [`Service::step_jobs`].
     pub fn handle(&self, request: Request) -> Response {
         let response = self.answer(request);
-        self.due_spares().inspect(|errand| self.run_errand(errand, live::now()));
+        errands::due_spares(self).inspect(|errand| errands::run(self, errand, live::now()));
         response
     }
 
     /// Answers one request; all that may follow from it is left to errands.
     pub(crate) fn answer(&self, request: Request) -> Response {
         if request.is_a_look() {
-            self.wait_for_a_quick_start();
+            errands::wait_for_a_quick_start(self);
         }
         self.turn().handle(request)
+    }
+
+    /// Brings every recorded array and volume up. One that cannot be served is shown as failed, with
+    /// the reason; the others serve. One of which a device is missing waits for it as long as `device_wait`
+    /// says, or longer where redundancy is at stake: see [`Service::look_for_devices`].
+    ///
+    /// After a crash the kernel may still be taking the daemon before apart. The sockets of that daemon
+    /// answer and its locks hold for a moment longer than the process. Then what is busy is tried again.
+    pub fn start(&self, after_crash: bool, device_wait: Duration) {
+        let start = errands::begin_to_start(self, after_crash, device_wait);
+        start.iter().for_each(|errand| errands::run(self, errand, live::now()));
+    }
+
+    /// Looks for missing devices, and tries what waits for them, and exports that could not be opened.
+    /// Returns how soon to look again, if there is anything to look for.
+    pub fn look_for_devices(&self, now: Instant) -> Option<Duration> {
+        errands::due_looks(self, now).iter().for_each(|errand| errands::run(self, errand, now));
+        errands::due_spares(self).inspect(|errand| errands::run(self, errand, now));
+        errands::next_look(self, now)
+    }
+
+    /// Looks at every running job and ends those whose drain has ended. Returns whether any still
+    /// runs: then call again soon.
+    pub fn step_jobs(&self) -> bool {
+        errands::due_jobs(self).iter().for_each(|errand| errands::run(self, errand, live::now()));
+        self.has_jobs()
+    }
+
+    pub(crate) fn has_jobs(&self) -> bool {
+        !self.turn().jobs.all_running().is_empty()
+    }
+
+    /// Brings everything to rest: exports closed, logs checkpointed, dirty lines kept.
+    pub fn stop(&self) {
+        let stop = errands::begin_to_rest(self);
+        stop.iter().for_each(|errand| errands::run(self, errand, live::now()));
     }
 
     /// Whether something recorded is not open yet because a device of it is awaited, or not tried yet.
@@ -214,9 +226,7 @@ impl<E: Engine> Service<E> {
     /// them are on record: clients wait for that, so a record that failed is tried again.
     pub fn notice_lost_ssds(&self) -> bool {
         let all_recorded = self.turn().notice_lost_ssds();
-        for errand in self.due_pulled() {
-            self.run_errand(&errand, live::now());
-        }
+        errands::due_pulled(self).iter().for_each(|errand| errands::run(self, errand, live::now()));
         all_recorded
     }
 
@@ -259,7 +269,171 @@ impl<E: Engine> Service<E> {
     }
 }
 
+/// How often a command that waits for another one looks whether it has ended.
+const CLAIM_STEP: Duration = Duration::from_millis(10);
+
+/// A turn with the state of the service, with a claim if it changes something.
+struct Turn<E> {
+    engine: Arc<E>,
+    machine: Machine,
+    /// Attempts left for what is busy; 1 when there is no reason to wait.
+    busy_tries: u32,
+    claim: Option<ClaimId>,
+    desk: Arc<Desk<State>>,
+    /// Absent while the turn waits for a device.
+    state: Option<Box<State>>,
+}
+
+impl<E> Deref for Turn<E> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.state.as_ref().expect("nothing is looked at while a device is asked")
+    }
+}
+
+impl<E> DerefMut for Turn<E> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.state.as_mut().expect("nothing is changed while a device is asked")
+    }
+}
+
+impl<E> Drop for Turn<E> {
+    fn drop(&mut self) {
+        if let Some(claim) = self.claim.take() {
+            let mut state = self.state.take().unwrap_or_else(|| self.desk.take());
+            state.claims.end(claim);
+            state.starting.remove(&claim);
+            self.state = Some(state);
+        }
+        self.state.take().into_iter().for_each(|state| self.desk.give(state));
+    }
+}
+
 impl<E: Engine> Turn<E> {
+    /// Waits for the state, which every turn gives back soon.
+    fn begin(engine: &Arc<E>, machine: &Machine, desk: &Arc<Desk<State>>) -> Self {
+        Self {
+            engine: Arc::clone(engine),
+            machine: machine.clone(),
+            busy_tries: 1,
+            claim: None,
+            state: Some(desk.take()),
+            desk: Arc::clone(desk),
+        }
+    }
+
+    /// Asks the data path or the machine for something that a device may delay. Other turns go on meanwhile.
+    fn wait_for<T>(&mut self, step: String, ask: impl FnOnce(&E, &Machine) -> T) -> T {
+        self.note_step(step);
+        self.lay_down();
+        let answer = ask(&self.engine, &self.machine);
+        self.take_up();
+        self.note_step(String::new());
+        answer
+    }
+
+    /// Lets other turns go on for a while.
+    fn pause(&mut self, time: Duration) {
+        self.lay_down();
+        std::thread::park_timeout(time);
+        self.take_up();
+    }
+
+    fn note_step(&mut self, step: String) {
+        if let Some(claim) = self.claim {
+            self.claims.step(claim, step);
+        }
+    }
+
+    fn lay_down(&mut self) {
+        self.state.take().into_iter().for_each(|state| self.desk.give(state));
+    }
+
+    fn take_up(&mut self) {
+        self.state = Some(self.desk.take());
+    }
+
+    /// The claim of the turn.
+    fn own(&self) -> Option<ClaimId> {
+        self.claim
+    }
+
+    /// Goes on with a claim that was made before.
+    fn adopt(&mut self, claim: ClaimId) {
+        self.claim = Some(claim);
+    }
+
+    /// Has subjects for the turn alone, which are what `wanted` says when they are free.
+    ///
+    /// # Errors
+    /// When another command has them for longer than a command waits for another one.
+    fn claim(
+        &mut self,
+        command: &str,
+        wanted: impl Fn(&State) -> BTreeSet<Subject>,
+    ) -> ControlResult<()> {
+        let until = live::now() + self.queue_wait;
+        loop {
+            let subjects = wanted(self);
+            let Some(taken) = self.claims.taken(&subjects, None) else {
+                self.claim = Some(self.claims.add(command, subjects));
+                return Ok(());
+            };
+            if live::now() >= until {
+                return Err(self.refusal(taken));
+            }
+            self.pause(CLAIM_STEP);
+        }
+    }
+
+    /// Does something with subjects for the turn alone, beside those that it has. `None` when another command
+    /// has one of them.
+    fn with_claim<T>(
+        &mut self,
+        command: &str,
+        mut subjects: BTreeSet<Subject>,
+        work: impl FnOnce(&mut Self) -> T,
+    ) -> Option<T> {
+        if self.claims.taken(&subjects, self.claim).is_some() {
+            return None;
+        }
+        let Some(own) = self.claim else {
+            self.claim = Some(self.claims.add(command, subjects));
+            let done = work(self);
+            if let Some(claim) = self.claim.take() {
+                self.claims.end(claim);
+            }
+            return Some(done);
+        };
+        subjects = self.claims.extend(own, subjects);
+        let done = work(self);
+        self.claims.shrink(own, &subjects);
+        Some(done)
+    }
+
+    /// Has subjects beside those of the turn, if they are free.
+    ///
+    /// # Errors
+    /// When another command has one of them.
+    fn claim_also(&mut self, subjects: BTreeSet<Subject>) -> ControlResult<()> {
+        if let Some(taken) = self.claims.taken(&subjects, self.claim) {
+            return Err(self.refusal(taken));
+        }
+        if let Some(own) = self.claim {
+            let _ = self.claims.extend(own, subjects);
+        }
+        Ok(())
+    }
+
+    fn refusal(&self, taken: &Subject) -> ControlError {
+        let under_way = self.claims.under_way(taken, self.claim).unwrap_or_default();
+        ControlError::failed(format!(
+            "{} is busy with another command ({under_way}); try again when that has ended",
+            taken.words()
+        ))
+    }
+
     fn handle(&mut self, request: Request) -> Response {
         self.dispatch(request).unwrap_or_else(|error| Response::Error { error })
     }
@@ -279,12 +453,14 @@ impl<E: Engine> Turn<E> {
     fn dispatch(&mut self, request: Request) -> ControlResult<Response> {
         self.takes(&request)?;
         if let Some(wanted) = subjects::of_request(&request) {
-            self.claim(request.command(), |state| subjects::with_neighbours(state, &wanted))?;
+            self.claim(request.command(), |state| {
+                subjects::with_neighbours(&state.registry, &wanted)
+            })?;
             // The daemon may have begun to stop meanwhile.
             self.takes(&request)?;
         }
         self.record_what_happened();
-        if needs_a_record(&request) {
+        if subjects::needs_a_record(&request) {
             // So that a full state folder is found before anything has changed.
             self.registry.check_room()?;
         }

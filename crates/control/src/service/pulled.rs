@@ -7,6 +7,7 @@
 
 use std::time::Instant;
 
+use super::apart::apart;
 use super::{Turn, late};
 use crate::engine::Engine;
 use crate::error::ControlError;
@@ -36,7 +37,7 @@ pub(super) fn wait_for_ssd<E: Engine>(service: &mut Turn<E>, name: &VolumeName, 
     // The count is for people: a start finds the lines on the SSD.
     let recorded = service.registry.put(record.clone());
     service.note(name, recorded);
-    let closed = service.apart().close(name);
+    let closed = apart(service).close(name);
     service.note(name, closed);
     service.live.remove(name);
     if !service.stopping {

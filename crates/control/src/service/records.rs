@@ -1,6 +1,6 @@
 //! Records that could not be written: tried again until the state folder takes them.
 
-use super::turn::Turn;
+use super::Turn;
 use super::{faults, subjects};
 use crate::engine::Engine;
 use crate::error::ControlError;
@@ -41,7 +41,7 @@ impl<E: Engine> Turn<E> {
     fn record_stays(&mut self) {
         for record in self.registry.volumes().to_vec() {
             let is_leaving = matches!(record.desired, Desired::Detaching | Desired::Deleting);
-            let subjects = subjects::of_volume(self, &record.name);
+            let subjects = subjects::of_volume(&self.registry, &record.name);
             let is_under_way = self.jobs.running(&record.name).is_some()
                 || self.claims.taken(&subjects, self.own()).is_some();
             if is_leaving && self.is_open(&record.name) && !is_under_way {

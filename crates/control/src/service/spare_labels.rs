@@ -4,7 +4,7 @@
 //! something else of it. So consent to overwrite a device is used when the device becomes a spare: its ends
 //! are cleared, and the device gets a label. All that is found there later came after the consent.
 
-use super::turn::Turn;
+use super::Turn;
 use crate::engine::{Engine, SpareLabel};
 use crate::error::{ControlError, ControlResult};
 use crate::name::PoolName;
@@ -68,28 +68,34 @@ pub(super) fn check<E: Engine>(
     }
 }
 
-impl<E: Engine> Turn<E> {
-    /// [`write`] apart from the state of the service.
-    pub(super) fn write_label(
-        &mut self,
-        device: &DeviceSpec,
-        label: &SpareLabel,
-        wipe: bool,
-    ) -> ControlResult<()> {
-        let step = format!("writing the label of a spare to {device}");
-        self.wait_for(step, |engine, _| write(engine, device, label, wipe))
-    }
+/// [`write`] apart from the state of the service.
+pub(super) fn write_label<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+    label: &SpareLabel,
+    wipe: bool,
+) -> ControlResult<()> {
+    let step = format!("writing the label of a spare to {device}");
+    turn.wait_for(step, |engine, _| write(engine, device, label, wipe))
+}
 
-    /// [`names`] apart from the state of the service.
-    pub(super) fn is_spare_of(&mut self, device: &DeviceSpec, owner: Identity) -> bool {
-        self.wait_for(format!("reading {device}"), |engine, _| names(engine, device, owner))
-    }
+/// [`names`] apart from the state of the service.
+pub(super) fn is_spare_of<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+    owner: Identity,
+) -> bool {
+    turn.wait_for(format!("reading {device}"), |engine, _| names(engine, device, owner))
+}
 
-    /// [`erase`] apart from the state of the service.
-    pub(super) fn erase_spare(&mut self, device: &DeviceSpec, owner: Option<Identity>) {
-        let step = format!("erasing the label of {device}");
-        self.wait_for(step, |engine, _| erase(engine, device, owner));
-    }
+/// [`erase`] apart from the state of the service.
+pub(super) fn erase_spare<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+    owner: Option<Identity>,
+) {
+    let step = format!("erasing the label of {device}");
+    turn.wait_for(step, |engine, _| erase(engine, device, owner));
 }
 
 /// Makes a plain device of a spare that is not needed any more, if the device is one still.

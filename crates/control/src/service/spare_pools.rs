@@ -7,11 +7,13 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use super::Turn;
 use super::admit::Beside;
+use super::apart::apart;
 use super::claims::Subject;
 use super::live::now;
-use super::turn::Turn;
 use super::unfit_spare::{ASK_AGAIN, UnfitSpare};
+use super::wanting::Wanting;
 use super::{drives, spare_labels, subjects};
 use crate::array_status::PoolStatus;
 use crate::engine::Engine;
@@ -22,15 +24,6 @@ use crate::records::{Identity, PoolRecord, PoolSpare, RegisteredArray};
 use crate::safety::Role;
 use crate::spec::DeviceSpec;
 use crate::suggest;
-
-/// An array that wants spares of its pool. The most exposed is the least.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Wanting {
-    pub(super) may_lose: u32,
-    pub(super) name: ArrayName,
-    pub(super) pool: PoolName,
-    pub(super) spares_wanted: usize,
-}
 
 impl<E: Engine> Turn<E> {
     pub(super) fn add_to_pool(
@@ -79,7 +72,7 @@ impl<E: Engine> Turn<E> {
         }
         let owner = Identity::random()?;
         let label = spare_labels::of_pool(pool, owner);
-        self.write_label(&device, &label, force)?;
+        spare_labels::write_label(self, &device, &label, force)?;
         let step = format!("asking {device} for its mark");
         let identity =
             self.wait_for(step, |engine, machine| drives::identity_of(engine, machine, &device));
@@ -94,7 +87,7 @@ impl<E: Engine> Turn<E> {
                 continue;
             }
             for device in devices {
-                if let Err(error) = self.apart().check_spare(&name, device) {
+                if let Err(error) = apart(self).check_spare(&name, device) {
                     notes.push(error.message);
                 }
             }
@@ -143,7 +136,7 @@ impl<E: Engine> Turn<E> {
     /// Makes a plain device of a spare that has left its pool, if the device can be used.
     fn unlabel(&mut self, spare: &PoolSpare) {
         if self.look(&spare.device).is_ok() {
-            self.erase_spare(&spare.device, spare.label);
+            spare_labels::erase_spare(self, &spare.device, spare.label);
         }
     }
 
@@ -227,7 +220,7 @@ impl<E: Engine> Turn<E> {
     }
 
     fn subjects_of_taking(&self, pool: &PoolName, name: &ArrayName) -> BTreeSet<Subject> {
-        let mut subjects = subjects::of_array(self, name);
+        let mut subjects = subjects::of_array(&self.registry, name);
         subjects.insert(Subject::Pool(pool.clone()));
         subjects
     }
@@ -291,10 +284,10 @@ impl<E: Engine> Turn<E> {
         self.wait_for(step, |engine, machine| {
             spare_labels::check(engine, machine, device, spare.label)
         })?;
-        self.apart().check_spare(name, device)?;
+        apart(self).check_spare(name, device)?;
         let before = self.array_record(name)?;
         // A daemon that dies here finds the array's spare by the label.
-        self.write_label(device, &spare_labels::of_array(&before), false)?;
+        spare_labels::write_label(self, device, &spare_labels::of_array(&before), false)?;
         let mut array = self.array_record(name)?;
         array.spares.push(device.clone());
         let mut without = pool.clone();
@@ -303,7 +296,7 @@ impl<E: Engine> Turn<E> {
             self.label_again(pool, spare)?;
             return Err(error);
         }
-        let bring = |turn: &mut Self| turn.apart().add_spare(name, device);
+        let bring = |turn: &mut Self| apart(turn).add_spare(name, device);
         if let Err(error) = self.bring(name, std::slice::from_ref(device), bring) {
             let mut array = self.array_record(name)?;
             array.spares.retain(|spare| spare != device);
@@ -319,7 +312,7 @@ impl<E: Engine> Turn<E> {
     fn label_again(&mut self, pool: &PoolRecord, spare: &PoolSpare) -> ControlResult<()> {
         let Some(owner) = spare.label else { return Ok(()) };
         let label = spare_labels::of_pool(&pool.name, owner);
-        self.write_label(&spare.device, &label, false)
+        spare_labels::write_label(self, &spare.device, &label, false)
     }
 
     /// Finds spares of pools that have other paths by now. One that has the label of a recorded array is
@@ -335,7 +328,8 @@ impl<E: Engine> Turn<E> {
                 let mut takers = arrays.iter();
                 let device = &spare.device;
                 let mut is_its = |array: &&RegisteredArray| {
-                    self.is_labelled(device, array.uuid) || self.is_spare_of(device, array.uuid)
+                    self.is_labelled(device, array.uuid)
+                        || spare_labels::is_spare_of(self, device, array.uuid)
                 };
                 let Some(taker) = takers.find(&mut is_its) else { continue };
                 let moved = self.move_to_array(&pool.name, &taker.name, &spare);

@@ -3,6 +3,7 @@
 use super::Turn;
 use super::absence::Hindrance;
 use super::admit::Beside;
+use super::apart::apart;
 use super::crash_wait::CRASH_STEP;
 use super::drives;
 use super::jobs::Purpose;
@@ -162,7 +163,7 @@ impl<E: Engine> Turn<E> {
         }
         self.look_at(&record.origin, record.size_bytes, "origin")?;
         let Some(cache) = &record.cache else {
-            return self.apart().open(record, CacheStart::Load).map(drop);
+            return apart(self).open(record, CacheStart::Load).map(drop);
         };
         if let Some(reason) = &cache.failed {
             if cache.maybe_dirty {
@@ -173,7 +174,7 @@ impl<E: Engine> Turn<E> {
                 )));
             }
             live.error = reason.clone();
-            return self.apart().open(record, CacheStart::Load).map(drop);
+            return apart(self).open(record, CacheStart::Load).map(drop);
         }
         if cache.generation == 0 && !cache.maybe_dirty {
             return self.take_back_attach(record);
@@ -191,7 +192,7 @@ impl<E: Engine> Turn<E> {
         self.log(&record.name, "its attach was cut off and is taken back; attach the SSD again");
         let plain = VolumeRecord { cache: None, ..record.clone() };
         self.registry.put(plain.clone())?;
-        self.apart().open(&plain, CacheStart::Load).map(drop)
+        apart(self).open(&plain, CacheStart::Load).map(drop)
     }
 
     fn open_with_cache(&mut self, record: &VolumeRecord, cache: &CacheRecord) -> ControlResult<()> {
@@ -221,7 +222,7 @@ impl<E: Engine> Turn<E> {
         mut record: VolumeRecord,
         start: CacheStart,
     ) -> ControlResult<()> {
-        let opened = self.apart().open(&record, start)?;
+        let opened = apart(self).open(&record, start)?;
         if let Some(cache) = &mut record.cache {
             cache.generation = opened.generation;
             let writes_back = cache.settings.mode.writes_back() && !opened.evacuates;
@@ -230,7 +231,7 @@ impl<E: Engine> Turn<E> {
             cache.evacuating = opened.evacuates;
         }
         if let Err(error) = self.registry.put(record.clone()) {
-            let closed = self.apart().close(&record.name);
+            let closed = apart(self).close(&record.name);
             self.note(&record.name, closed);
             return Err(error);
         }
@@ -257,9 +258,9 @@ impl<E: Engine> Turn<E> {
         self.log(&record.name, &reason);
         let mut without = record.clone();
         without.cache = Some(CacheRecord { failed: Some(reason.clone()), ..cache.clone() });
-        self.apart().open(&without, CacheStart::Load)?;
+        apart(self).open(&without, CacheStart::Load)?;
         if let Err(error) = self.registry.put(without) {
-            let closed = self.apart().close(&record.name);
+            let closed = apart(self).close(&record.name);
             self.note(&record.name, closed);
             return Err(error);
         }
@@ -295,7 +296,7 @@ impl<E: Engine> Turn<E> {
 
     fn look_once(&mut self, device: &DeviceSpec) -> Result<u64, (Hindrance, String)> {
         let Some(path) = device.path() else { return Ok(u64::MAX) };
-        let examined = self.apart().examine(path, Role::Origin).map_err(|error| {
+        let examined = apart(self).examine(path, Role::Origin).map_err(|error| {
             let is_there = self.id_of(path).is_some();
             (if is_there { Hindrance::Silent } else { Hindrance::Absent }, error.message)
         })?;

@@ -2,6 +2,7 @@
 //! that use it, unless told to ([why](../../../../docs/adr/0040-stop-while-in-use.md)).
 
 use super::Turn;
+use super::apart::apart;
 use super::live::LiveArray;
 use super::silence::{self, WayOn};
 use crate::engine::Engine;
@@ -66,9 +67,9 @@ fn close_files<E: Engine>(
         if service.is_closed(name, export) {
             continue;
         }
-        let Err(error) = service.apart().unexport(name, export, cut_off) else { continue };
+        let Err(error) = apart(service).unexport(name, export, cut_off) else { continue };
         for before in &files[..at] {
-            if let Err(error) = service.apart().export(name, before, record.access_of(before)) {
+            if let Err(error) = apart(service).export(name, before, record.access_of(before)) {
                 service.try_later(name, before, error.message);
             }
         }
@@ -88,7 +89,7 @@ pub(super) fn bring_to_rest<E: Engine>(
     sync_above(service, name, &record.exports);
     for export in &record.exports {
         if !service.is_closed(name, export)
-            && let Err(error) = service.apart().unexport(name, export, true)
+            && let Err(error) = apart(service).unexport(name, export, true)
         {
             at_rest = false;
             service.log(name, &error.message);
@@ -97,7 +98,7 @@ pub(super) fn bring_to_rest<E: Engine>(
     service.record_lost_ssds();
     let recorded = service.record_dirt(name, at_rest);
     service.note(name, recorded);
-    service.apart().close(name)
+    apart(service).close(name)
 }
 
 /// Has file systems on files in use write out what they hold, before the files are taken from them.
@@ -135,7 +136,7 @@ pub(super) fn stop_array<E: Engine>(
     record.stopped = true;
     service.registry.put_array(record)?;
     let is_open = service.size_of_array(name).is_ok();
-    let closed = if is_open { service.apart().close_array(name) } else { Ok(()) };
+    let closed = if is_open { apart(service).close_array(name) } else { Ok(()) };
     service.live_arrays.insert(name.clone(), LiveArray::stopped(name));
     service.engine.log(&format!("array {name}: stopped"));
     closed.map(|()| service.array_response(name, Vec::new()))

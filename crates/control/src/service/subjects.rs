@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::State;
 use super::claims::Subject;
 use crate::name::{ArrayName, VolumeName};
 use crate::protocol::{ArrayRequest, NewCache, Request};
 use crate::records::VolumeRecord;
+use crate::registry::Registry;
 use crate::spec::DeviceSpec;
 
-/// The subjects that a request names; `None` of one that waits for no other: it only looks, or what it does
-/// is done in the data path at once.
+/// The subjects that a request names. `None` of one that waits for no other, because it only looks, or is
+/// carried out in the data path at once.
 pub(super) fn of_request(request: &Request) -> Option<BTreeSet<Subject>> {
     let volume = |name: &VolumeName| Subject::Volume(name.clone());
     let (named, devices): (Vec<Subject>, Vec<&DeviceSpec>) = match request {
@@ -74,11 +74,11 @@ fn of_array_request(ask: &ArrayRequest) -> Option<Vec<Subject>> {
 }
 
 /// The subjects with all volumes and arrays that stand on each other with them.
-pub(super) fn with_neighbours(state: &State, named: &BTreeSet<Subject>) -> BTreeSet<Subject> {
+pub(super) fn with_neighbours(registry: &Registry, named: &BTreeSet<Subject>) -> BTreeSet<Subject> {
     let mut all = named.clone();
     loop {
         let before = all.len();
-        for volume in state.registry.volumes() {
+        for volume in registry.volumes() {
             let beside = neighbours(volume);
             if beside.iter().any(|subject| all.contains(subject)) {
                 all.extend(beside);
@@ -97,11 +97,35 @@ fn neighbours(volume: &VolumeRecord) -> Vec<Subject> {
 }
 
 /// An array with its neighbours.
-pub(super) fn of_array(state: &State, name: &ArrayName) -> BTreeSet<Subject> {
-    with_neighbours(state, &BTreeSet::from([Subject::Array(name.clone())]))
+pub(super) fn of_array(registry: &Registry, name: &ArrayName) -> BTreeSet<Subject> {
+    with_neighbours(registry, &BTreeSet::from([Subject::Array(name.clone())]))
 }
 
 /// A volume with its neighbours.
-pub(super) fn of_volume(state: &State, name: &VolumeName) -> BTreeSet<Subject> {
-    with_neighbours(state, &BTreeSet::from([Subject::Volume(name.clone())]))
+pub(super) fn of_volume(registry: &Registry, name: &VolumeName) -> BTreeSet<Subject> {
+    with_neighbours(registry, &BTreeSet::from([Subject::Volume(name.clone())]))
+}
+
+/// Whether a request is refused while the state folder takes no records. Requests that save data go on: the
+/// records that follow them are tried again.
+pub(super) fn needs_a_record(request: &Request) -> bool {
+    use ArrayRequest as Ask;
+    match request {
+        Request::Ping
+        | Request::Show { .. }
+        | Request::Job { .. }
+        | Request::Start { .. }
+        | Request::Flush { .. } => false,
+        Request::Import { order } => !order.dry_run,
+        Request::Array { ask } => !matches!(
+            ask,
+            Ask::Show { .. }
+                | Ask::PoolShow { .. }
+                | Ask::Start { .. }
+                | Ask::Fail { .. }
+                | Ask::Rebuild { .. }
+                | Ask::Scrub { .. }
+        ),
+        _ => true,
+    }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Turn;
 use super::admit::Beside;
+use super::apart::apart;
 use super::jobs::Purpose;
 use super::late;
 use super::live::Live;
@@ -50,7 +51,7 @@ impl<E: Engine> Turn<E> {
             desired: Desired::Serving,
         };
         // No export is open yet, so nothing can be acknowledged before the record is written.
-        let opened = self.apart().open(&record, CacheStart::Format)?;
+        let opened = apart(self).open(&record, CacheStart::Format)?;
         record.size_bytes = opened.size_bytes;
         if let Some(cache) = &mut record.cache {
             cache.generation = opened.generation;
@@ -66,8 +67,8 @@ impl<E: Engine> Turn<E> {
 
     fn undo_create(&mut self, name: &VolumeName) -> ControlResult<()> {
         // Without a cache there is none to take away: that is no error here.
-        let _ = self.apart().detach(name, false);
-        self.apart().close(name)
+        let _ = apart(self).detach(name, false);
+        apart(self).close(name)
     }
 
     pub(super) fn set(
@@ -92,7 +93,7 @@ impl<E: Engine> Turn<E> {
         cache.maybe_dirty |= cache.settings.mode.writes_back();
         let settings = cache.settings.clone();
         self.registry.put(record)?;
-        if let Err(error) = self.apart().configure(name, &settings) {
+        if let Err(error) = apart(self).configure(name, &settings) {
             let mut record = self.record(name)?;
             record.cache = restored(record.cache, before.cache);
             self.registry.put(record)?;
@@ -127,7 +128,7 @@ impl<E: Engine> Turn<E> {
         let mut with_cache = record.clone();
         with_cache.cache = Some(quiet.clone());
         self.registry.put(with_cache.clone())?;
-        let attached = self.apart().attach(&with_cache);
+        let attached = apart(self).attach(&with_cache);
         let mut record = self.record(name)?;
         match attached {
             Ok(generation) => quiet.generation = generation,
@@ -144,7 +145,7 @@ impl<E: Engine> Turn<E> {
         }
         self.registry.put(record)?;
         if settings.mode != Mode::WriteThrough {
-            self.apart().configure(name, &settings)?;
+            apart(self).configure(name, &settings)?;
         }
         Ok(self.volume(name))
     }
@@ -258,7 +259,7 @@ impl<E: Engine> Turn<E> {
             && cache.settings.mode.writes_back()
         {
             let quiet = Settings { mode: Mode::PassThrough, ..cache.settings.clone() };
-            self.apart().configure(name, &quiet)?;
+            apart(self).configure(name, &quiet)?;
         }
         self.start_job(name, purpose)
     }
@@ -296,7 +297,7 @@ impl<E: Engine> Turn<E> {
             } else if let Err(error) = self.forget_cache(plain, write_back)? {
                 self.log(name, &error.message);
             }
-            if let Err(error) = self.apart().close(name) {
+            if let Err(error) = apart(self).close(name) {
                 self.log(name, &error.message);
             }
         }
@@ -315,13 +316,13 @@ impl<E: Engine> Turn<E> {
     ) -> ControlResult<ControlResult<()>> {
         let name = plain.name.clone();
         if write_back {
-            self.apart().quiesce(&name)?;
+            apart(self).quiesce(&name)?;
         }
         if let Err(error) = self.registry.put(plain) {
             self.engine.resume(&name);
             return Err(error);
         }
-        Ok(self.apart().detach(&name, write_back))
+        Ok(apart(self).detach(&name, write_back))
     }
 
     /// Records how much a lost SSD would lose. With `at_rest`, or in a mode that makes no dirt, a

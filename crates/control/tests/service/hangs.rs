@@ -24,7 +24,8 @@ impl Drop for Hang<'_> {
     }
 }
 
-/// Gives a request of which the call that begins so hangs, and does something else meanwhile; the late answer.
+/// Gives a request of which the call that begins so hangs, and does something else meanwhile. Returns the
+/// late answer.
 fn while_it_hangs(
     fixture: &Fixture,
     call: &str,
@@ -181,7 +182,7 @@ fn a_member_is_failed_while_a_command_for_another_array_and_for_the_same_one_han
             let scrub = ArrayRequest::Scrub { name: array, repair: Repair::Nothing };
             array_of(service.handle(Request::Array { ask: scrub }));
         }
-        // What the replacement brings stays on record while its device hangs.
+        // The new device stays on record while it hangs.
         let arrays = fixture.registry();
         let recorded = arrays.find_array(&r5()).unwrap();
         assert_eq!(recorded.incoming, [fixture.device("d7")]);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use voltier_array::MemberState;
 
 use super::super::Turn;
+use super::super::apart::apart;
 use super::done::Done;
 use super::find::{Found, FoundArray};
 use crate::array_settings::ArraySettings;
@@ -185,7 +186,7 @@ pub(super) fn open<E: Engine>(
     let told = |error: ControlError| {
         ControlError::failed(format!("the array {name} is not imported: {error}"))
     };
-    let opened = service.apart().open_array(&record, &devices, false).map_err(told)?;
+    let opened = apart(service).open_array(&record, &devices, false).map_err(told)?;
     let mut notes: Vec<String> =
         opened.left_out.iter().map(|line| format!("array {name}: {line}")).collect();
     service.keep_array(record, opened, Vec::new())?;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use voltier_array::MemberState;
 
 use super::super::Turn;
+use super::super::apart::apart;
 use crate::engine::{CacheLabel, Engine, MemberLabel, SpareLabel};
 use crate::error::{ControlError, ControlResult};
 use crate::records::Identity;
@@ -124,20 +125,20 @@ fn sort_in<E: Engine>(
 ) -> ControlResult<()> {
     let own = device.clone();
     if device.array().is_none() {
-        if let Some(label) = service.apart().label_of(device)? {
+        if let Some(label) = apart(service).label_of(device)? {
             found.arrays.entry(label.array).or_default().members.push((own, label));
             return Ok(());
         }
-        if let Some(label) = service.apart().journal_label_of(device)? {
+        if let Some(label) = apart(service).journal_label_of(device)? {
             found.arrays.entry(label.array).or_default().journal = Some((own, label.name));
             return Ok(());
         }
-        if let Some(label) = service.apart().spare_label_of(device)? {
+        if let Some(label) = apart(service).spare_label_of(device)? {
             found.spares.push((own, label));
             return Ok(());
         }
     }
-    match service.apart().cache_label_of(device)? {
+    match apart(service).cache_label_of(device)? {
         Some(label) => found.caches.push(FoundCache { device: own, label }),
         None => found.others.push(OtherDevice { device: own, size_bytes }),
     }
@@ -160,17 +161,17 @@ fn look_further<E: Engine>(service: &mut Turn<E>, found: &mut Found, given: &[De
     if !found.arrays.values().any(FoundArray::is_incomplete) {
         return;
     }
-    for path in service.apart().own_devices() {
+    for path in apart(service).own_devices() {
         let device = DeviceSpec::Path(path);
         let is_given = given.iter().any(|other| service.is_same(other, &device));
         if is_given || user_of(service, &device).is_some() || service.look(&device).is_err() {
             continue;
         }
-        if let Ok(Some(label)) = service.apart().label_of(&device) {
+        if let Ok(Some(label)) = apart(service).label_of(&device) {
             if let Some(array) = found.arrays.get_mut(&label.array) {
                 array.members.push((device, label));
             }
-        } else if let Ok(Some(label)) = service.apart().journal_label_of(&device)
+        } else if let Ok(Some(label)) = apart(service).journal_label_of(&device)
             && let Some(array) = found.arrays.get_mut(&label.array)
             && array.journal.is_none()
         {

@@ -17,6 +17,7 @@ mod names;
 mod volumes;
 
 use super::Turn;
+use super::apart::apart;
 use super::live::Live;
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
@@ -118,7 +119,7 @@ fn carry_out<E: Engine>(
         let name = plan.record.name.clone();
         report.notes.extend(arrays::open(service, plan, done)?);
         let device = DeviceSpec::Array(name);
-        if let Some(label) = service.apart().cache_label_of(&device)? {
+        if let Some(label) = apart(service).cache_label_of(&device)? {
             found.caches.push(FoundCache { device, label });
         }
     }
@@ -184,13 +185,13 @@ fn undo<E: Engine>(service: &mut Turn<E>, mut done: Done) {
     // A volume that could not be opened is on no record.
     done.volumes.retain(|name| service.registry.find(name).is_some());
     for name in done.volumes {
-        let closed = service.apart().close(&name);
+        let closed = apart(service).close(&name);
         service.live.remove(&name);
         let forgotten = service.registry.remove(&name);
         service.note(&name, closed.and(forgotten));
     }
     for name in done.arrays {
-        let closed = service.apart().close_array(&name);
+        let closed = apart(service).close_array(&name);
         service.live_arrays.remove(&name);
         let forgotten = service.registry.remove_array(&name);
         service.note_array(&name, closed.and(forgotten));

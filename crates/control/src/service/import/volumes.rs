@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::super::Turn;
+use super::super::apart::apart;
 use super::arrays::ArrayPlan;
 use super::find::{Found, FoundCache, OtherDevice, holds_nothing_of_ours, in_use, user_of};
 use super::names::Names;
@@ -134,13 +135,13 @@ fn by_mark<E: Engine>(
     }
     for other in &found.others {
         let Some(path) = other.device.path() else { continue };
-        if service.apart().drive_identity(path).as_ref() == Some(&mark) {
+        if apart(service).drive_identity(path).as_ref() == Some(&mark) {
             return Ok(Some(other.device.clone()));
         }
     }
     let hint = owner.origin_path.parse().unwrap_or_else(|_| DeviceSpec::Path("/".into()));
     let place = hint.path().unwrap_or(Path::new("/"));
-    let at = service.apart().find_drive(&mark, place);
+    let at = apart(service).find_drive(&mark, place);
     let origin = at.map(|path| match hint.path() {
         Some(_) => hint.moved_to(path),
         None => DeviceSpec::Path(path),
