@@ -141,11 +141,14 @@ impl Settings {
     /// A sentence for the user.
     pub fn check(&self) -> Result<(), String> {
         if self.dirty_high_percent > 90 {
-            return Err(format!("dirty_high={} is above 90", self.dirty_high_percent));
+            return Err(format!(
+                "dirty_high={} is above 90: a cache keeps room for writes; use at most 90",
+                self.dirty_high_percent
+            ));
         }
         if self.dirty_low_percent >= self.dirty_high_percent {
             return Err(format!(
-                "dirty_low={} must be below dirty_high={}",
+                "dirty_low={} must be below dirty_high={}; set both in one command",
                 self.dirty_low_percent, self.dirty_high_percent
             ));
         }

@@ -147,21 +147,19 @@ fn set(args: &SetArray, session: &Session<'_>) -> ControlResult<()> {
     }
     let journals: Vec<Option<DeviceSpec>> =
         moves.iter().map(|(_, value)| journal_of(value)).collect::<ControlResult<_>>()?;
-    if journals.len() > 1 {
-        return Err(ControlError::usage("journal is given twice; give it once"));
-    }
     let force = args.force;
     if force && journals.is_empty() {
         return Err(ControlError::usage("-f goes with journal=DEV"));
     }
     let set = ArrayRequest::Set { name: name.clone(), changes: changes.clone() };
+    let done = format!("set {}", args.changes.join(" "));
     let Some(journal) = journals.into_iter().next() else {
-        return change(session, set, "set");
+        return change(session, set, &done);
     };
     if !changes.is_empty() {
         session.client()?.array(set)?;
     }
-    change(session, ArrayRequest::SetJournal { name, journal, force }, "set")
+    change(session, ArrayRequest::SetJournal { name, journal, force }, &done)
 }
 
 /// Where a journal is to be: on a device, or on the members.

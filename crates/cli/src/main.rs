@@ -40,7 +40,10 @@ fn run(cli: &Cli) -> ControlResult<()> {
     match &cli.verb {
         Verb::Create(args) => volumes::change(&session, &request::create(args)?, "created"),
         Verb::Attach(args) => volumes::change(&session, &request::attach(args)?, "attached"),
-        Verb::Set(args) => volumes::change(&session, &request::set(args)?, "set"),
+        Verb::Set(args) => {
+            let done = format!("set {}", args.changes.join(" "));
+            volumes::change(&session, &request::set(args)?, &done)
+        }
         Verb::Export(args) => volumes::export(&session, &request::export(args, &state)?),
         Verb::Unexport(args) => {
             volumes::change(&session, &request::unexport(args, &state)?, "unexported")

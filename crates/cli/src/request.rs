@@ -73,7 +73,13 @@ pub(crate) fn key_values(texts: &[String], example: &str) -> ControlResult<Vec<(
         })?;
         Ok((key.to_owned(), value.to_owned()))
     };
-    texts.iter().map(pair).collect()
+    let pairs: Vec<(String, String)> = texts.iter().map(pair).collect::<ControlResult<_>>()?;
+    for (at, (key, _)) in pairs.iter().enumerate() {
+        if pairs[..at].iter().any(|(before, _)| before == key) {
+            return Err(ControlError::usage(format!("{key} is given twice; give it once")));
+        }
+    }
+    Ok(pairs)
 }
 
 pub(crate) fn export(args: &OpenExport, state: &StateDir) -> ControlResult<Request> {

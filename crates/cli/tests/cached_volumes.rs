@@ -107,6 +107,7 @@ fn modes_are_switched_while_fio_verifies() {
         .run(&["set", "v", "mode=wb", "dirty_high=40", "dirty_low=10", "admission=touches:2"])
         .ok();
     instance.run(&["set", "v", "dirty_low=50"]).refused(2, "dirty_low");
+    instance.run(&["set", "v", "dirty_high=95"]).refused(2, "use at most 90");
     instance.run(&["set", "v", "policy=s3fifo"]).ok();
     instance.kill();
     assert_eq!(instance.show("v")["policy"], "s3fifo", "also after a crash");

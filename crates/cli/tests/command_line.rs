@@ -58,6 +58,8 @@ fn wrong_usage_is_one_line_with_a_hint_and_exit_code_two() {
         (&["delete"], "<NAME>"),
         (&["set", "x"], "KEY=VALUE"),
         (&["set", "x", "mode"], "not KEY=VALUE"),
+        (&["set", "x", "mode=wt", "mode=wb"], "mode is given twice"),
+        (&["set", "x", "policy=arc"], "known: lru"),
         (&["set", "x", "polcy=lru"], "did you mean `policy`"),
         (&["set", "x", "mode=fast"], "known: wt, wb"),
         (&["set", "x", "block_size=8192"], "attach"),

@@ -185,9 +185,7 @@ impl Settings {
     /// # Errors
     /// A usage error when the values make no sense together.
     pub fn check(&self) -> ControlResult<()> {
-        self.for_cache().check().map_err(|why| {
-            ControlError::usage(format!("{why}; set dirty_low and dirty_high together"))
-        })
+        self.for_cache().check().map_err(ControlError::usage)
     }
 
     /// The part that a cache can change while it serves.

@@ -2,8 +2,8 @@
 
 /// The candidate with the fewest edits from `word`, when it is near enough to be meant.
 pub fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
-    // A word of which nothing is left was not meant.
-    let allowed = ((word.len() / 3).max(1) + 1).min(word.len().saturating_sub(1));
+    // A word of which half is another one was not meant.
+    let allowed = ((word.len() / 3).max(1) + 1).min(word.len() / 2);
     candidates
         .iter()
         // Each byte more is an edit at least. Words come from the control socket, and are long if
@@ -58,6 +58,7 @@ mod tests {
         assert_eq!(nearest("colour", &keys), None);
         assert_eq!(nearest("bw", &["pt", "wt", "wb"]), Some("wb"), "letters changed places");
         assert_eq!(nearest("xy", &["pt", "wt"]), None);
+        assert_eq!(nearest("arc", &["lru", "fifo", "rand", "s3fifo"]), None);
         assert!(hint("colour", &keys).starts_with("known: mode, policy"));
         assert_eq!(nearest(&"mode".repeat(4 << 20), &keys), None, "16 MiB are not compared");
     }
