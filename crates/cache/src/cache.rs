@@ -16,6 +16,7 @@ use crate::admission::Admission;
 use crate::clean::cleaner::Cleaner;
 use crate::config::{FormatOptions, Settings};
 use crate::devices::silence::{OnSilence, Silence};
+use crate::devices::ssd::erase_superblock;
 use crate::ground::Ground;
 use crate::hung;
 use crate::log::open::{Label, OpenError, OpenOptions, Opened, UnwritableSsd, ssd_error};
@@ -71,6 +72,14 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// When there is one, but not whole or not of this version.
     pub async fn probe(ssd: &S) -> Result<Option<Label>, OpenError> {
         recover::probe(ssd).await
+    }
+
+    /// Erases the superblock of a cache that is not open: nobody takes the SSD for a cache again.
+    ///
+    /// # Errors
+    /// When the SSD does not take the writes.
+    pub async fn erase(ssd: &S) -> IoResult<()> {
+        erase_superblock(ssd).await
     }
 
     /// Brings the cache on `ssd` back in front of `origin`.

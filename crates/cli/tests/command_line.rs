@@ -32,7 +32,7 @@ fn help_lists_every_verb_and_exits_with_zero() {
 #[test]
 fn wrong_usage_is_one_line_with_a_hint_and_exit_code_two() {
     let instance = Instance::new();
-    let cases: [(&[&str], &str); 33] = [
+    let cases: [(&[&str], &str); 35] = [
         (&[], "--help"),
         (&["creat"], "create"),
         (&["export", "x", "--ndb"], "did you mean `--nbd`"),

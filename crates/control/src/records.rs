@@ -117,11 +117,16 @@ pub struct CacheRecord {
 impl CacheRecord {
     /// The loss that the SSD's loss would be, in words.
     pub fn newest_data(&self) -> String {
-        match self.dirty_lines {
-            0 => "the newest data".to_owned(),
-            1 => "the newest data of 1 line".to_owned(),
-            lines => format!("the newest data of {lines} lines, as last counted"),
-        }
+        newest_data(self.dirty_lines)
+    }
+}
+
+/// The worth of so many dirty lines, in words.
+pub(crate) fn newest_data(dirty_lines: u64) -> String {
+    match dirty_lines {
+        0 => "the newest data".to_owned(),
+        1 => "the newest data of 1 line".to_owned(),
+        lines => format!("the newest data of {lines} lines, as last counted"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The label of a cache that is not open.
+//! The label of a cache that is not open: read, and erased.
 
 use voltier_block::BlockDevice;
 use voltier_control::engine::CacheLabel;
@@ -19,4 +19,13 @@ pub(super) async fn cache_label_of(
     let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
     let size_bytes = ssd.limits().bytes();
     Ok(found.map(|label| CacheLabel::of(label, size_bytes)))
+}
+
+/// Erases the superblock of the cache on a device that is not open.
+pub(super) async fn erase_cache_label(handle: Handle, device: DeviceSpec) -> ControlResult<()> {
+    let (ssd, _fails) = table::open_ssd(&handle, &device).await?;
+    let erased = answered(&handle, &device, Cache::<Drive, Drive>::erase(&ssd)).await?;
+    erased.map_err(|error| {
+        ControlError::failed(format!("erasing the superblock of the cache on {device}: {error}"))
+    })
 }

@@ -242,6 +242,11 @@ impl Engine for CoreEngine {
         self.ways[core].call(move |handle| cache_label::cache_label_of(handle, device))
     }
 
+    fn erase_cache_label(&self, device: &DeviceSpec) -> ControlResult<()> {
+        let (core, device) = (self.core_of(Some(device)).unwrap_or(0), device.clone());
+        self.ways[core].call(move |handle| cache_label::erase_cache_label(handle, device))
+    }
+
     fn open(&self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
         let cache = record.cache.as_ref().filter(|cache| cache.failed.is_none());
         let ssd = cache.map(|cache| &cache.device);

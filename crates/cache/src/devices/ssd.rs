@@ -296,12 +296,17 @@ impl<S: BlockDevice> Ssd<S> {
 
     /// Erases both copies of the superblock: nobody takes the SSD for a cache again.
     pub(crate) async fn erase_superblock(&self) -> IoResult<()> {
-        for offset in SUPERBLOCK_OFFSETS {
-            let zeroes = Buf::zeroed(BLOCK_BYTES).into();
-            self.device.write(Lba::from_bytes(offset), zeroes, Durability::Durable).await?;
-        }
-        self.device.flush().await
+        erase_superblock(&self.device).await
     }
+}
+
+/// Erases both copies of the superblock of an SSD, durably.
+pub(crate) async fn erase_superblock<S: BlockDevice>(ssd: &S) -> IoResult<()> {
+    for offset in SUPERBLOCK_OFFSETS {
+        let zeroes = Buf::zeroed(BLOCK_BYTES).into();
+        ssd.write(Lba::from_bytes(offset), zeroes, Durability::Durable).await?;
+    }
+    ssd.flush().await
 }
 
 /// Writes both copies of a superblock, durably and in turn, so that one is whole at any moment.

@@ -181,12 +181,26 @@ pub trait Engine: ArrayEngine + 'static {
         safety::own_devices(machine)
     }
 
+    /// An identity for something new: never given before.
+    ///
+    /// # Errors
+    /// When the system has no randomness to give.
+    fn draw_identity(&self) -> ControlResult<Identity> {
+        Identity::random()
+    }
+
     /// The superblock of the cache on a device that is not open, or on an open array that nobody uses. `None`
     /// when there is no cache.
     ///
     /// # Errors
     /// When the device cannot be read, or the superblock is damaged.
     fn cache_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>>;
+
+    /// Erases the superblock of the cache on a device that is not open, so that no import finds it.
+    ///
+    /// # Errors
+    /// When the device cannot be opened or written.
+    fn erase_cache_label(&self, device: &DeviceSpec) -> ControlResult<()>;
 
     /// Opens a volume with its cache, if the record has one that did not fail.
     ///

@@ -52,10 +52,15 @@ pub(super) fn ssd_label<E: Engine>(
     if missing.iter().any(|missing| missing.device == cache.device) {
         return None;
     }
-    let found = found(service, &cache.device, cache.identity.as_ref())?;
+    let ssd = ssd_of(service, cache)?;
     // The volume's own error says what is wrong with an SSD that cannot be read.
-    let label = apart(service).cache_label_of(&found).ok().flatten()?;
+    let label = apart(service).cache_label_of(&ssd).ok().flatten()?;
     (label.uuid == cache.uuid).then_some(label)
+}
+
+/// Where the SSD of a cache is now; `None` when the SSD is not there.
+pub(super) fn ssd_of<E: Engine>(service: &mut Turn<E>, cache: &CacheRecord) -> Option<DeviceSpec> {
+    found(service, &cache.device, cache.identity.as_ref())
 }
 
 /// A recorded device that is not there, or cannot be used.

@@ -72,7 +72,7 @@ impl<E: Engine> Turn<E> {
         Ok(CacheRecord {
             identity: self.mark_of(&new.device),
             device: new.device,
-            uuid: Identity::random()?,
+            uuid: self.engine.draw_identity()?,
             maybe_dirty: new.settings.mode.writes_back(),
             settings: new.settings,
             generation: 0,
@@ -197,6 +197,12 @@ impl<E: Engine> Turn<E> {
             [Some(one), Some(other)] => one.overlaps(&other),
             _ => one == other,
         }
+    }
+
+    /// The volume, array or pool on record that has a device.
+    pub(super) fn user_of_device(&self, device: &DeviceSpec) -> Option<String> {
+        let id = device.path().and_then(|path| self.id_of(path))?;
+        self.user_of(&id, None)
     }
 
     /// The volume, array or pool a piece of storage already belongs to, other than the volume or array

@@ -74,6 +74,11 @@ impl<E: Engine> Apart<'_, E> {
         self.0.wait_for(reading(device), |engine, _| engine.cache_label_of(device))
     }
 
+    pub(super) fn erase_cache_label(self, device: &DeviceSpec) -> ControlResult<()> {
+        let step = format!("erasing the superblock of the cache on {device}");
+        self.0.wait_for(step, |engine, _| engine.erase_cache_label(device))
+    }
+
     pub(super) fn erase_label(self, device: &DeviceSpec) -> ControlResult<()> {
         let step = format!("erasing the label of {device}");
         self.0.wait_for(step, |engine, _| engine.erase_label(device))

@@ -83,7 +83,7 @@ impl<E: Engine> Turn<E> {
         let all: Vec<DeviceSpec> = members.iter().chain(&spares).chain(&journal).cloned().collect();
         let sizes = self.admit_members(&all, force)?;
         let notes = unequal(&members, &sizes[..members.len()]);
-        let uuid = Identity::random()?;
+        let uuid = self.engine.draw_identity()?;
         let (size_bytes, events) = (0, 0);
         let members = members.into_iter().map(Some).collect();
         let record = RegisteredArray {

@@ -17,6 +17,7 @@ mod drives;
 pub(crate) mod errands;
 mod exports;
 mod faults;
+mod given_up;
 mod import;
 mod jobs;
 mod late;
@@ -387,6 +388,22 @@ impl<E: Engine> Turn<E> {
         }
     }
 
+    /// Waits until a start of the daemon has tried an array: a command may come right after the daemon.
+    ///
+    /// # Errors
+    /// When that takes longer than a command waits for another one.
+    fn wait_for_start_of(&mut self, name: &ArrayName) -> ControlResult<()> {
+        let subject = Subject::Array(name.clone());
+        let until = live::now() + self.queue_wait;
+        while !self.live_arrays.contains_key(name) && self.claims.starts(&subject, None) {
+            if live::now() >= until {
+                return Err(self.refusal(&subject));
+            }
+            self.pause(CLAIM_STEP);
+        }
+        Ok(())
+    }
+
     /// Does something with subjects for the turn alone, beside those that it has. `None` when another command
     /// has one of them.
     fn with_claim<T>(
@@ -458,6 +475,8 @@ impl<E: Engine> Turn<E> {
             })?;
             // The daemon may have begun to stop meanwhile.
             self.takes(&request)?;
+        } else if let Some(array) = subjects::array_of_request_at_once(&request) {
+            self.wait_for_start_of(array)?;
         }
         self.record_what_happened();
         if subjects::needs_a_record(&request) {

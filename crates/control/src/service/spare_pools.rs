@@ -20,7 +20,7 @@ use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, PoolName};
 use crate::protocol::Response;
-use crate::records::{Identity, PoolRecord, PoolSpare, RegisteredArray};
+use crate::records::{PoolRecord, PoolSpare, RegisteredArray};
 use crate::safety::Role;
 use crate::spec::DeviceSpec;
 use crate::suggest;
@@ -70,7 +70,7 @@ impl<E: Engine> Turn<E> {
         if device.path().is_none() {
             return Ok(PoolSpare { device, identity: None, label: None });
         }
-        let owner = Identity::random()?;
+        let owner = self.engine.draw_identity()?;
         let label = spare_labels::of_pool(pool, owner);
         spare_labels::write_label(self, &device, &label, force)?;
         let step = format!("asking {device} for its mark");

@@ -14,7 +14,7 @@ use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
 use crate::protocol::Response;
-use crate::records::{CacheRecord, Desired, Identity, VolumeRecord};
+use crate::records::{CacheRecord, Desired, VolumeRecord};
 use crate::safety::{self, Role};
 use crate::spec::DeviceSpec;
 
@@ -211,8 +211,11 @@ impl<E: Engine> Turn<E> {
             )));
         }
         let mut fresh = record.clone();
-        fresh.cache =
-            Some(CacheRecord { uuid: Identity::random()?, generation: 0, ..cache.clone() });
+        fresh.cache = Some(CacheRecord {
+            uuid: self.engine.draw_identity()?,
+            generation: 0,
+            ..cache.clone()
+        });
         self.open_and_record(fresh, CacheStart::Format)
     }
 

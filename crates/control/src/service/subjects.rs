@@ -73,6 +73,19 @@ fn of_array_request(ask: &ArrayRequest) -> Option<Vec<Subject>> {
     }
 }
 
+/// The array of a request that waits for no other command, and is carried out in the data path at once.
+pub(super) fn array_of_request_at_once(request: &Request) -> Option<&ArrayName> {
+    match request {
+        Request::Array {
+            ask:
+                ArrayRequest::Fail { name, .. }
+                | ArrayRequest::Rebuild { name, .. }
+                | ArrayRequest::Scrub { name, .. },
+        } => Some(name),
+        _ => None,
+    }
+}
+
 /// The subjects with all volumes and arrays that stand on each other with them.
 pub(super) fn with_neighbours(registry: &Registry, named: &BTreeSet<Subject>) -> BTreeSet<Subject> {
     let mut all = named.clone();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::Turn;
 use super::admit::Beside;
 use super::apart::apart;
+use super::given_up;
 use super::jobs::Purpose;
 use super::late;
 use super::live::Live;
@@ -16,7 +17,7 @@ use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
 use crate::protocol::{NewCache, Response};
-use crate::records::{CacheRecord, Desired, Identity, VolumeRecord};
+use crate::records::{CacheRecord, Desired, VolumeRecord};
 use crate::safety::Role;
 use crate::settings::{ORIGIN_KEY, Settings};
 use crate::spec::DeviceSpec;
@@ -35,15 +36,18 @@ impl<E: Engine> Turn<E> {
             )));
         }
         let size_bytes = self.admit(&origin, Role::Origin, false, Beside::None)?;
+        let origin_identity = self.mark_of(&origin);
+        let ssd = cache.as_ref().map(|new| &new.device);
+        given_up::no_cache_names(self, &origin, origin_identity.as_ref(), ssd)?;
         let cache = match cache {
             None => None,
             Some(new) => Some(self.admit_cache(new, &origin)?),
         };
         let mut record = VolumeRecord {
             name: name.clone(),
-            uuid: Identity::random()?,
+            uuid: self.engine.draw_identity()?,
             size_bytes,
-            origin_identity: self.mark_of(&origin),
+            origin_identity,
             origin,
             cache,
             exports: Vec::new(),
@@ -271,11 +275,14 @@ impl<E: Engine> Turn<E> {
         let was = plain.cache.take();
         if !self.is_open(name) {
             self.registry.put(plain.clone())?;
+            was.iter().for_each(|cache| given_up::erase(self, name, cache));
             late::bring_up(self, &plain);
             return Ok(());
         }
         let detached = self.forget_cache(plain, write_back)?;
-        let had_failed = was.is_some_and(|cache| cache.failed.is_some());
+        let failed = was.filter(|cache| cache.failed.is_some());
+        failed.iter().for_each(|cache| given_up::erase(self, name, cache));
+        let had_failed = failed.is_some();
         if let Some(live) = self.live.get_mut(name) {
             live.error.clear();
         }
@@ -290,9 +297,10 @@ impl<E: Engine> Turn<E> {
     pub(super) fn drop_volume(&mut self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
         let record = self.record(name)?;
         let mut plain = VolumeRecord { desired: Desired::Deleting, ..record };
-        let had_cache = plain.cache.take().is_some();
-        if self.is_open(name) {
-            if !had_cache {
+        let was = plain.cache.take();
+        let is_open = self.is_open(name);
+        if is_open {
+            if was.is_none() {
                 self.registry.put(plain)?;
             } else if let Err(error) = self.forget_cache(plain, write_back)? {
                 self.log(name, &error.message);
@@ -300,7 +308,11 @@ impl<E: Engine> Turn<E> {
             if let Err(error) = apart(self).close(name) {
                 self.log(name, &error.message);
             }
+        } else if was.is_some() {
+            self.registry.put(plain)?;
         }
+        let stays_labelled = was.filter(|cache| !is_open || cache.failed.is_some());
+        stays_labelled.iter().for_each(|cache| given_up::erase(self, name, cache));
         self.registry.remove(name)?;
         self.live.remove(name);
         Ok(())

@@ -154,6 +154,11 @@ impl Engine for BookEngine {
         Ok(self.books().cache_labels.get(&device.to_string()).cloned())
     }
 
+    fn erase_cache_label(&self, device: &DeviceSpec) -> ControlResult<()> {
+        self.books().cache_labels.remove(&device.to_string());
+        self.call("erase", "cache label")
+    }
+
     fn open(&self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
         let cache = record.cache.as_ref().filter(|cache| cache.failed.is_none());
         if cache.is_some() {

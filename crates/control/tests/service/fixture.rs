@@ -39,6 +39,12 @@ impl Fixture {
         if clean {
             self.service.stop();
         }
+        self.load_again();
+        self.service.start(false, device_wait);
+    }
+
+    /// The next daemon after this one, before its start.
+    pub(super) fn load_again(&mut self) {
         let labels = std::mem::take(&mut self.engine.books().labels);
         let spare_labels = std::mem::take(&mut self.engine.books().spare_labels);
         let silent = std::mem::take(&mut self.engine.books().silent);
@@ -50,7 +56,6 @@ impl Fixture {
             books.comes_back_dirty = comes_back_dirty;
         });
         self.service = load(self.dir.path(), &self.engine);
-        self.service.start(false, device_wait);
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {

@@ -306,3 +306,28 @@ fn a_detach_that_fails_while_no_record_can_be_written_leaves_the_volume_serving_
     assert_eq!(ended.state, JobState::Done);
     assert_eq!(fixture.state().ssd.path, "");
 }
+
+#[test]
+fn a_command_that_comes_with_the_daemon_waits_until_its_array_was_tried() {
+    let mut fixture = a_cached_volume_on_an_array();
+    fixture.service.stop();
+    fixture.load_again();
+    fixture.steer(|books| books.hangs = Some("assemble r5".to_owned()));
+    let failed = thread::scope(|scope| {
+        let hang = Hang(&fixture);
+        let start = fixture.service.clone();
+        scope.spawn(move || start.start(false, Duration::ZERO));
+        while !fixture.steer_and_read(|books| books.is_hung) {
+            thread::yield_now();
+        }
+        let service = fixture.service.clone();
+        let failed = scope.spawn(move || service.handle(fail(r5(), 1)));
+        for _ in 0..1_000 {
+            assert!(!failed.is_finished(), "there is no array yet");
+            thread::yield_now();
+        }
+        drop(hang);
+        failed.join().unwrap()
+    });
+    assert_eq!(array_of(failed).state, ArrayState::Degraded);
+}

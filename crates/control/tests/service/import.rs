@@ -9,9 +9,9 @@ use voltier_cache::{Mode, Owner};
 use super::books::ARRAY_BYTES;
 use super::fixture::{Fixture, name};
 use voltier_control::engine::CacheLabel;
-use voltier_control::protocol::{ArrayRequest, NewArray, Request, Response};
+use voltier_control::protocol::{ArrayRequest, NewArray, NewCache, Request, Response};
 use voltier_control::{
-    ArrayLevel, Desired, DeviceSpec, Identity, ImportOrder, ImportReport, REGISTRY_FILE,
+    ArrayLevel, Desired, DeviceSpec, Identity, ImportOrder, ImportReport, REGISTRY_FILE, Settings,
     VolumeName, VolumeState,
 };
 
@@ -414,4 +414,37 @@ fn an_array_with_a_taken_name_gets_another_one() {
     imported(&mut fixture, ImportOrder { name: Some("b".parse().unwrap()), ..as_it_says });
     let record = fixture.registry().find_array(&"b".parse().unwrap()).cloned();
     assert_eq!(record.unwrap().uuid, uuid);
+}
+
+#[test]
+fn an_origin_whose_newest_data_may_be_on_an_ssd_gets_no_new_volume() {
+    let mut fixture = lost_volume();
+    if owner_of(&fixture, "ssd").origin_identity.is_empty() {
+        eprintln!("left out: this file system keeps no time of birth");
+        return;
+    }
+    let ssd = fixture.path("ssd");
+    fixture.steer(|books| books.own_devices = vec![ssd]);
+    let create = |fixture: &Fixture, cache| {
+        let (name, origin) = ("plain".parse().unwrap(), fixture.device("hdd"));
+        Request::Create { name, origin, cache }
+    };
+    let refused = |fixture: &mut Fixture, words: &[&str]| {
+        let error = fixture.error(create(fixture, None));
+        assert!(words.iter().all(|words| error.contains(words)), "{words:?} in {error}");
+        assert!(fixture.registry().volumes().is_empty());
+    };
+    refused(&mut fixture, &["cache of volume v", "12 lines", "voltier import", "-f"]);
+    change(&fixture, "ssd", |label| label.dirty_lines = 0);
+    refused(&mut fixture, &["the newest data;"]);
+    // The SSD of the new cache is overwritten with consent.
+    let cache =
+        NewCache { device: fixture.device("ssd"), settings: Settings::default(), force: true };
+    let taken = create(&fixture, Some(cache));
+    assert!(matches!(fixture.service.handle(taken), Response::Volume { .. }));
+    fixture.job(Request::Delete { name: "plain".parse().unwrap(), flush: false });
+    // A cache that was stopped in order without dirty lines holds nothing new.
+    change(&fixture, "ssd", |label| label.is_clean = true);
+    let plain = create(&fixture, None);
+    assert!(matches!(fixture.service.handle(plain), Response::Volume { .. }));
 }

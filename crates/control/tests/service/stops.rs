@@ -10,7 +10,9 @@ use voltier_cache::Owner;
 use voltier_cache::policy::PolicyKind;
 use voltier_control::engine::CacheLabel;
 use voltier_control::protocol::{Request, Response};
-use voltier_control::{Desired, DeviceState, ExportSpec, ExportState, NbdAddress, VolumeState};
+use voltier_control::{
+    Desired, DeviceState, ExportSpec, ExportState, Identity, NbdAddress, VolumeState,
+};
 
 fn stop(now: bool) -> Request {
     Request::Stop { name: name(), now }
@@ -107,14 +109,8 @@ fn dirty_lines_that_are_given_up_are_counted_in_the_answer() {
     assert_eq!((job.lines_done, job.lines_given_up), (0, 9));
 }
 
-#[test]
-fn a_failed_volume_says_which_drive_is_well_and_what_its_ssd_holds() {
-    let mut fixture = exported();
-    let uuid = fixture.registry().volumes()[0].cache.as_ref().unwrap().uuid;
-    std::fs::create_dir(fixture.path("away")).unwrap();
-    std::fs::rename(fixture.path("hdd"), fixture.path("away/hdd")).unwrap();
-    fixture.restart(false);
-    let label = CacheLabel {
+fn label_of(uuid: Identity) -> CacheLabel {
+    CacheLabel {
         uuid,
         generation: 1,
         is_clean: false,
@@ -124,9 +120,19 @@ fn a_failed_volume_says_which_drive_is_well_and_what_its_ssd_holds() {
         line_bytes: 4096,
         policy: PolicyKind::Lru,
         owner: Owner::default(),
-    };
+    }
+}
+
+#[test]
+fn a_failed_volume_says_which_drive_is_well_and_what_its_ssd_holds() {
+    let mut fixture = exported();
+    let uuid = fixture.registry().volumes()[0].cache.as_ref().unwrap().uuid;
+    std::fs::create_dir(fixture.path("away")).unwrap();
+    std::fs::rename(fixture.path("hdd"), fixture.path("away/hdd")).unwrap();
+    fixture.restart(false);
+    let label = label_of(uuid);
     let ssd = fixture.device("ssd").to_string();
-    fixture.steer(|books| drop(books.cache_labels.insert(ssd, label)));
+    fixture.steer(|books| drop(books.cache_labels.insert(ssd.clone(), label)));
     assert!(fixture.error(start()).contains("not served"));
     let state = fixture.state();
     assert_eq!(state.state, VolumeState::Failed);
@@ -134,4 +140,24 @@ fn a_failed_volume_says_which_drive_is_well_and_what_its_ssd_holds() {
     assert_eq!((state.lines.dirty, state.ssd.size_bytes), (9, 1 << 20));
     let job = fixture.job(Request::Detach { name: name(), flush: false });
     assert_eq!(job.lines_given_up, 9);
+    fixture.steer(|books| {
+        assert!(!books.cache_labels.contains_key(&ssd), "an import would bring the lines back");
+    });
+}
+
+#[test]
+fn a_deleted_volume_leaves_no_superblock_and_one_of_another_cache_stays() {
+    for (uuid, stays) in [(None, false), (Some(Identity([3; 16])), true)] {
+        let mut fixture = exported();
+        let own = fixture.registry().volumes()[0].cache.as_ref().unwrap().uuid;
+        std::fs::create_dir(fixture.path("away")).unwrap();
+        std::fs::rename(fixture.path("hdd"), fixture.path("away/hdd")).unwrap();
+        fixture.restart(false);
+        let ssd = fixture.device("ssd").to_string();
+        let label = label_of(uuid.unwrap_or(own));
+        fixture.steer(|books| drop(books.cache_labels.insert(ssd.clone(), label)));
+        fixture.job(Request::Delete { name: name(), flush: false });
+        assert!(fixture.registry().volumes().is_empty());
+        fixture.steer(|books| assert_eq!(books.cache_labels.contains_key(&ssd), stays));
+    }
 }

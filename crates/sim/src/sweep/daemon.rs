@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use voltier_block::{BlockDevice, Nanos, Prng, SectorRange};
 use voltier_control::engine::Engine;
 use voltier_control::protocol::{JobState, Request, Response};
-use voltier_control::{ControlError, ControlResult, Registry, RegistryStore, Service};
+use voltier_control::{ControlError, ControlResult, Identity, Registry, RegistryStore, Service};
 use voltier_ring::{Executor, NoFiles};
 
 use super::clients::Clients;
@@ -49,12 +49,14 @@ impl RegistryStore for SimStore {
 pub(super) struct DaemonLeft {
     pub(super) model: Model,
     pub(super) registry: Option<Vec<u8>>,
+    /// How many identities daemons have drawn.
+    drawn: u64,
 }
 
 impl DaemonLeft {
     /// Nothing ever happened on a volume of so many sectors.
     pub(super) fn nothing(sectors: u64) -> Self {
-        Self { model: Model::new(sectors), registry: None }
+        Self { model: Model::new(sectors), registry: None, drawn: 0 }
     }
 
     pub(super) fn registry(&self) -> Registry {
@@ -88,6 +90,7 @@ pub(super) struct DaemonFixture {
     /// Clients that come when there is something for them to use.
     pub(super) client_count: Cell<u64>,
     prng: RefCell<Prng>,
+    drawn: Cell<u64>,
 }
 
 impl DaemonFixture {
@@ -103,6 +106,7 @@ impl DaemonFixture {
             store: SimStore(Arc::new(Mutex::new(left.registry))),
             clients: RefCell::default(),
             client_count: Cell::new(0),
+            drawn: Cell::new(left.drawn),
         }
     }
 
@@ -111,9 +115,16 @@ impl DaemonFixture {
         registry(self.store.clone())
     }
 
+    /// An identity that no daemon of this fixture has drawn. Runs of a seed draw the same ones.
+    pub(super) fn draw_identity(&self) -> Identity {
+        self.drawn.set(self.drawn.get() + 1);
+        Identity((u128::from(self.drawn.get()) << 64 | 0xd4a3).to_le_bytes())
+    }
+
     /// Everything that is there while nothing is under way.
     pub(super) fn left(&self) -> DaemonLeft {
-        DaemonLeft { model: self.model.borrow().clone(), registry: self.store.bytes() }
+        let (registry, drawn) = (self.store.bytes(), self.drawn.get());
+        DaemonLeft { model: self.model.borrow().clone(), registry, drawn }
     }
 
     /// Everything that a crash at this moment leaves.

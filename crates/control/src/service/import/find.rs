@@ -98,17 +98,11 @@ fn size_of_free<E: Engine>(service: &mut Turn<E>, device: &DeviceSpec) -> Contro
             None => service.size_of_array(name),
         };
     }
-    if let Some(user) = user_of(service, device) {
+    if let Some(user) = service.user_of_device(device) {
         return Err(in_use(device, &user));
     }
     service.take_for_import(device)?;
     service.look(device).map_err(|(_, why)| ControlError::failed(why))
-}
-
-/// The volume, array or pool on record that has a device.
-pub(super) fn user_of<E: Engine>(service: &Turn<E>, device: &DeviceSpec) -> Option<String> {
-    let id = device.path().and_then(|path| service.id_of(path))?;
-    service.user_of(&id, None)
 }
 
 pub(super) fn in_use(device: &DeviceSpec, user: &str) -> ControlError {
@@ -164,7 +158,7 @@ fn look_further<E: Engine>(service: &mut Turn<E>, found: &mut Found, given: &[De
     for path in apart(service).own_devices() {
         let device = DeviceSpec::Path(path);
         let is_given = given.iter().any(|other| service.is_same(other, &device));
-        if is_given || user_of(service, &device).is_some() || service.look(&device).is_err() {
+        if is_given || service.user_of_device(&device).is_some() || service.look(&device).is_err() {
             continue;
         }
         if let Ok(Some(label)) = apart(service).label_of(&device) {

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::super::Turn;
 use super::super::apart::apart;
 use super::arrays::ArrayPlan;
-use super::find::{Found, FoundCache, OtherDevice, holds_nothing_of_ours, in_use, user_of};
+use super::find::{Found, FoundCache, OtherDevice, holds_nothing_of_ours, in_use};
 use super::names::Names;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
@@ -261,7 +261,7 @@ fn plan_one<E: Engine>(
 ) -> ControlResult<VolumePlan> {
     let (device, label) = (&cache.device, &cache.label);
     let name = name_of(service, names, cache)?;
-    if let Some(user) = user_of(service, &origin) {
+    if let Some(user) = service.user_of_device(&origin) {
         return Err(in_use(&origin, &user));
     }
     if let Some(user) = origin.array().and_then(|array| service.user_of_array(array, None)) {
@@ -281,7 +281,7 @@ fn plan_one<E: Engine>(
         notes.push(format!("{name}: its mode is not on the SSD, so it is {mode} now"));
     }
     let uuid = match label.owner.volume_uuid {
-        [0, ..] if label.owner.volume_uuid == [0; 16] => Identity::random()?,
+        [0, ..] if label.owner.volume_uuid == [0; 16] => service.engine.draw_identity()?,
         uuid => Identity(uuid),
     };
     let (policy, mode) = (settings.policy.to_string(), settings.mode.to_string());

@@ -417,8 +417,16 @@ impl Engine for ArraySimEngine {
         number_of(path).ok().map(|number| DeviceId::simulated(number as u64))
     }
 
+    fn draw_identity(&self) -> ControlResult<Identity> {
+        Ok(self.0.draw_identity())
+    }
+
     fn cache_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
         Ok(None)
+    }
+
+    fn erase_cache_label(&self, _: &DeviceSpec) -> ControlResult<()> {
+        Ok(())
     }
 
     fn open(&self, _: &VolumeRecord, _: CacheStart) -> ControlResult<OpenedVolume> {

@@ -13,7 +13,7 @@ use voltier_control::safety::{
     DeviceId, DriveIdentity, Examined, Finding, HEAD_BYTES, Machine, Role,
 };
 use voltier_control::{
-    ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec, Service, Settings,
+    ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec, Identity, Service, Settings,
     VolumeName, VolumeRecord, VolumeStatus, check_origin, configure, put_in_front,
 };
 use voltier_volume::{Opened, Volume};
@@ -132,8 +132,24 @@ impl Engine for SimEngine {
         found.map(Path::to_owned)
     }
 
-    fn cache_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
-        Ok(None)
+    fn draw_identity(&self) -> ControlResult<Identity> {
+        Ok(self.0.draw_identity())
+    }
+
+    fn cache_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
+        self.0.step();
+        let ssd = SimDrive::Plain(self.disk_of(device)?);
+        let size_bytes = ssd.limits().bytes();
+        let found = async move { Cache::<SimDrive, SimDrive>::probe(&ssd).await };
+        let found = self.0.run(found).map_err(one_line)?;
+        Ok(found.map(|label| CacheLabel::of(label, size_bytes)))
+    }
+
+    fn erase_cache_label(&self, device: &DeviceSpec) -> ControlResult<()> {
+        self.0.step();
+        let ssd = SimDrive::Plain(self.disk_of(device)?);
+        let erased = async move { Cache::<SimDrive, SimDrive>::erase(&ssd).await };
+        self.0.run(erased).map_err(one_line)
     }
 
     fn open(&self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
