@@ -55,23 +55,28 @@ pub async fn put_in_front<D: BlockDevice>(
                 UnwritableSsd::Refuse
             }
             _ if cache.evacuating => UnwritableSsd::EvacuateFurther,
-            CacheStart::Load | CacheStart::Adopt => UnwritableSsd::Evacuate,
+            CacheStart::Load | CacheStart::LoadUnmarked | CacheStart::Adopt => {
+                UnwritableSsd::Evacuate
+            }
         },
         origin: match start {
             CacheStart::Adopt => OriginTrust::AsFound,
             CacheStart::Import => OriginTrust::Unchanged,
             CacheStart::ImportGiven => OriginTrust::Unproven,
+            CacheStart::LoadUnmarked => OriginTrust::Unmarked,
             CacheStart::Format | CacheStart::Load => OriginTrust::AsBefore,
         },
         owner: Some(owner_of(record)),
     };
     let opened = match start {
-        CacheStart::Load | CacheStart::Import | CacheStart::ImportGiven | CacheStart::Adopt => {
-            volume.attach_existing(ssd, options).await
-        }
         CacheStart::Format => {
             volume.attach_new(ssd, &cache.settings.for_format(uuid)?, options).await
         }
+        CacheStart::Load
+        | CacheStart::LoadUnmarked
+        | CacheStart::Import
+        | CacheStart::ImportGiven
+        | CacheStart::Adopt => volume.attach_existing(ssd, options).await,
     };
     let opened = opened.map_err(|error| {
         let ways_on = ways_on(&error, record, start);

@@ -232,6 +232,12 @@ macro_rules! delegate {
                 }
             }
 
+            fn forget_failed_flush(&self) {
+                match self {
+                    $($kind::$variant(drive) => drive.forget_failed_flush(),)+
+                }
+            }
+
             fn patience_ns(&self) -> Nanos {
                 match self {
                     $($kind::$variant(drive) => drive.patience_ns(),)+

@@ -58,7 +58,7 @@ pub(super) async fn judge_origin<S: BlockDevice, O: BlockDevice>(
         && found.generation.get() == options.generation_min;
     let dirty = map.index().dirty_lines();
     let may_refuse = match options.origin {
-        OriginTrust::AsBefore => dirty > 0,
+        OriginTrust::AsBefore | OriginTrust::Unmarked => dirty > 0,
         OriginTrust::Unchanged | OriginTrust::Unproven => true,
         OriginTrust::AsFound => false,
     };
@@ -72,7 +72,8 @@ pub(super) async fn judge_origin<S: BlockDevice, O: BlockDevice>(
         // Nothing says that this is the origin.
         return Err(origin_error(IoError::Medium));
     }
-    let is_unproven = options.origin == OriginTrust::Unproven && dirty > 0;
+    let wants_proof = [OriginTrust::Unmarked, OriginTrust::Unproven].contains(&options.origin);
+    let is_unproven = wants_proof && dirty > 0;
     if is_unproven && !has_print && sample.compared == 0 {
         return Err(OpenError::UnprovenOrigin { dirty });
     }

@@ -161,7 +161,11 @@ pub enum UnwritableSsd {
 pub enum OriginTrust {
     /// The origin has what it had: dirty lines go to no other.
     AsBefore,
-    /// The same, and a cache without dirty lines is refused too: the records may be those of another SSD.
+    /// The same, and nothing else says which drive the origin is: dirty lines go to it only if something of
+    /// it could be compared.
+    Unmarked,
+    /// As `AsBefore`, and a cache without dirty lines is refused too: the records may be those of another
+    /// SSD.
     Unchanged,
     /// The same, and nobody has said which drive the origin is: dirty lines go to it only if something of it
     /// could be compared.

@@ -7,6 +7,7 @@
 
 mod arrays;
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -37,7 +38,9 @@ pub enum CacheStart {
     /// Load the cache that is there; a foreign, stale or damaged one is an error, and so is another origin
     /// while lines are dirty.
     Load,
-    /// The same, of a cache that no registry knows: a changed origin is an error, whatever is dirty.
+    /// The same, before a block device that no mark says to be the origin: dirty lines want some proof.
+    LoadUnmarked,
+    /// As `Load`, of a cache that no registry knows: a changed origin is an error, whatever is dirty.
     Import,
     /// The same, before an origin that the cache has no mark of: dirty lines want some proof.
     ImportGiven,
@@ -158,6 +161,12 @@ pub trait Engine: ArrayEngine + 'static {
     /// The storage that a path leads to now; `None` when nothing is there.
     fn id_of(&self, machine: &Machine, path: &Path) -> Option<DeviceId> {
         DeviceId::of_path(machine, path)
+    }
+
+    /// Whether a block device is at a path: the kernel gives such names in the order in which it finds
+    /// drives.
+    fn is_block_device(&self, path: &Path) -> bool {
+        path.metadata().is_ok_and(|meta| meta.file_type().is_block_device())
     }
 
     /// The mark that the drive at a path is known by under any path. `None` when nothing is there, and of

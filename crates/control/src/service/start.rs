@@ -14,8 +14,8 @@ use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
 use crate::protocol::Response;
-use crate::records::{CacheRecord, Desired, VolumeRecord};
-use crate::safety::{self, Role};
+use crate::records::{CacheRecord, Desired, Identity, VolumeRecord};
+use crate::safety::{self, DriveIdentity, Role};
 use crate::spec::DeviceSpec;
 
 impl<E: Engine> Turn<E> {
@@ -200,7 +200,11 @@ impl<E: Engine> Turn<E> {
             self.look_at(&cache.device, 0, "cache")
                 .map_err(|error| may_be_missed(record, error))?;
             let is_adopted = self.adopted_origins.contains(&record.name);
-            let start = if is_adopted { CacheStart::Adopt } else { CacheStart::Load };
+            let start = match is_adopted {
+                true => CacheStart::Adopt,
+                false if self.is_unmarked(record) => CacheStart::LoadUnmarked,
+                false => CacheStart::Load,
+            };
             return self.open_and_record(record.clone(), start);
         }
         if cache.maybe_dirty {
@@ -217,6 +221,14 @@ impl<E: Engine> Turn<E> {
             ..cache.clone()
         });
         self.open_and_record(fresh, CacheStart::Format)
+    }
+
+    /// Whether only a name that the kernel gave says which drive the origin is.
+    fn is_unmarked(&mut self, record: &VolumeRecord) -> bool {
+        let is_marked = record.origin_identity.as_ref().is_some_and(DriveIdentity::is_known);
+        let Some(path) = record.origin.path().filter(|_| !is_marked) else { return false };
+        let step = format!("asking {} for its kind", path.display());
+        self.wait_for(step, |engine, _| engine.is_block_device(path))
     }
 
     /// Opens a volume and records the new generation of its cache, before any client is served.

@@ -14,7 +14,7 @@ use voltier_control::engine::{
     SpareLabel, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
-use voltier_control::safety::{self, Examined, Machine, Role};
+use voltier_control::safety::{self, DriveIdentity, Examined, Machine, Role};
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, ByteRange, ControlError,
     ControlResult, DeviceSpec, DeviceState, ExportAccess, ExportSpec, REGISTRY_FILE,
@@ -39,6 +39,8 @@ pub(super) struct Books {
     pub(super) silent_s: (u64, u64),
     /// Every SSD takes no writes when a cache on it is opened.
     pub(super) takes_no_writes: bool,
+    /// All drives are block devices without a mark.
+    pub(super) are_unmarked: bool,
     pub(super) clients: u64,
     /// Exports cannot be opened, by later daemons neither, and those that are open take no clients.
     pub(super) exports_fail: bool,
@@ -157,6 +159,14 @@ impl Engine for BookEngine {
     fn erase_cache_label(&self, device: &DeviceSpec) -> ControlResult<()> {
         self.books().cache_labels.remove(&device.to_string());
         self.call("erase", "cache label")
+    }
+
+    fn is_block_device(&self, _path: &Path) -> bool {
+        self.books().are_unmarked
+    }
+
+    fn drive_identity(&self, machine: &Machine, path: &Path) -> Option<DriveIdentity> {
+        if self.books().are_unmarked { None } else { DriveIdentity::of_path(machine, path) }
     }
 
     fn open(&self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {

@@ -348,6 +348,20 @@ fn an_evacuation_of_a_start_is_on_record_until_the_ssd_takes_writes() {
 }
 
 #[test]
+fn a_block_device_without_a_mark_has_to_prove_that_it_is_the_origin() {
+    let mut fixture = Fixture::new();
+    fixture.steer(|books| books.are_unmarked = true);
+    fixture.create(Mode::WriteBack);
+    fixture.restart(false);
+    assert_eq!(fixture.calls(), ["open LoadUnmarked"]);
+    // A file keeps its name, and a drive with a mark is known by it.
+    let mut marked = Fixture::new();
+    marked.create(Mode::WriteBack);
+    marked.restart(false);
+    assert_eq!(marked.calls(), ["open Load"]);
+}
+
+#[test]
 fn an_origin_that_shrank_or_vanished_is_not_served_and_the_rest_is() {
     let mut fixture = Fixture::new();
     fixture.create(Mode::WriteThrough);

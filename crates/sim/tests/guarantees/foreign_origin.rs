@@ -190,6 +190,37 @@ fn an_import_before_an_origin_without_a_mark_wants_something_to_compare() {
     });
 }
 
+#[test]
+fn a_start_before_an_origin_without_a_mark_wants_something_to_compare() {
+    in_virtual_time(|world| async move {
+        let mut stand = Stand::new(world, Mode::WriteBack).await;
+        stand.write(line_range(0), 1).await.expect("a write works");
+        stand.cache.flush().await.expect("a flush works");
+        let (ssd, origin) = stand.kill();
+        let other = changed(origin.clone(), 0..LINES);
+        for origin in [other, origin.clone()] {
+            let media = (ssd.clone(), origin);
+            let opened = stand.on(media, importing(OriginTrust::Unmarked)).await;
+            assert!(matches!(opened.err(), Some(OpenError::UnprovenOrigin { dirty: 1 })));
+        }
+        // The user says that it is the origin; a stop in order leaves the proof for the next start.
+        let media = (ssd, origin);
+        let opened = stand.on(media, importing(OriginTrust::AsFound)).await;
+        let (again, _) = opened.expect("the user said so");
+        assert_eq!(again.failing_lines().await, [0_u64; 0]);
+        let (ssd, origin) = again.stop().await;
+        let other = changed(origin.clone(), 0..LINES);
+        let opened = stand.on((ssd.clone(), other), importing(OriginTrust::Unmarked)).await;
+        assert!(matches!(opened.err(), Some(OpenError::OriginChanged { dirty: 1 })));
+        let opened = stand.on((ssd, origin), importing(OriginTrust::Unmarked)).await;
+        let (again, _) = opened.expect("it has the fingerprint");
+        // Without dirty lines nothing is at stake.
+        again.cache.drain().await.expect("the origin works");
+        let media = again.kill();
+        stand.on(media, importing(OriginTrust::Unmarked)).await.expect("nothing is dirty");
+    });
+}
+
 /// A start that never came to its end would hang this test: its reclaimer and its checkpoint would wait for
 /// each other.
 #[test]
