@@ -57,6 +57,9 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
     if !array.waits_for.is_empty() {
         line("waits for", waits_for(&array.waits_for, array.waits_seconds));
     }
+    for found in &array.moved {
+        line("moved", found.clone());
+    }
     line("size", format!("{} ({} bytes)", format_size(array.size_bytes), array.size_bytes));
     line("level", level(array));
     line("chunk", format_size(array.chunk_bytes.into()));

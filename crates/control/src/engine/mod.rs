@@ -6,6 +6,7 @@
 
 mod arrays;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -178,6 +179,17 @@ pub trait Engine: ArrayEngine + 'static {
     /// The block devices of the machine that have a mark of Voltier's.
     fn own_devices(&mut self, machine: &Machine) -> Vec<PathBuf> {
         safety::own_devices(machine)
+    }
+
+    /// The regular files of a folder that have a mark of Voltier's.
+    fn own_files(&mut self, machine: &Machine, folder: &Path) -> Vec<PathBuf> {
+        safety::own_files(machine, folder)
+    }
+
+    /// The block devices of the machine and the regular files of these folders, as [`safety::around`] lists
+    /// them.
+    fn around(&mut self, machine: &Machine, folders: &BTreeSet<PathBuf>) -> Vec<(PathBuf, u64)> {
+        safety::around(machine, folders)
     }
 
     /// The superblock of the cache on a device that is not open, or on an open array that nobody uses. `None`

@@ -11,6 +11,7 @@ use super::faults;
 use super::jobs::Purpose;
 use super::late;
 use super::live::{Live, now};
+use super::moved;
 use super::pulled;
 use super::stops;
 use crate::engine::{CacheStart, Engine};
@@ -185,6 +186,7 @@ impl<E: Engine> Service<E> {
             )));
         }
         self.look_at(&record.origin, record.size_bytes, "origin")?;
+        moved::is_no_member(self, record)?;
         let Some(cache) = &record.cache else {
             return self.engine.open(record, CacheStart::Load).map(drop);
         };
@@ -317,7 +319,8 @@ impl<E: Engine> Service<E> {
         looked
     }
 
-    fn look_once(&mut self, device: &DeviceSpec) -> Result<u64, (Hindrance, String)> {
+    /// [`Self::look`] without patience.
+    pub(super) fn look_once(&mut self, device: &DeviceSpec) -> Result<u64, (Hindrance, String)> {
         let Some(path) = device.path() else { return Ok(u64::MAX) };
         let Self { engine, machine, .. } = self;
         let examined = engine.examine(machine, path, Role::Origin).map_err(|error| {

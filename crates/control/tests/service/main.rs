@@ -7,6 +7,7 @@ mod faults;
 mod fixture;
 mod import;
 mod late;
+mod moved;
 mod pulled;
 mod silence;
 mod spare_pools;
