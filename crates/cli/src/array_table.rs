@@ -63,6 +63,9 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
     if !array.under_way.is_empty() {
         line("under way", array.under_way.clone());
     }
+    for found in &array.moved {
+        line("moved", found.clone());
+    }
     line("size", format!("{} ({} bytes)", format_size(array.size_bytes), array.size_bytes));
     line("level", level(array));
     line("chunk", format_size(array.chunk_bytes.into()));

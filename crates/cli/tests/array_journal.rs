@@ -52,8 +52,8 @@ fn a_kill_under_load_is_replayed_from_the_device_also_with_members_lost() {
     }
     fill(&mut client(&instance), 4);
     instance.kill();
-    for device in &devices[1..3] {
-        fs::rename(device, format!("{device}.away")).unwrap();
+    for (at, device) in devices[1..3].iter().enumerate() {
+        fs::rename(device, instance.aside(&at.to_string())).unwrap();
     }
     holds(&mut after_start(&instance), 4);
     assert_eq!(array(&instance)["state"], "degraded");
@@ -86,7 +86,7 @@ fn the_journal_moves_while_fio_verifies() {
 #[test]
 fn a_missing_device_is_missed_after_a_crash_and_not_after_a_stop() {
     let (instance, devices, journal) = journalled();
-    let away = format!("{journal}.away");
+    let away = instance.aside("journal");
     fill(&mut client(&instance), 6);
     instance.stop();
     fs::rename(&journal, &away).unwrap();
@@ -126,7 +126,8 @@ fn a_missing_device_is_missed_after_a_crash_and_not_after_a_stop() {
     holds(&mut client(&instance), 8);
     is_on(&instance, &away);
     instance.kill();
-    fs::rename(&away, &journal).unwrap();
+    fs::create_dir(instance.path("gone")).unwrap();
+    fs::rename(&away, instance.path("gone/journal")).unwrap();
     instance.show("v");
     assemble(&instance, &["-f"], &devices).ok();
     assert_eq!(journal_of(&instance).1, "lost");

@@ -112,7 +112,7 @@ fn a_missing_member_degrades_and_a_stale_one_is_refused_when_it_returns() {
     let (instance, devices) = array_volume(&["5"], 4);
     fill(&mut client(&instance), 5);
     instance.stop();
-    let away = instance.path("away");
+    let away = instance.aside("away");
     fs::rename(&devices[2], &away).unwrap();
     let mut nbd = after_start(&instance);
     holds(&mut nbd, 5);
@@ -137,7 +137,7 @@ fn a_missing_member_degrades_and_a_stale_one_is_refused_when_it_returns() {
     assert!(shown["error"].as_str().unwrap().contains("the array a is not assembled"), "{shown}");
     let log = fs::read_to_string(instance.state().join("daemon.log")).unwrap();
     assert!(log.contains("array a: ") && log.contains("does not exist"), "{log}");
-    let found = [&devices[1], &devices[3], &away.to_str().unwrap().to_owned()].map(Clone::clone);
+    let found = [&devices[1], &devices[3], &away].map(Clone::clone);
     instance.run(&with(&["assemble"], &found)).ok();
     holds(&mut client(&instance), 6);
 }
@@ -273,7 +273,7 @@ fn half_of_a_mirror_starts_where_it_was_used_last_and_elsewhere_by_choice_only()
     let (instance, devices) = array_volume(&["1"], 2);
     fill(&mut client(&instance), 9);
     instance.stop();
-    let away = instance.path("away");
+    let away = instance.aside("away");
     fs::rename(&devices[1], &away).unwrap();
     let mut nbd = after_start(&instance);
     fill(&mut nbd, 10);
@@ -281,16 +281,15 @@ fn half_of_a_mirror_starts_where_it_was_used_last_and_elsewhere_by_choice_only()
     assert_eq!(array(&instance)["state"], "degraded");
     // The other half alone is the old one, here and elsewhere.
     instance.stop();
-    fs::rename(&devices[0], instance.path("newer")).unwrap();
+    let newer = instance.aside("newer");
+    fs::rename(&devices[0], &newer).unwrap();
     fs::rename(&away, &devices[1]).unwrap();
     let error = instance.show("v")["error"].as_str().unwrap().to_owned();
     assert!(error.contains("may have been used without"), "{error}");
     instance.run(&["array", "delete", "a"]).refused(1, "in use");
     instance.stop();
     let other = Instance::new();
-    let newer = instance.path("newer");
-    let newer = newer.to_str().unwrap();
-    let refused = other.run(&["array", "assemble", newer]);
+    let refused = other.run(&["array", "assemble", &newer]);
     refused.ok();
     other.stop();
     let third = Instance::new();

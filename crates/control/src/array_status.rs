@@ -323,6 +323,9 @@ pub struct ArrayDetail {
     pub events: u64,
     /// Counters.
     pub counts: ArrayCounts,
+    /// Devices that were found under other paths than those on record since the daemon started: a line each.
+    #[serde(default)]
+    pub moved: Vec<String>,
     /// Devices of the record that were not taken into service at the last start, and why.
     pub left_out: Vec<String>,
     /// Devices that are not there and that come into service by themselves when they are.
@@ -373,6 +376,7 @@ impl ArrayDetail {
             used_by: None,
             events: 0,
             counts: ArrayCounts::default(),
+            moved: Vec::new(),
             left_out: Vec::new(),
             waits_for: Vec::new(),
             waits_seconds: None,

@@ -100,6 +100,9 @@ pub(crate) async fn read_superblock<D: BlockDevice>(
     if had > has {
         return Err(DeviceError::Truncated { had, has });
     }
+    if is_one_copy && is_of_a_partition(device, had, Superblock::decode).await {
+        return Ok(None);
+    }
     Ok(Some(Found { superblock, is_one_copy }))
 }
 
@@ -137,7 +140,27 @@ pub(crate) async fn read_label<D: BlockDevice>(
         Some((label, _)) => (label.device_sectors, device.limits().sectors),
         None => return Ok(None),
     };
-    if had > has { Err(DeviceError::Truncated { had, has }) } else { Ok(found) }
+    if had > has {
+        return Err(DeviceError::Truncated { had, has });
+    }
+    let is_one_copy = found.as_ref().is_some_and(|(_, is_one_copy)| *is_one_copy);
+    let is_foreign = is_one_copy && is_of_a_partition(device, had, JournalLabel::decode).await;
+    Ok(found.filter(|_| !is_foreign))
+}
+
+/// Whether the only copy of a label is that of a partition which ends where its disk does. The label tells a
+/// smaller size then, and the disk begins with something else. To write to the disk as to a member would
+/// overwrite its partition table.
+async fn is_of_a_partition<D: BlockDevice, T>(
+    device: &D,
+    had: u64,
+    decode: impl Fn(&[u8], u32) -> Result<T, Rejected>,
+) -> bool {
+    if had == device.limits().sectors {
+        return false;
+    }
+    let first = device.read(Lba(0), Buf::new(SUPERBLOCK_BYTES as usize)).await;
+    first.is_ok_and(|block| matches!(decode(&block, 0), Err(Rejected::Absent)))
 }
 
 /// Makes both copies say this.

@@ -177,6 +177,23 @@ fn a_truncated_member_is_refused_and_a_grown_one_is_not() {
 }
 
 #[test]
+fn a_disk_whose_last_partition_is_a_member_is_none_itself() {
+    on_media(stopped(Level::Raid5, 3), |world| async move {
+        let partition = world.drives[1].medium.borrow().clone();
+        let (mut disk, before) = (Medium::default(), 1 << 20);
+        for at in [0, COPY_B] {
+            let copy: Vec<u8> = (at..at + 4096).map(|at| partition.byte(at)).collect();
+            disk.overwrite(before + at, &copy);
+        }
+        let disk = Drive::new(&world.handle, &world.power, before + DRIVE_BYTES, disk, 3);
+        assert_eq!(Array::examine(&disk).await, Ok(None));
+        let with = vec![world.drives[0].clone(), disk, world.drives[2].clone()];
+        let refused = Array::assemble(&world.handle, with, PLAIN).await.err();
+        assert_eq!(refused, Some(ArrayError::Metadata(device(1, DeviceError::NoSuperblock))));
+    });
+}
+
+#[test]
 fn every_flipped_byte_is_noticed_and_the_other_copy_taken() {
     on_media(stopped(Level::Raid5, 3)[..1].to_vec(), |world| async move {
         let drive = &world.drives[0];

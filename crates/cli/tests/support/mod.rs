@@ -97,6 +97,13 @@ impl Instance {
         self.dir.path().join(name)
     }
 
+    /// A path in a folder of its own, where no search for drives looks.
+    pub fn aside(&self, name: &str) -> String {
+        let folder = self.path("aside");
+        fs::create_dir_all(&folder).unwrap();
+        folder.join(name).display().to_string()
+    }
+
     /// A sparse file to stand for a drive.
     pub fn drive(&self, name: &str, bytes: u64) -> String {
         let path = self.path(name);

@@ -26,6 +26,8 @@ pub struct MemberLabel {
     pub chunk_bytes: u32,
     /// Protection of parity against a crash.
     pub consistency: Consistency,
+    /// Identity of the member: a copy of its drive has the same.
+    pub member: Identity,
     /// The place of the member in the array.
     pub place: u32,
     /// Changes of membership that the label knows: of several labels the highest is the newest.
@@ -61,6 +63,7 @@ impl From<Superblock> for MemberLabel {
             level: ArrayLevel(geometry.level()),
             chunk_bytes: (geometry.chunk_sectors() * voltier_block::SECTOR_BYTES) as u32,
             consistency: array.consistency,
+            member: Identity(array[member].uuid),
             place: member.0 as u32,
             event: array.event,
             redundancy: geometry.parity_chunks() as u32,

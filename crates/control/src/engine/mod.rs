@@ -7,6 +7,7 @@
 
 mod arrays;
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -188,6 +189,17 @@ pub trait Engine: ArrayEngine + 'static {
     /// The block devices of the machine that have a mark of Voltier's.
     fn own_devices(&self, machine: &Machine) -> Vec<PathBuf> {
         safety::own_devices(machine)
+    }
+
+    /// The regular files of a folder that have a mark of Voltier's.
+    fn own_files(&self, machine: &Machine, folder: &Path) -> Vec<PathBuf> {
+        safety::own_files(machine, folder)
+    }
+
+    /// The block devices of the machine and the regular files of these folders, as [`safety::around`] lists
+    /// them.
+    fn around(&self, machine: &Machine, folders: &BTreeSet<PathBuf>) -> Vec<(PathBuf, u64)> {
+        safety::around(machine, folders)
     }
 
     /// An identity for something new: never given before.

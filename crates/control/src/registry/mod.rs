@@ -431,8 +431,10 @@ mod tests {
     fn a_newer_a_foreign_and_a_damaged_file_are_refused_by_name_and_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(REGISTRY_FILE);
-        let newer = String::from_utf8(encode(&body(&[], &[]))).unwrap().replacen("1,", "8,", 1);
-        let cases = [("version 8", newer.as_str()), ("no registry", "{}"), ("no registry", "")];
+        let newer = format!("{},", REGISTRY_VERSION + 1);
+        let newer = String::from_utf8(encode(&body(&[], &[]))).unwrap().replacen("1,", &newer, 1);
+        let too_new = format!("this program knows {REGISTRY_VERSION}");
+        let cases = [(&*too_new, newer.as_str()), ("no registry", "{}"), ("no registry", "")];
         for (reason, content) in cases {
             fs::write(&path, content).unwrap();
             let error = Registry::load(dir.path()).unwrap_err();
@@ -443,6 +445,8 @@ mod tests {
         fs::write(previous_path(&path), "x").unwrap();
         let error = Registry::load(dir.path()).unwrap_err();
         assert!(error.message.contains("registry.json.previous"), "{error}");
+        assert!(error.message.contains("older data would go over newer"), "{error}");
+        assert!(error.message.contains("`voltier import DEVICE...`"), "{error}");
     }
 
     #[test]

@@ -76,13 +76,18 @@ impl RegistryStore for RegistryFile {
     fn refusal(&self, reason: &str) -> ControlError {
         let previous = previous_path(&self.0);
         let hint = if previous.exists() {
-            format!("the copy before the last change is {}: put it in place", previous.display())
+            format!(
+                "; the copy before the last change, {}, may trust an SSD or a member that was given up \
+                 since, and older data would go over newer: read `The registry is damaged` in the guide \
+                 before you use it",
+                previous.display()
+            )
         } else {
-            "put a good copy in place".to_owned()
+            String::new()
         };
         ControlError::failed(format!(
-            "refusing the registry {}: {reason}; {hint}, \
-             or move the file away to start with no volumes",
+            "refusing the registry {}: {reason}; put your own backup of its newest state in place, or \
+             move the file away and have `voltier import DEVICE...` bring back what the drives say{hint}",
             self.0.display()
         ))
     }

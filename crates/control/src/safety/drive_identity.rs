@@ -181,6 +181,15 @@ pub(super) fn all_block_devices(machine: &Machine) -> Vec<PathBuf> {
     folders(machine).filter_map(|dir| node_of(&dir)).collect()
 }
 
+/// The paths of all block devices. Each has a number that another device under this path does not have: the
+/// kernel's count of media, which newer kernels keep for disks.
+pub(super) fn block_nodes(machine: &Machine) -> Vec<(PathBuf, u64)> {
+    let count_of = |dir: &Path| line(&dir.join("diskseq")).and_then(|count| count.parse().ok());
+    let nodes =
+        folders(machine).filter_map(|dir| Some((node_of(&dir)?, count_of(&dir).unwrap_or(0))));
+    nodes.collect()
+}
+
 /// The folders of all block devices in sysfs.
 fn folders(machine: &Machine) -> impl Iterator<Item = PathBuf> {
     let class = machine.sys.join("class/block");

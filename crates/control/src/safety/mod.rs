@@ -5,6 +5,7 @@
 //! result is a list of findings. A user can override content findings with `-f`, because the user then
 //! knows what would be lost. A device that is mounted or in use is refused always.
 
+mod around;
 mod drive_identity;
 mod finding;
 mod identity;
@@ -15,6 +16,7 @@ mod signature;
 mod usage;
 pub(crate) mod users;
 
+pub use around::around;
 pub use drive_identity::DriveIdentity;
 pub use finding::Finding;
 pub use identity::DeviceId;
@@ -51,13 +53,22 @@ pub(crate) fn says_it_is_ours(path: &Path) -> bool {
 
 /// The block devices of the machine that have such a mark. A device that does not answer has none.
 pub fn own_devices(machine: &Machine) -> Vec<PathBuf> {
-    let mut devices = drive_identity::all_block_devices(machine);
+    let devices = drive_identity::all_block_devices(machine);
     machine.knock(devices.iter().cloned());
-    devices.retain(|path| {
+    with_marks(machine, devices)
+}
+
+/// The regular files of a folder that have such a mark. A file that does not answer has none.
+pub fn own_files(machine: &Machine, folder: &Path) -> Vec<PathBuf> {
+    with_marks(machine, around::files_of(folder))
+}
+
+fn with_marks(machine: &Machine, mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    paths.retain(|path| {
         let at = path.clone();
         machine.looks.ask(path, ANSWER_MAX, move || says_it_is_ours(&at)).unwrap_or(false)
     });
-    devices
+    paths
 }
 
 /// Looks at a device.

@@ -122,6 +122,15 @@ impl Absence {
         }
     }
 
+    /// Awaits devices under the paths that they have now: pairs of where they were and are.
+    pub(super) fn follow(&mut self, moved: &[(&DeviceSpec, &DeviceSpec)]) {
+        for missing in &mut self.missing {
+            if let Some((_, is)) = moved.iter().find(|(was, _)| **was == missing.device) {
+                missing.device = (*is).clone();
+            }
+        }
+    }
+
     /// A device that is no longer awaited.
     pub(super) fn forget(&mut self, device: &DeviceSpec) {
         self.missing.retain(|missing| missing.device != *device);
@@ -173,12 +182,12 @@ impl Survey {
     }
 }
 
-/// Looks at the recorded devices of an array; nothing is written. With `labels`, a member counts as there
-/// when it says that it is one.
+/// Looks at the recorded devices of an array and at `others` that say they are of it; nothing is written. A
+/// member counts as there when it says that it is one.
 pub(super) fn survey<E: Engine>(
     service: &mut Turn<E>,
     record: &RegisteredArray,
-    labels: bool,
+    others: &[DeviceSpec],
 ) -> Survey {
     let (mut present, mut left_out, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     // A spare that has the array's label was taken before a crash.
@@ -205,12 +214,10 @@ pub(super) fn survey<E: Engine>(
             }
         }
     }
-    let mut known = Vec::new();
-    if labels || !missing.is_empty() {
-        known = labels_of(service, record, &present, &mut missing);
-    }
+    present.extend(others.iter().cloned());
+    let known = labels_of(service, record, &mut present, &mut left_out, &mut missing);
     let newest = known.iter().max_by_key(|label| label.event);
-    if labels && newest.is_some_and(|newest| lacks_a_member(newest, &known)) {
+    if newest.is_some_and(|newest| lacks_a_member(newest, &known)) {
         missing.extend(free.iter().filter_map(|spare| hindered(service, spare, "spare")));
     }
     missing.retain(|missing| is_awaited(record, newest, missing));
@@ -219,31 +226,60 @@ pub(super) fn survey<E: Engine>(
 }
 
 /// The labels of the members that are there, devices on their way and spares that became members among them.
-/// Recorded members that have none of the array are missing.
+/// Recorded members that have none of the array are missing, and such devices are left as they are.
 fn labels_of<E: Engine>(
     service: &mut Turn<E>,
     record: &RegisteredArray,
-    present: &[DeviceSpec],
+    present: &mut Vec<DeviceSpec>,
+    left_out: &mut Vec<String>,
     missing: &mut Vec<Missing>,
 ) -> Vec<MemberLabel> {
     let mut labels = Vec::new();
-    for device in present.iter().filter(|it| Some(*it) != record.journal.as_ref()) {
-        let (hindrance, why) = match apart(service).label_of(device) {
+    let is_member = |device: &&DeviceSpec| record.members.contains(&Some((*device).clone()));
+    for device in std::mem::take(present) {
+        let why = match apart(service).label_of(&device) {
             Ok(Some(label)) if label.array == record.uuid => {
                 labels.push(label);
+                present.push(device);
                 continue;
             }
-            Ok(_) => {
-                let why = format!("{device} is another device: no member of {}", record.name);
+            // The array itself looks for the label of a journal, and for that of one on its way to be one.
+            _ if !is_member(&&device) => {
+                present.push(device);
+                continue;
+            }
+            Ok(other) => {
+                let why = stranger(service, record, &device, other);
+                left_out.push(why.clone());
                 (Hindrance::Absent, why)
             }
-            Err(error) => (Hindrance::Silent, error.message),
+            Err(error) => {
+                present.push(device.clone());
+                (Hindrance::Silent, error.message)
+            }
         };
-        if record.members.contains(&Some(device.clone())) {
-            missing.push(missing_as(service, device, "member", None, (hindrance, why)));
-        }
+        missing.push(missing_as(service, &device, "member", None, why));
     }
     labels
+}
+
+/// A device that has the path of a part of an array, and is none of it, in words.
+fn stranger<E: Engine>(
+    service: &mut Turn<E>,
+    record: &RegisteredArray,
+    device: &DeviceSpec,
+    label: Option<MemberLabel>,
+) -> String {
+    let name = &record.name;
+    let mark = device.path().and_then(|path| apart(service).drive_identity(path));
+    let mark = mark.map(|mark| format!(" ({mark})")).unwrap_or_default();
+    let is = match label {
+        Some(label) => format!("member {} of the array {}", label.place, label.name),
+        None => "without a label of an array".to_owned(),
+    };
+    let place = record.members.iter().position(|known| known.as_ref() == Some(device));
+    let part = place.map_or_else(|| "no part".to_owned(), |place| format!("not member {place}"));
+    format!("{device} is another device{mark}, {is}, and {part} of {name}: it is left as it is")
 }
 
 /// Whether the newest label counts on a member that none of the others is: a spare may be that by now.
@@ -295,7 +331,7 @@ pub(super) fn hindered<E: Engine>(
     Some(missing_as(service, device, part, None, why))
 }
 
-fn missing_as<E: Engine>(
+pub(super) fn missing_as<E: Engine>(
     service: &mut Turn<E>,
     device: &DeviceSpec,
     part: &'static str,

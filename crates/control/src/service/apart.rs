@@ -1,5 +1,6 @@
 //! Questions to the data path and the machine that a device may delay: asked while other turns go on.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::Turn;
@@ -53,6 +54,16 @@ impl<E: Engine> Apart<'_, E> {
         self.0.wait_for("reading all drives".to_owned(), |engine, machine| {
             engine.own_devices(machine)
         })
+    }
+
+    pub(super) fn own_files(self, folder: &Path) -> Vec<PathBuf> {
+        let step = format!("reading the files of {}", folder.display());
+        self.0.wait_for(step, |engine, machine| engine.own_files(machine, folder))
+    }
+
+    pub(super) fn around(self, folders: &BTreeSet<PathBuf>) -> Vec<(PathBuf, u64)> {
+        let step = "listing all drives".to_owned();
+        self.0.wait_for(step, |engine, machine| engine.around(machine, folders))
     }
 
     pub(super) fn label_of(self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {

@@ -443,6 +443,7 @@ impl<E: Engine> Turn<E> {
             return status;
         }
         let Some(live) = self.live_arrays.get(&record.name) else { return status };
+        status.moved.clone_from(&live.search.moved);
         status.left_out.clone_from(&live.left_out);
         status.error.clone_from(&live.error);
         status.waits_for = live.absence.awaited();

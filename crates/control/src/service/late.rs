@@ -11,6 +11,7 @@ use super::absence::{self, Absence, Missing};
 use super::apart::apart;
 use super::faults;
 use super::live::{Live, LiveArray, now};
+use super::moved::{self, Located};
 use super::stops;
 use crate::engine::Engine;
 use crate::error::ControlResult;
@@ -106,6 +107,11 @@ pub(super) fn next_look<E: Engine>(service: &Turn<E>) -> Option<Duration> {
 /// that comes after the hold-off begins a new one: others may be behind it.
 fn is_due<E: Engine>(service: &mut Turn<E>, absence: &Absence, now: Instant) -> Option<Instant> {
     let has_come = absence.missing.iter().any(|missing| absence::has_come(service, missing));
+    due_since(absence, has_come, now)
+}
+
+/// The same when it is known whether a device has come.
+fn due_since(absence: &Absence, has_come: bool, now: Instant) -> Option<Instant> {
     let is_over = absence.until.is_none_or(|until| now >= until);
     match absence.since {
         Some(since) => (has_come || is_over).then_some(since),
@@ -115,12 +121,20 @@ fn is_due<E: Engine>(service: &mut Turn<E>, absence: &Absence, now: Instant) -> 
 
 /// Looks for the missing members of an array, and assembles one that is not open when that is due.
 pub(super) fn look_for_members<E: Engine>(service: &mut Turn<E>, name: &ArrayName, now: Instant) {
-    let (Some(record), name) = (service.registry.find_array(name).cloned(), name.clone()) else {
+    let (Some(mut record), name) = (service.registry.find_array(name).cloned(), name.clone())
+    else {
         return;
     };
     let Some(live) = service.live_arrays.get(&name) else { return };
-    let absence = live.absence.clone();
-    if live.size_bytes.is_some() {
+    let (mut absence, is_open) = (live.absence.clone(), live.size_bytes.is_some());
+    let is_late = absence.since.is_some() || !absence.missing.is_empty();
+    let has_news = is_late && moved::has_news(service, &record);
+    if is_open {
+        if has_news {
+            record = moved::follow(service, record);
+            let live = service.live_arrays.get(&name);
+            absence = live.map(|live| live.absence.clone()).unwrap_or_default();
+        }
         for missing in absence.missing {
             let (device, is_spare) = (&missing.device, missing.is_spare());
             let is_ours = match is_spare {
@@ -129,7 +143,9 @@ pub(super) fn look_for_members<E: Engine>(service: &mut Turn<E>, name: &ArrayNam
             };
             if !is_ours {
                 forget_missing(service, &name, device);
-            } else if absence::has_come(service, &missing) {
+            } else if !moved::is_copied(service, &name, device)
+                && absence::has_come(service, &missing)
+            {
                 if is_spare {
                     service.spare_again(&name, device);
                     service.record_array_events();
@@ -138,7 +154,13 @@ pub(super) fn look_for_members<E: Engine>(service: &mut Turn<E>, name: &ArrayNam
                 }
             }
         }
-    } else if let Some(since) = is_due(service, &absence, now) {
+        return;
+    }
+    let due = match has_news {
+        true => due_since(&absence, true, now),
+        false => is_due(service, &absence, now),
+    };
+    if let Some(since) = due {
         try_array(service, record, Some(since), now);
         if service.size_of_array(&name).is_ok() {
             serve_again(service, &name, now);
@@ -164,9 +186,24 @@ fn attempt_array<E: Engine>(
     since: Option<Instant>,
     now: Instant,
 ) {
-    let (name, wait) = (record.name.clone(), service.device_wait);
-    let is_held = since.is_some_and(|_| !wait.is_zero());
-    let survey = absence::survey(service, &record, is_held);
+    let name = record.name.clone();
+    let located = moved::locate(service, record);
+    if located.has_copies() {
+        return moved::refuse(service, located);
+    }
+    attempt_located(service, &located, since, now);
+    moved::keep(service, &name, located);
+}
+
+fn attempt_located<E: Engine>(
+    service: &mut Turn<E>,
+    located: &Located,
+    since: Option<Instant>,
+    now: Instant,
+) {
+    let (record, wait) = (located.record.clone(), service.device_wait);
+    let name = record.name.clone();
+    let survey = absence::survey(service, &record, &located.others);
     let until = since.map(|since| survey.until(since, wait)).filter(|until| now < *until);
     if until.is_some() && !survey.missing.is_empty() {
         let absence = Absence { missing: survey.missing, since, until };

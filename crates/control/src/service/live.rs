@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::absence::Absence;
+use super::last_search::Search;
 use crate::engine::CacheLabel;
 use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, VolumeName};
@@ -72,6 +73,8 @@ pub(super) struct LiveArray {
     pub(super) is_moving: bool,
     /// The devices that it lacks: of an open array the members that were in service before.
     pub(super) absence: Absence,
+    /// Where its devices were looked for.
+    pub(super) search: Search,
 }
 
 impl LiveArray {

@@ -9,6 +9,7 @@ use super::drives;
 use super::jobs::Purpose;
 use super::late;
 use super::live::{Live, now};
+use super::moved;
 use super::stops;
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
@@ -162,6 +163,7 @@ impl<E: Engine> Turn<E> {
             )));
         }
         self.look_at(&record.origin, record.size_bytes, "origin")?;
+        moved::is_no_member(self, record)?;
         let Some(cache) = &record.cache else {
             return apart(self).open(record, CacheStart::Load).map(drop);
         };
@@ -309,7 +311,8 @@ impl<E: Engine> Turn<E> {
         looked
     }
 
-    fn look_once(&mut self, device: &DeviceSpec) -> Result<u64, (Hindrance, String)> {
+    /// [`Self::look`] without patience.
+    pub(super) fn look_once(&mut self, device: &DeviceSpec) -> Result<u64, (Hindrance, String)> {
         let Some(path) = device.path() else { return Ok(u64::MAX) };
         let examined = apart(self).examine(path, Role::Origin).map_err(|error| {
             let is_there = self.id_of(path).is_some();

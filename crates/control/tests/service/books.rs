@@ -1,6 +1,6 @@
 //! An engine that only keeps books, for tests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{self, DriveIdentity, Examined, Machine, Role};
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, ByteRange, ControlError,
-    ControlResult, DeviceSpec, DeviceState, ExportAccess, ExportSpec, REGISTRY_FILE,
+    ControlResult, DeviceSpec, DeviceState, ExportAccess, ExportSpec, Identity, REGISTRY_FILE,
     RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 
@@ -150,6 +150,21 @@ impl Engine for BookEngine {
 
     fn own_devices(&self, _: &Machine) -> Vec<PathBuf> {
         self.books().own_devices.clone()
+    }
+
+    fn own_files(&self, machine: &Machine, folder: &Path) -> Vec<PathBuf> {
+        let is_in = |path: &&PathBuf| path.parent() == Some(folder) && path.is_file();
+        let mut files: Vec<PathBuf> = self.books().labels.keys().filter(is_in).cloned().collect();
+        let inodes: Vec<u64> = self.books().spare_labels.keys().copied().collect();
+        let all = safety::around(machine, &BTreeSet::from([folder.to_owned()]));
+        files.extend(all.into_iter().filter(|(_, inode)| inodes.contains(inode)).map(|it| it.0));
+        files
+    }
+
+    fn around(&self, machine: &Machine, folders: &BTreeSet<PathBuf>) -> Vec<(PathBuf, u64)> {
+        let mut around = safety::around(machine, folders);
+        around.extend(self.books().own_devices.iter().map(|path| (path.clone(), 0)));
+        around
     }
 
     fn cache_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
@@ -333,6 +348,7 @@ impl ArrayEngine for BookEngine {
             level: record.level,
             chunk_bytes: record.chunk_bytes,
             consistency: record.consistency,
+            member: Identity([0; 16]),
             place: 0,
             event: 1,
             redundancy: 1,
@@ -341,7 +357,8 @@ impl ArrayEngine for BookEngine {
         };
         let mut books = self.books();
         for (place, device) in record.devices().enumerate() {
-            let label = MemberLabel { place: place as u32, ..label.clone() };
+            let member = Identity([place as u8; 16]);
+            let label = MemberLabel { member, place: place as u32, ..label.clone() };
             books.labels.extend(device.path().map(|path| (path.to_owned(), label)));
         }
         let members = record.members.clone();

@@ -48,14 +48,15 @@ impl Fixture {
         let labels = std::mem::take(&mut self.engine.books().labels);
         let spare_labels = std::mem::take(&mut self.engine.books().spare_labels);
         let silent = std::mem::take(&mut self.engine.books().silent);
+        let own_devices = std::mem::take(&mut self.engine.books().own_devices);
         let Books { takes_no_writes, exports_fail, comes_back_dirty, are_unmarked, .. } =
             *self.engine.books();
         self.engine = BookEngine::default();
         self.steer(|books| {
             (books.labels, books.spare_labels, books.silent) = (labels, spare_labels, silent);
             (books.takes_no_writes, books.exports_fail) = (takes_no_writes, exports_fail);
-            books.are_unmarked = are_unmarked;
-            books.comes_back_dirty = comes_back_dirty;
+            (books.comes_back_dirty, books.are_unmarked) = (comes_back_dirty, are_unmarked);
+            books.own_devices = own_devices;
         });
         self.service = load(self.dir.path(), &self.engine);
     }

@@ -7,7 +7,7 @@ use voltier_array::MemberState;
 use voltier_cache::Mode;
 use voltier_control::protocol::{ArrayRequest, NewCache, Request, Response};
 use voltier_control::{
-    ArrayState, DeviceState, ExportSpec, PoolName, Settings, VolumeState, VolumeStatus,
+    ArrayState, DeviceState, ExportSpec, Identity, PoolName, Settings, VolumeState, VolumeStatus,
 };
 
 use super::arrays::{on, over_r5, r5};
@@ -533,7 +533,7 @@ fn an_array_waits_for_a_spare_that_may_be_the_member_which_none_of_the_others_is
         let newer = books.labels.values_mut().filter(|it| it.place < 2);
         newer.for_each(|label| label.event += 1);
     });
-    label.event += 1;
+    (label.event, label.member) = (label.event + 1, Identity([4; 16]));
     fixture.put_label("d4", label);
     fixture.take_away("d4");
     let begun = fixture.start_waiting();

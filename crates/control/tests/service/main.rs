@@ -8,6 +8,7 @@ mod fixture;
 mod hangs;
 mod import;
 mod late;
+mod moved;
 mod pulled;
 mod silence;
 mod spare_pools;

@@ -10,7 +10,7 @@ use voltier_control::protocol::{
 };
 use voltier_control::{ArrayDetail, ArrayLevel, ArrayName, DeviceSpec, Registry, Service};
 
-use super::engine::{self, ArraySimEngine, device};
+use super::engine::{self, ArraySimEngine};
 use super::fixture::{ArrayDaemonFixture, Left};
 use crate::medium::Cut;
 use crate::sweep::daemon;
@@ -180,15 +180,19 @@ pub(super) fn show(service: &mut Service<ArraySimEngine>) -> ArrayDetail {
     }
 }
 
-pub(super) fn create((level, members): (Level, usize), journal: Option<usize>) -> ArrayRequest {
+pub(super) fn create(
+    fixture: &ArrayDaemonFixture,
+    (level, members): (Level, usize),
+    journal: Option<usize>,
+) -> ArrayRequest {
     let array = NewArray {
         name: name(),
         level: ArrayLevel(level),
         chunk_bytes: 4096,
         consistency: Consistency::Journal,
-        members: (0..members).map(device).collect(),
+        members: (0..members).map(|number| fixture.device(number)).collect(),
         spares: Vec::new(),
-        journal: journal.map(device),
+        journal: journal.map(|number| fixture.device(number)),
         force: true,
     };
     ArrayRequest::Create { array }
@@ -218,8 +222,9 @@ impl ArrayCommand {
     }
 
     /// The requests that it is.
-    fn requests(self, seed: u64) -> Vec<ArrayRequest> {
+    fn requests(self, fixture: &ArrayDaemonFixture, seed: u64) -> Vec<ArrayRequest> {
         let name = name();
+        let device = |number| fixture.device(number);
         let replace = |new: usize| ArrayRequest::Replace {
             name: name.clone(),
             old: MemberName::Index(MEMBER),
@@ -239,8 +244,8 @@ impl ArrayCommand {
             force: true,
         };
         vec![match self {
-            Self::Create => create((level, members), None),
-            Self::CreateWithJournal => create((level, members), Some(JOURNALS[0])),
+            Self::Create => create(fixture, (level, members), None),
+            Self::CreateWithJournal => create(fixture, (level, members), Some(JOURNALS[0])),
             Self::Delete => ArrayRequest::Delete { name, erase: false },
             Self::DeleteErase => ArrayRequest::Delete { name, erase: true },
             Self::Assemble => {
@@ -299,7 +304,7 @@ impl ArrayCommand {
         let mut service = engine::service(fixture);
         service.start(false, Duration::ZERO);
         fixture.client_count.set(CLIENTS);
-        ask(fixture, &mut service, create(self.level_of(seed), self.journal_before()));
+        ask(fixture, &mut service, create(fixture, self.level_of(seed), self.journal_before()));
         fixture.pass(WARM_UP_NS);
         match self {
             Self::Create | Self::CreateWithJournal | Self::Assemble => {
@@ -315,7 +320,7 @@ impl ArrayCommand {
                 fixture.pass(WARM_UP_NS);
             }
             Self::FailWithSpare => {
-                let (name, spare) = (name(), device(SPARE));
+                let (name, spare) = (name(), fixture.device(SPARE));
                 ask(fixture, &mut service, ArrayRequest::AddSpare { name, spare, force: true });
             }
             _ => {}
@@ -356,7 +361,7 @@ impl ArrayCommand {
         service: &mut Service<ArraySimEngine>,
         seed: u64,
     ) {
-        for request in self.requests(seed) {
+        for request in self.requests(fixture, seed) {
             ask(fixture, service, request);
         }
     }

@@ -1,7 +1,8 @@
 //! The data path under the real service: real arrays on simulated drives. Each call is run in virtual
 //! time until it has answered, while clients go on.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use voltier_array::{
@@ -14,7 +15,7 @@ use voltier_control::engine::{
     JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
-use voltier_control::safety::{DeviceId, Examined, Finding, Machine, Role};
+use voltier_control::safety::{DeviceId, DriveIdentity, Examined, Finding, Machine, Role};
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, ControlError, ControlResult,
     DeviceSpec, ExportAccess, ExportSpec, Identity, JournalStatus, PlaceStatus, RegisteredArray,
@@ -32,25 +33,21 @@ pub(super) fn service(fixture: &Rc<ArrayDaemonFixture>) -> Service<ArraySimEngin
     Service::new(ArraySimEngine(fixture.clone()), fixture.registry(), Machine::real())
 }
 
-/// Where a drive is plugged in.
-pub(super) fn device(number: usize) -> DeviceSpec {
-    format!("/dev/d{number}").parse().expect("a path")
-}
-
 fn failed(error: impl std::fmt::Display) -> ControlError {
     ControlError::failed(error.to_string())
-}
-
-fn number_of(path: &Path) -> ControlResult<usize> {
-    let number = path.to_str().and_then(|path| path.strip_prefix("/dev/d")?.parse().ok());
-    let number = number.filter(|number| *number < DRIVES);
-    number.ok_or_else(|| failed(format!("{} does not exist", path.display())))
 }
 
 impl ArraySimEngine {
     fn disk(&self, device: &DeviceSpec) -> ControlResult<SimDisk> {
         let path = device.path().expect("a simulated drive has a path");
-        Ok(self.0.disks[number_of(path)?].clone())
+        Ok(self.0.disks[self.number_of(path)?].clone())
+    }
+
+    /// The drive that has a name in this life.
+    fn number_of(&self, path: &Path) -> ControlResult<usize> {
+        let mut numbers = 0..DRIVES;
+        let found = numbers.find(|number| self.0.device(*number).path() == Some(path));
+        found.ok_or_else(|| failed(format!("{} does not exist", path.display())))
     }
 
     fn array(&self) -> ControlResult<Array<SimDisk>> {
@@ -398,7 +395,7 @@ impl Engine for ArraySimEngine {
 
     fn examine(&self, _: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
         self.0.step();
-        let number = number_of(path)?;
+        let number = self.number_of(path)?;
         let disk = self.0.disks[number].clone();
         let size_bytes = disk.limits().bytes();
         let journal = disk.clone();
@@ -414,7 +411,26 @@ impl Engine for ArraySimEngine {
     }
 
     fn id_of(&self, _: &Machine, path: &Path) -> Option<DeviceId> {
-        number_of(path).ok().map(|number| DeviceId::simulated(number as u64))
+        self.number_of(path).ok().map(|number| DeviceId::simulated(number as u64))
+    }
+
+    fn own_devices(&self, _: &Machine) -> Vec<PathBuf> {
+        let paths = (0..DRIVES).filter_map(|it| self.0.device(it).path().map(Path::to_owned));
+        let mut paths: Vec<PathBuf> = paths.collect();
+        paths.sort();
+        paths
+    }
+
+    fn own_files(&self, _: &Machine, _: &Path) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
+    fn around(&self, machine: &Machine, _: &BTreeSet<PathBuf>) -> Vec<(PathBuf, u64)> {
+        self.own_devices(machine).into_iter().map(|path| (path, 0)).collect()
+    }
+
+    fn drive_identity(&self, _: &Machine, _: &Path) -> Option<DriveIdentity> {
+        None
     }
 
     fn draw_identity(&self) -> ControlResult<Identity> {

@@ -20,6 +20,8 @@ use crate::workload::DeviceUnderTest;
 
 /// Drives that can be members, and behind them those that can have a journal.
 pub(super) const DRIVES: usize = 8;
+/// Those that can be members: after a crash each may have the name of another one.
+pub(super) const RENAMED: usize = 6;
 /// Bytes of chunks on a member.
 const CHUNKS_BYTES: u64 = 320 * KIB;
 /// Bytes of each extent that clients use.
@@ -51,6 +53,8 @@ pub(super) struct Left {
     daemon: DaemonLeft,
     /// Uuids given away.
     named: u64,
+    /// By how many places the names of drives are turned.
+    turned: usize,
     /// Sectors that the array had when it was made.
     sectors: u64,
 }
@@ -60,7 +64,7 @@ impl Left {
     pub(super) fn nothing(seed: u64) -> Self {
         let media = (0..DRIVES).map(|number| Medium::zeroed(drive(number, seed).bytes));
         let daemon = DaemonLeft::nothing(DRIVES as u64 * CHUNKS_BYTES / 512);
-        Self { media: media.collect(), daemon, named: 0, sectors: 0 }
+        Self { media: media.collect(), daemon, named: 0, turned: 0, sectors: 0 }
     }
 }
 
@@ -79,6 +83,7 @@ pub(super) struct ArrayDaemonFixture {
     pub(super) disks: Vec<SimDisk>,
     pub(super) open: RefCell<Option<Open>>,
     named: Cell<u64>,
+    turned: usize,
     sectors: Cell<u64>,
 }
 
@@ -100,8 +105,15 @@ impl ArrayDaemonFixture {
             daemon,
             open: RefCell::default(),
             named: Cell::new(left.named),
+            turned: left.turned,
             sectors: Cell::new(left.sectors),
         })
+    }
+
+    /// The name of a drive in this life.
+    pub(super) fn device(&self, number: usize) -> DeviceSpec {
+        let place = if number < RENAMED { (number + self.turned) % RENAMED } else { number };
+        format!("/dev/d{place}").parse().expect("a path")
     }
 
     /// A new uuid.
@@ -169,8 +181,12 @@ impl Fixture for ArrayDaemonFixture {
 
     fn left_by(&self, cut: Cut, prng: &mut Prng) -> Left {
         let media = self.disks.iter().map(|disk| disk.after(cut, prng)).collect();
+        // A machine that starts anew gives other names; after a mere kill they stay.
+        let turned =
+            if cut == Cut::Power { prng.below(RENAMED as u64) as usize } else { self.turned };
         Left {
             media,
+            turned,
             daemon: self.daemon.left_by(cut),
             named: self.named.get(),
             sectors: self.sectors.get(),

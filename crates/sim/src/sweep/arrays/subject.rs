@@ -225,7 +225,7 @@ impl Subject for Arrays {
             let erase = prng.one_in(2);
             ask(fixture, service, ArrayRequest::Delete { name: name(), erase });
         }
-        ask(fixture, service, create(level_of(self.plan.seed), None));
+        ask(fixture, service, create(fixture, level_of(self.plan.seed), None));
         fixture.check_all("made again");
     }
 }

@@ -1,0 +1,331 @@
+//! The search for devices whose labels name an array, wherever their paths lead.
+//!
+//! A search looks at recorded paths, then at all block devices, then at files beside recorded files that are
+//! not there. The search passes over what somebody has, and writes to no device.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::Turn;
+use super::absence::Hindrance;
+use super::apart::apart;
+use super::last_search::Copied;
+use crate::engine::{Engine, MemberLabel};
+use crate::records::RegisteredArray;
+use crate::safety::{DeviceId, DriveIdentity};
+use crate::spec::DeviceSpec;
+
+/// The recorded devices that a search is for.
+pub(super) enum Wanted {
+    /// All that have paths.
+    All,
+    /// These: the others are in use.
+    These(Vec<DeviceSpec>),
+}
+
+impl Wanted {
+    fn has(&self, device: &DeviceSpec) -> bool {
+        let is_one = match self {
+            Self::All => true,
+            Self::These(devices) => devices.contains(device),
+        };
+        is_one && device.path().is_some()
+    }
+}
+
+/// A device that says it is of the array.
+struct Part {
+    device: DeviceSpec,
+    mark: Mark,
+}
+
+enum Mark {
+    Member(MemberLabel),
+    Journal,
+    Spare,
+}
+
+impl Part {
+    fn member(&self) -> Option<&MemberLabel> {
+        match &self.mark {
+            Mark::Member(label) => Some(label),
+            Mark::Journal | Mark::Spare => None,
+        }
+    }
+}
+
+/// The devices that say they are of an array.
+#[derive(Default)]
+pub(super) struct Parts {
+    parts: Vec<Part>,
+    /// Devices with a mark that could not be asked.
+    pub(super) hindered: Vec<DeviceSpec>,
+}
+
+/// All that there is to be looked at for an array.
+pub(super) fn around<E: Engine>(
+    service: &mut Turn<E>,
+    record: &RegisteredArray,
+) -> Vec<(PathBuf, u64)> {
+    apart(service).around(&folders_of(record))
+}
+
+/// The folders of the recorded devices.
+fn folders_of(record: &RegisteredArray) -> BTreeSet<PathBuf> {
+    let folders = record.devices().filter_map(|device| device.path()?.parent());
+    folders.map(Path::to_owned).collect()
+}
+
+/// Looks for the devices of an array.
+pub(super) fn find<E: Engine>(
+    service: &mut Turn<E>,
+    record: &RegisteredArray,
+    wanted: &Wanted,
+) -> Parts {
+    let mut found = Parts::default();
+    let mut recorded: Vec<&DeviceSpec> = Vec::new();
+    for device in record.devices().filter(|device| wanted.has(device)) {
+        if !recorded.contains(&device) && service.look(device).is_ok() {
+            found.parts.extend(part_of(service, record, device));
+        }
+        recorded.push(device);
+    }
+    if recorded.is_empty() {
+        return found;
+    }
+    for path in apart(service).own_devices() {
+        found.look_beside(service, record, DeviceSpec::Path(path));
+    }
+    if found.lack_one(record, wanted) {
+        for folder in folders_of(record) {
+            for path in apart(service).own_files(&folder) {
+                found.look_beside(service, record, DeviceSpec::Path(path));
+            }
+        }
+    }
+    found
+}
+
+impl Parts {
+    /// Looks at a device that is not under a recorded path.
+    fn look_beside<E: Engine>(
+        &mut self,
+        service: &mut Turn<E>,
+        record: &RegisteredArray,
+        device: DeviceSpec,
+    ) {
+        let Some(id) = device.path().and_then(|path| service.id_of(path)) else { return };
+        let mut id_of = |known: &DeviceSpec| known.path().and_then(|path| service.id_of(path));
+        let is_recorded = record.devices().any(|known| id_of(known).as_ref() == Some(&id));
+        let mut parts = self.parts.iter();
+        // A loop device over a file that was found, or a disk of a partition.
+        let is_found = parts.any(|it| id_of(&it.device).is_some_and(|part| part.overlaps(&id)));
+        if is_recorded || is_found || is_served(service, &id) {
+            return;
+        }
+        match service.look_once(&device) {
+            Ok(_) => self.parts.extend(part_of(service, record, &device)),
+            Err((Hindrance::Absent, _)) => {}
+            Err((Hindrance::Busy | Hindrance::Silent, _)) => self.hindered.push(device),
+        }
+    }
+
+    /// Whether a recorded device is not among them.
+    fn lack_one(&self, record: &RegisteredArray, wanted: &Wanted) -> bool {
+        let members = record.members.iter().enumerate();
+        let mut members =
+            members.filter(|(_, known)| known.as_ref().is_some_and(|it| wanted.has(it)));
+        let is_member =
+            |part: &Part, place| part.member().is_some_and(|it| it.place as usize == place);
+        let has_spare = |part: &&Part| matches!(part.mark, Mark::Spare);
+        let spares = record.spares.iter().filter(|spare| wanted.has(spare)).count();
+        members.any(|(place, _)| !self.parts.iter().any(|part| is_member(part, place)))
+            || self.parts.iter().filter(has_spare).count() < spares
+            || record.journal.iter().any(|journal| wanted.has(journal) && !self.has(journal))
+            || record.incoming.iter().any(|device| wanted.has(device) && !self.has(device))
+    }
+
+    fn has(&self, device: &DeviceSpec) -> bool {
+        self.parts.iter().any(|part| part.device == *device)
+    }
+
+    /// The devices themselves.
+    pub(super) fn devices(&self) -> Vec<DeviceSpec> {
+        self.parts.iter().map(|part| part.device.clone()).collect()
+    }
+
+    /// Members that there are twice.
+    pub(super) fn copies(&self) -> Vec<Copied> {
+        let members = self.parts.iter().filter_map(|part| Some((&part.device, part.member()?)));
+        let members: Vec<_> = members.collect();
+        let mut copies = Vec::new();
+        for (at, (device, label)) in members.iter().enumerate() {
+            let is_it =
+                |(_, it): &&(_, &MemberLabel)| it.member == label.member && it.place == label.place;
+            if let Some((other, _)) = members[..at].iter().find(is_it) {
+                let devices = [(*other).clone(), (*device).clone()];
+                copies.push(Copied { place: label.place, devices });
+            }
+        }
+        copies
+    }
+
+    /// Puts the paths of now in a record; adds a line to `news` for each device that has moved.
+    pub(super) fn settle(
+        &self,
+        record: &mut RegisteredArray,
+        wanted: &Wanted,
+        news: &mut Vec<String>,
+    ) {
+        let before = record.members.clone();
+        let places = self.places(record, wanted);
+        record.record_places(&places);
+        for (place, is) in places.iter().enumerate() {
+            let was = before.get(place).and_then(Option::as_ref);
+            if let Some(is) = is.as_ref().filter(|is| was != Some(is)) {
+                let was = was.map_or_else(|| "unknown".to_owned(), ToString::to_string);
+                news.push(format!("its member {place} was {was} and is {is} now"));
+            }
+        }
+        let spares = self.free(record, |part| matches!(part.mark, Mark::Spare));
+        let is_taken = |device: &DeviceSpec| places.iter().flatten().any(|it| it == device);
+        let is_there = |device: &DeviceSpec| self.has(device) && !is_taken(device);
+        move_on(&mut record.spares, wanted, (is_there, spares), "spare", news);
+        let members = self.free(record, |part| part.member().is_some());
+        let is_there = |device: &DeviceSpec| self.has(device);
+        move_on(&mut record.incoming, wanted, (is_there, members), "pending member", news);
+        let journals = self.free(record, |part| matches!(part.mark, Mark::Journal));
+        let journal = record.journal.as_mut_slice();
+        move_on(journal, wanted, (is_there, journals), "journal", news);
+    }
+
+    /// The devices of the places, as their labels say.
+    fn places(&self, record: &RegisteredArray, wanted: &Wanted) -> Vec<Option<DeviceSpec>> {
+        let copies = self.copies();
+        // A device on its way beside a member in service says that it is that member.
+        let is_member = |part: &&Part| {
+            let device = &part.device;
+            let is_copied = copies.iter().any(|it| it.devices.contains(device));
+            !is_copied && !record.incoming.contains(device)
+        };
+        let device_of = |(place, known): (usize, &Option<DeviceSpec>)| {
+            let is_wanted = match (known, wanted) {
+                (Some(known), wanted) => wanted.has(known),
+                (None, Wanted::All) => true,
+                (None, Wanted::These(_)) => false,
+            };
+            let labels = self.parts.iter().filter(is_member);
+            let labels = labels.filter_map(|part| Some((part.member()?, &part.device)));
+            let claims = labels.filter(|(label, _)| is_wanted && label.place as usize == place);
+            // The newest of those that had the place one after the other, of equals the one on record. A
+            // spare that was taken before a crash has the place when there is no other.
+            let rank = |(label, device): &(&MemberLabel, &DeviceSpec)| {
+                let is_spare = record.spares.contains(device);
+                (!is_spare, label.event, known.as_ref() == Some(*device))
+            };
+            let (_, device) = claims.max_by_key(rank)?;
+            Some(moved_to(known.as_ref(), device))
+        };
+        record.members.iter().enumerate().map(device_of).collect()
+    }
+
+    /// Devices of a kind that are not on record.
+    fn free(&self, record: &RegisteredArray, is_it: impl Fn(&Part) -> bool) -> Vec<DeviceSpec> {
+        let is_on_record = |part: &&Part| record.devices().any(|known| *known == part.device);
+        let free = self.parts.iter().filter(|part| is_it(part) && !is_on_record(part));
+        free.map(|part| part.device.clone()).collect()
+    }
+
+    /// Members and journals that are not on record: the array itself knows which of them it can use.
+    pub(super) fn others(&self, record: &RegisteredArray) -> Vec<DeviceSpec> {
+        self.free(record, |part| match part.mark {
+            Mark::Member(_) => true,
+            Mark::Journal => record.journal.is_some(),
+            Mark::Spare => false,
+        })
+    }
+}
+
+/// Gives recorded devices that are not there the paths of free ones.
+fn move_on(
+    known: &mut [DeviceSpec],
+    wanted: &Wanted,
+    (is_there, free): (impl Fn(&DeviceSpec) -> bool, Vec<DeviceSpec>),
+    part: &str,
+    news: &mut Vec<String>,
+) {
+    let gone = known.iter_mut().filter(|known| wanted.has(known) && !is_there(known));
+    for (was, is) in gone.zip(free) {
+        let is = moved_to(Some(was), &is);
+        news.push(format!("its {part} was {was} and is {is} now"));
+        *was = is;
+    }
+}
+
+/// A device at the path of another one.
+fn moved_to(known: Option<&DeviceSpec>, device: &DeviceSpec) -> DeviceSpec {
+    match (known, device.path()) {
+        (Some(known), Some(path)) => known.moved_to(path.to_owned()),
+        _ => device.clone(),
+    }
+}
+
+/// The part of an array that a free device says it is, unless a volume knows the device for its own.
+fn part_of<E: Engine>(
+    service: &mut Turn<E>,
+    record: &RegisteredArray,
+    device: &DeviceSpec,
+) -> Option<Part> {
+    let array = record.uuid;
+    let mark = if let Some(label) = apart(service).label_of(device).ok()? {
+        (label.array == array).then_some(Mark::Member(label))?
+    } else if let Some(label) = apart(service).journal_label_of(device).ok()? {
+        (label.array == array).then_some(Mark::Journal)?
+    } else {
+        let label = apart(service).spare_label_of(device).ok()??;
+        (label.owner == array).then_some(Mark::Spare)?
+    };
+    let part = Part { device: device.clone(), mark };
+    let is_current = part.member().is_none_or(|label| is_current(label, record));
+    (!is_of_a_volume(service, device, is_current)).then_some(part)
+}
+
+/// Whether a device is a drive of a volume: by the mark that the volume knows its drive by. Without a mark
+/// the path counts, unless the device is in service in an array.
+fn is_of_a_volume<E: Engine>(
+    service: &mut Turn<E>,
+    device: &DeviceSpec,
+    is_in_service: bool,
+) -> bool {
+    let Some(path) = device.path() else { return false };
+    let mark = apart(service).drive_identity(path);
+    let drives: Vec<(DeviceSpec, Option<DriveIdentity>)> = service
+        .registry
+        .volumes()
+        .iter()
+        .flat_map(|volume| {
+            let cache = volume.cache.as_ref().map(|it| (it.device.clone(), it.identity.clone()));
+            [(volume.origin.clone(), volume.origin_identity.clone())].into_iter().chain(cache)
+        })
+        .collect();
+    drives.iter().any(|(drive, known)| match known.as_ref().filter(|known| known.is_known()) {
+        Some(known) => mark.as_ref() == Some(known),
+        None => !is_in_service && service.is_same(drive, device),
+    })
+}
+
+/// Whether an open volume or array has this storage.
+fn is_served<E: Engine>(service: &mut Turn<E>, id: &DeviceId) -> bool {
+    let volumes = service.registry.volumes().iter().filter(|it| service.is_open(&it.name));
+    let arrays =
+        service.registry.arrays().iter().filter(|it| service.size_of_array(&it.name).is_ok());
+    let devices = volumes.flat_map(|it| it.devices()).chain(arrays.flat_map(|it| it.devices()));
+    let paths: Vec<PathBuf> = devices.filter_map(|it| it.path()).map(Path::to_owned).collect();
+    paths.iter().any(|path| service.id_of(path).is_some_and(|served| served.overlaps(id)))
+}
+
+/// Whether a label may be that of a member in service. One that another drive replaced knows less than the
+/// record.
+pub(super) fn is_current(label: &MemberLabel, record: &RegisteredArray) -> bool {
+    label.event + 1 >= record.events
+}

@@ -1,0 +1,40 @@
+//! The last search for the devices of an array.
+
+use std::path::PathBuf;
+
+use crate::name::ArrayName;
+use crate::spec::DeviceSpec;
+
+/// The last search for the devices of an array.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Search {
+    /// All that was there to be looked at; none of an array that nobody searched for.
+    pub(super) around: Option<Vec<(PathBuf, u64)>>,
+    /// Devices with a mark of Voltier's that somebody had, or that did not answer.
+    pub(super) hindered: Vec<DeviceSpec>,
+    /// The devices that say they are of the array.
+    pub(super) ours: Vec<DeviceSpec>,
+    /// Devices that say they are the same member.
+    pub(super) copies: Vec<Copied>,
+    /// Devices that were found under other paths since the daemon started: a line each.
+    pub(super) moved: Vec<String>,
+}
+
+/// Two devices that say they are the same member.
+#[derive(Clone, Debug)]
+pub(super) struct Copied {
+    pub(super) place: u32,
+    pub(super) devices: [DeviceSpec; 2],
+}
+
+impl Copied {
+    /// The refusal of both.
+    pub(super) fn line(&self, name: &ArrayName) -> String {
+        let (place, [one, other]) = (self.place, &self.devices);
+        format!(
+            "{one} and {other} both say that they are member {place} of {name}, so one is a copy, and \
+             neither is used; disconnect the copy, or name the right devices: `voltier array assemble \
+             DEVICE...`"
+        )
+    }
+}

@@ -1,0 +1,327 @@
+//! Arrays whose devices have other paths at the next start: found by their labels, and nothing else is taken.
+
+use std::fs;
+use std::time::Duration;
+
+use voltier_cache::Mode;
+use voltier_control::engine::MemberLabel;
+use voltier_control::protocol::{ArrayRequest, Request, Response};
+use voltier_control::{ArrayDetail, ArrayState, Identity, VolumeState};
+
+use super::arrays::{over_r5, r5};
+use super::fixture::Fixture;
+use super::late::WAIT;
+
+impl Fixture {
+    /// Drives have other paths from now on: pairs of where they were and are.
+    fn shuffle(&self, moves: &[(&str, &str)]) {
+        let labels: Vec<Option<MemberLabel>> = moves
+            .iter()
+            .map(|(from, _)| {
+                fs::rename(self.path(from), self.path("away").join(from)).unwrap();
+                self.steer_and_read(|books| books.labels.remove(&self.path(from)))
+            })
+            .collect();
+        for ((from, to), label) in moves.iter().zip(labels) {
+            fs::rename(self.path("away").join(from), self.path(to)).unwrap();
+            label.into_iter().for_each(|label| self.put_label(to, label));
+        }
+    }
+
+    fn array_of(members: &[&str]) -> Self {
+        let mut fixture = Self::new();
+        fs::create_dir_all(fixture.path("away")).unwrap();
+        fs::create_dir_all(fixture.path("far")).unwrap();
+        fixture.ask(fixture.make(members));
+        fixture.calls();
+        fixture
+    }
+
+    /// A block device, which is found wherever it is.
+    fn is_block_device(&self, drives: &[&str]) {
+        let paths = drives.iter().map(|drive| self.path(drive)).collect();
+        self.steer(|books| books.own_devices = paths);
+    }
+
+    #[track_caller]
+    fn has_places(&self, paths: &[&str]) {
+        let members: Vec<_> = paths.iter().map(|path| Some(self.device(path))).collect();
+        assert_eq!(self.registry().find_array(&r5()).unwrap().members, members);
+    }
+
+    /// The line of `show` about a device that has moved.
+    fn move_of(&self, part: &str, from: &str, to: &str) -> String {
+        format!("its {part} was {} and is {} now", self.device(from), self.device(to))
+    }
+}
+
+#[track_caller]
+fn serves_whole(array: &ArrayDetail) {
+    assert_eq!(array.state, ArrayState::Running, "{array:?}");
+    assert!(array.left_out.is_empty() && array.waits_for.is_empty(), "{array:?}");
+}
+
+#[test]
+fn members_that_have_swapped_paths_are_used_and_put_on_record_at_once() {
+    let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
+    fixture.shuffle(&[("d1", "d2"), ("d2", "d1")]);
+    fixture.restart_and_wait(true, WAIT);
+    serves_whole(&fixture.array());
+    fixture.has_places(&["d2", "d1", "d3"]);
+    let moved = [("member 0", "d1", "d2"), ("member 1", "d2", "d1")];
+    let moved = moved.map(|(part, from, to)| fixture.move_of(part, from, to));
+    assert_eq!(fixture.array().moved, moved);
+    fixture.restart_and_wait(true, WAIT);
+    assert_eq!(fixture.array().moved, [""; 0], "told once");
+}
+
+#[test]
+fn members_whose_paths_have_shifted_are_found_beyond_those_on_record() {
+    // Block devices in another folder, and files beside those on record.
+    for last in ["far/d4", "d4"] {
+        let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
+        fixture.service.handle(over_r5());
+        fixture.calls();
+        fs::remove_file(fixture.path("d4")).unwrap();
+        fixture.shuffle(&[("d3", last), ("d2", "d3"), ("d1", "d2"), ("hdd", "d1")]);
+        fixture.is_block_device(&[last]);
+        fixture.restart_and_wait(true, WAIT);
+        let calls = fixture.calls();
+        assert_eq!(calls, ["assemble r5 of 3", "pace r5 normal", "plain v"]);
+        serves_whole(&fixture.array());
+        fixture.has_places(&["d2", "d3", last]);
+        assert_eq!(fixture.array().moved.len(), 3);
+    }
+}
+
+#[test]
+fn an_array_that_waits_takes_a_member_that_comes_under_another_path() {
+    let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
+    fixture.shuffle(&[("d1", "d2"), ("d2", "far/lost"), ("hdd", "d1")]);
+    fixture.restart_and_wait(true, WAIT);
+    let begun = super::late::now();
+    let array = fixture.array();
+    assert_eq!(array.state, ArrayState::Waiting, "{array:?}");
+    assert_eq!(array.waits_for, [fixture.path("d1").display().to_string()], "{array:?}");
+    fixture.look(begun, 1);
+    assert_eq!(fixture.calls(), [""; 0]);
+    fixture.is_block_device(&["far/lost"]);
+    assert_eq!(fixture.look(begun, 2), None);
+    assert_eq!(fixture.calls(), ["assemble r5 of 3", "pace r5 normal"]);
+    serves_whole(&fixture.array());
+    fixture.has_places(&["d2", "far/lost", "d3"]);
+}
+
+#[test]
+fn an_open_array_takes_a_late_member_back_from_another_path() {
+    let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
+    fixture.shuffle(&[("d2", "far/lost")]);
+    fixture.restart_and_wait(true, WAIT);
+    let begun = super::late::now();
+    assert_eq!(fixture.look(begun, 91), Some(Duration::from_secs(5)));
+    assert_eq!(fixture.array().state, ArrayState::Degraded);
+    fixture.calls();
+    fixture.look(begun, 95);
+    assert_eq!(fixture.calls(), [""; 0]);
+    fixture.is_block_device(&["far/lost"]);
+    assert_eq!(fixture.look(begun, 100), None);
+    assert_eq!(fixture.calls(), ["take back r5 1"]);
+    serves_whole(&fixture.array());
+    assert_eq!(fixture.array().moved, [fixture.move_of("member 1", "d2", "far/lost")]);
+    fixture.has_places(&["d1", "far/lost", "d3"]);
+}
+
+#[test]
+fn another_device_under_the_path_of_a_member_is_refused_by_name_and_never_opened() {
+    let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
+    let mut foreign = fixture.take_label("d2");
+    fixture.shuffle(&[("d2", "away/d2"), ("d4", "d2")]);
+    for label in [true, false] {
+        let is = match label {
+            true => "member 7 of the array other",
+            false => "without a label of an array",
+        };
+        if label {
+            foreign.array = Identity([7; 16]);
+            (foreign.place, foreign.name) = (7, "other".to_owned());
+            fixture.put_label("d2", foreign.clone());
+        } else {
+            fixture.take_label("d2");
+        }
+        fixture.restart_and_wait(true, Duration::ZERO);
+        assert_eq!(fixture.calls().last().unwrap(), "pace r5 normal");
+        let array = fixture.array();
+        assert_eq!(array.state, ArrayState::Degraded);
+        let line = array.left_out.iter().find(|line| line.contains(is)).cloned();
+        let line = line.unwrap_or_else(|| panic!("{array:?}"));
+        assert!(line.starts_with(&fixture.path("d2").display().to_string()), "{line}");
+        assert!(line.contains("not member 1 of r5: it is left as it is"), "{line}");
+    }
+}
+
+#[test]
+fn two_devices_that_say_they_are_the_same_member_are_refused_until_one_is_gone() {
+    let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
+    fs::copy(fixture.path("d2"), fixture.path("far/copy")).unwrap();
+    fixture.is_block_device(&["far/copy"]);
+    let label = fixture.take_label("d2");
+    fixture.put_label("d2", label.clone());
+    fixture.put_label("far/copy", label);
+    fixture.restart_and_wait(true, WAIT);
+    let begun = super::late::now();
+    let array = fixture.array();
+    assert_eq!(array.state, ArrayState::Failed);
+    for words in [
+        &*fixture.path("d2").display().to_string(),
+        &*fixture.path("far/copy").display().to_string(),
+        "both say that they are member 1 of r5",
+        "`voltier array assemble DEVICE...`",
+    ] {
+        assert!(array.error.contains(words), "{words}: {}", array.error);
+    }
+    let start = Request::Array { ask: ArrayRequest::Start { name: r5() } };
+    assert!(fixture.error(start).contains("both say that they are member 1"));
+    assert!(fixture.look(begun, 1).is_some());
+    assert_eq!(fixture.calls().iter().filter(|call| call.starts_with("assemble")).count(), 0);
+    fs::remove_file(fixture.path("far/copy")).unwrap();
+    fixture.is_block_device(&[]);
+    fixture.look(begun, 2);
+    serves_whole(&fixture.array());
+    fixture.has_places(&["d1", "d2", "d3"]);
+}
+
+#[test]
+fn the_user_of_a_copied_member_names_the_right_devices() {
+    let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
+    let label = fixture.take_label("d2");
+    fixture.put_label("d2", label.clone());
+    fixture.put_label("d4", label);
+    fixture.is_block_device(&["d4"]);
+    fixture.restart_and_wait(true, WAIT);
+    assert_eq!(fixture.array().state, ArrayState::Failed);
+    let devices = ["d1", "d2", "d3"].map(|drive| fixture.device(drive)).to_vec();
+    let ask = ArrayRequest::Assemble { devices, force: false };
+    serves_whole(&fixture.ask(Request::Array { ask }).0);
+}
+
+#[test]
+fn a_late_member_that_comes_twice_is_not_taken_back() {
+    let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
+    fixture.shuffle(&[("d2", "far/one")]);
+    fixture.restart_and_wait(true, Duration::ZERO);
+    let begun = super::late::now();
+    fixture.calls();
+    fs::copy(fixture.path("far/one"), fixture.path("far/two")).unwrap();
+    let label = fixture.take_label("far/one");
+    fixture.put_label("far/one", label.clone());
+    fixture.put_label("far/two", label);
+    fixture.is_block_device(&["far/one", "far/two"]);
+    fixture.look(begun, 5);
+    fixture.look(begun, 10);
+    assert_eq!(fixture.calls(), [""; 0]);
+    let array = fixture.array();
+    assert!(array.left_out.iter().any(|line| line.contains("one is a copy")), "{array:?}");
+    fixture.has_places(&["d1", "d2", "d3"]);
+    fs::remove_file(fixture.path("far/two")).unwrap();
+    fixture.is_block_device(&["far/one"]);
+    fixture.look(begun, 15);
+    assert_eq!(fixture.calls(), ["take back r5 1"]);
+    let array = fixture.array();
+    assert!(!array.left_out.iter().any(|line| line.contains("one is a copy")), "{array:?}");
+}
+
+#[test]
+fn a_member_that_another_one_replaced_is_no_copy_and_does_not_come_back() {
+    let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
+    let old = MemberLabel { member: Identity([9; 16]), ..fixture.take_label("d2") };
+    fixture.put_label("d2", MemberLabel { event: old.event + 4, ..old.clone() });
+    fixture.put_label("d4", MemberLabel { member: Identity([8; 16]), ..old });
+    // The old one is where the new one was, and that one is beyond.
+    fixture.shuffle(&[("d2", "far/new"), ("d4", "d2")]);
+    fixture.is_block_device(&["far/new"]);
+    fixture.restart_and_wait(true, WAIT);
+    assert_eq!(fixture.array().state, ArrayState::Running);
+    fixture.has_places(&["d1", "far/new", "d3"]);
+}
+
+#[test]
+fn a_spare_is_found_under_another_path_and_stays_one() {
+    let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
+    let spare = fixture.device("d4");
+    let add = ArrayRequest::AddSpare { name: r5(), spare, force: false };
+    fixture.ask(Request::Array { ask: add });
+    fixture.shuffle(&[("d4", "far/spare"), ("hdd", "d4")]);
+    fixture.is_block_device(&["far/spare"]);
+    fixture.restart_and_wait(true, WAIT);
+    serves_whole(&fixture.array());
+    assert_eq!(fixture.registry().arrays()[0].spares, [fixture.device("far/spare")]);
+    assert_eq!(fixture.array().moved, [fixture.move_of("spare", "d4", "far/spare")]);
+}
+
+#[test]
+fn a_member_that_has_the_path_of_a_spare_leaves_it_a_spare() {
+    let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
+    let spare = fixture.device("d4");
+    let add = ArrayRequest::AddSpare { name: r5(), spare, force: false };
+    fixture.ask(Request::Array { ask: add });
+    fixture.shuffle(&[("d4", "far/spare"), ("d3", "d4"), ("hdd", "d3")]);
+    fixture.is_block_device(&["far/spare"]);
+    fixture.restart_and_wait(true, WAIT);
+    serves_whole(&fixture.array());
+    fixture.has_places(&["d1", "d2", "d4"]);
+    assert_eq!(fixture.registry().arrays()[0].spares, [fixture.device("far/spare")]);
+}
+
+#[test]
+fn arrays_that_have_swapped_all_their_paths_keep_their_members() {
+    let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
+    let mut other = fixture.new_array(&["d4", "d5", "d6"]);
+    other.name = "other".parse().unwrap();
+    fixture.ask(Request::Array { ask: ArrayRequest::Create { array: other } });
+    let pairs = [("d1", "d4"), ("d2", "d5"), ("d3", "d6")];
+    let back = pairs.map(|(one, other)| (other, one));
+    fixture.shuffle(&[pairs, back].concat());
+    fixture.is_block_device(&["d1", "d2", "d3", "d4", "d5", "d6"]);
+    fixture.restart_and_wait(true, WAIT);
+    serves_whole(&fixture.array());
+    fixture.has_places(&["d4", "d5", "d6"]);
+    let show = ArrayRequest::Show { name: Some("other".parse().unwrap()) };
+    serves_whole(&fixture.ask(Request::Array { ask: show }).0);
+}
+
+#[test]
+fn the_drive_of_a_volume_is_not_taken_for_the_member_that_it_once_was() {
+    let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
+    fixture.create(Mode::WriteThrough);
+    if fixture.registry().volumes()[0].origin_identity.as_ref().is_none_or(|it| !it.is_known()) {
+        eprintln!("left out: this file system keeps no time of birth");
+        return;
+    }
+    // The origin was member 1, and its label is on it still.
+    let label = fixture.take_label("d2");
+    fixture.put_label("hdd", label);
+    fixture.is_block_device(&["hdd"]);
+    fs::rename(fixture.path("d2"), fixture.path("away/d2")).unwrap();
+    fixture.restart(true);
+    assert_eq!(fixture.array().state, ArrayState::Degraded);
+    assert_eq!(fixture.state().state, VolumeState::Running);
+}
+
+#[test]
+fn a_volume_that_knows_its_origin_by_the_path_alone_serves_no_member_that_is_there_now() {
+    let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
+    fixture.steer(|books| books.are_unmarked = true);
+    fixture.create(Mode::WriteThrough);
+    fixture.calls();
+    let keeps = fixture.keep_busy("d1");
+    fixture.shuffle(&[("hdd", "away/hdd"), ("d2", "hdd")]);
+    fixture.restart_and_wait(true, WAIT);
+    drop(keeps);
+    let error = fixture.state().error;
+    assert!(error.contains("member 1 of the array r5"), "{error}");
+    assert!(matches!(
+        fixture.service.handle(Request::Array { ask: ArrayRequest::Start { name: r5() } }),
+        Response::Array { .. }
+    ));
+    fixture.has_places(&["d1", "hdd", "d3"]);
+}
