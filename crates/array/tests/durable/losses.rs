@@ -6,7 +6,7 @@ use voltier_array::{
 };
 use voltier_block::{BlockDevice, Bytes, Durability, Lba, MIB, Prng, SECTOR_BYTES};
 
-use crate::crash::{Facts, at_every_step};
+use crate::crash::{Facts, at_every_step, at_every_step_in_any_order};
 use crate::drive::{Drive, Medium};
 use crate::world::{
     World, blocks, made, on_media, options, read, with_drives, with_some_over, write,
@@ -138,36 +138,116 @@ fn a_cut_while_a_copy_takes_its_place_leaves_no_junk_in_fresh_regions() {
     }
 }
 
+/// Levels, members and consistencies of arrays whose first member dies while it is copied.
+const COPIED: [(Level, usize, Consistency); 2] =
+    [(Level::Raid1, 2, Consistency::Bitmap), (Level::Raid5, 3, Consistency::Journal)];
+
+/// An array with ones in two blocks of the first region, stopped, and a drive that was never in it. The second
+/// block is not among those that a copy takes first.
+fn with_a_first_region(level: Level, members: usize, consistency: Consistency) -> Vec<Medium> {
+    on_media(vec![Medium::default(); members + 1], move |world| async move {
+        let array = made(&world, level, members, consistency).await;
+        for block in &blocks(level, members)[..2] {
+            write(&array, *block, 1).await.expect("write");
+        }
+        array.stop().await.expect("stop");
+        world.media()
+    })
+}
+
+/// A member dies while it is copied: it fails to make the second region zero for a write. The next member
+/// takes so long over its zeroes.
+async fn lose_a_copied_member(
+    world: World,
+    facts: Facts,
+    members: usize,
+    block: u64,
+    zeroing_ns: u64,
+) {
+    let order: Vec<usize> = (0..members).collect();
+    let (array, _) = world.assemble(&order, DEGRADED).await.expect("all");
+    array.set_pace(BackgroundTask::Rebuild, IDLE);
+    let replaced = array.replace(0, world.drives[members].clone(), NEW).await;
+    assert_eq!(replaced, Ok(Replacement::Copy));
+    world.drives[0].is_gone.set(true);
+    let own = array.clone();
+    world.drives[1].set_holds_writes(zeroing_ns > 0);
+    let write = world.handle.spawn(async move { facts.write(&own, block, 10).await });
+    world.handle.sleep(zeroing_ns).await;
+    world.drives[1].set_holds_writes(false);
+    write.await;
+}
+
 #[test]
 fn a_cut_while_a_copied_member_dies_leaves_no_junk_in_fresh_regions() {
-    for (level, members, consistency) in
-        [(Level::Raid1, 2, Consistency::Bitmap), (Level::Raid5, 3, Consistency::Journal)]
-    {
-        let first = blocks(level, members)[0];
-        let media = on_media(vec![Medium::default(); members + 1], move |world| async move {
-            let array = made(&world, level, members, consistency).await;
-            write(&array, first, 1).await.expect("write");
-            array.stop().await.expect("stop");
-            world.media()
-        });
-        let fresh = fresh_blocks(level, members);
+    for (level, members, consistency) in COPIED {
+        let (blocks, fresh) = (blocks(level, members), fresh_blocks(level, members));
         let last = fresh[5];
         at_every_step(
             "the end of a copied member",
-            &media,
-            || facts_of(&[first], &fresh),
-            move |world, facts| async move {
-                let order: Vec<usize> = (0..members).collect();
-                let (array, _) = world.assemble(&order, DEGRADED).await.expect("all");
-                array.set_pace(BackgroundTask::Rebuild, IDLE);
-                let replaced = array.replace(0, world.drives[members].clone(), NEW).await;
-                assert_eq!(replaced, Ok(Replacement::Copy));
-                // The old device fails to make the second region zero.
-                world.drives[0].is_gone.set(true);
-                facts.write(&array, last, 10).await;
-            },
+            &with_a_first_region(level, members, consistency),
+            || facts_of(&blocks[..2], &fresh),
+            move |world, facts| lose_a_copied_member(world, facts, members, last, 0),
         );
     }
+}
+
+/// The map with what the new member lacks is durable before anybody takes that member for one, also when the
+/// loss is met while another batch of the map is on its way.
+#[test]
+fn a_member_in_the_place_of_a_dead_one_is_known_by_what_it_lacks_in_any_order_of_events() {
+    for (level, members, consistency) in COPIED {
+        let (blocks, fresh) = (blocks(level, members), fresh_blocks(level, members));
+        let last = fresh[5];
+        at_every_step_in_any_order(
+            "the end of a copied member",
+            &with_a_first_region(level, members, consistency),
+            || facts_of(&blocks[..2], &fresh),
+            move |world, facts| lose_a_copied_member(world, facts, members, last, SECOND_NS / 1000),
+        );
+    }
+}
+
+/// A device waits for what began without it: a rebuild that runs meanwhile fills nothing of the device. Else the
+/// map would not say that the device lacks what is filled once more, and a start would take that for there.
+#[test]
+fn a_device_that_came_during_old_writes_is_known_by_all_that_it_lacks() {
+    let media = with_a_first_region(Level::Raid1, 2, Consistency::Bitmap);
+    let media = on_media(media, |world| async move {
+        let (array, _) = world.assemble(&[0, 1], DEGRADED).await.expect("all");
+        let fresh = fresh_blocks(Level::Raid1, 2)[0];
+        world.drives[1].set_holds_writes(true);
+        let own = array.clone();
+        let zeroing = world.handle.spawn(async move { write(&own, fresh, 2).await });
+        world.handle.sleep(SECOND_NS / 1000).await;
+        let (own, new) = (array.clone(), world.drives[2].clone());
+        let replaced = world.handle.spawn(async move { own.replace(0, new, NEW).await });
+        world.handle.sleep(SECOND_NS / 1000).await;
+        array.rebuild().expect("a copy waits");
+        // So long that the rebuild stores what it has filled.
+        world.handle.sleep(10 * SECOND_NS).await;
+        array.set_pace(BackgroundTask::Rebuild, IDLE);
+        array.fail(0).expect("the copy takes its place");
+        world.handle.sleep(SECOND_NS / 1000).await;
+        world.drives[1].set_holds_writes(false);
+        assert_eq!((zeroing.await, replaced.await), (Ok(()), Ok(Replacement::Copy)));
+        array.cancel(BackgroundTask::Rebuild);
+        array.ended(BackgroundTask::Rebuild).await;
+        assert!(!array.is_online(0), "it lacks the first region");
+        // The new device does not get that.
+        write(&array, 0, 5).await.expect("write");
+        array.stop().await.expect("stop");
+        world.media()
+    });
+    on_media(media, |world| async move {
+        let (array, _) = world.assemble(&[2, 1], DEGRADED).await.expect("all");
+        for _ in 0..8 {
+            assert_eq!(read(&array, 0).await, Ok(5));
+        }
+        array.ended(BackgroundTask::Rebuild).await;
+        array.fail(1).expect("one may go");
+        assert_eq!(read(&array, 0).await, Ok(5));
+    });
 }
 
 /// A rebuild that spins lets no time pass, and virtual time says so.
