@@ -39,10 +39,22 @@ async fn flush(drives: &[Drive]) {
     }
 }
 
+/// What happens to a mirror between the loss of its second member and the member's last return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meanwhile {
+    Nothing,
+    /// A start without the member.
+    Restart,
+    /// The same, and both copies of the label of the member's ring cannot be read any more.
+    RestartAndBadLabels,
+    /// A start without the member, and one with it while it is filled.
+    RestartWhileFilled,
+}
+
 /// A mirror, the second member of which returns: its ring begins anew over batches of the time before. A
 /// record of three blocks does not fit behind the 126th batch and goes to block 0. A batch with the number of
 /// that record lies behind the 126th still.
-fn with_a_ring_begun_anew(returns_before: u64, is_restarted: bool) -> Vec<Medium> {
+fn with_a_ring_begun_anew(returns_before: u64, meanwhile: Meanwhile) -> Vec<Medium> {
     on_media(vec![Medium::default(); 2], move |world| async move {
         let mut array = world.create(&options(Level::Raid1, 2, Consistency::Journal)).await;
         for _ in 0..returns_before {
@@ -52,12 +64,29 @@ fn with_a_ring_begun_anew(returns_before: u64, is_restarted: bool) -> Vec<Medium
         }
         write_some(&array, BATCHES_OF_A_RING + 10).await;
         array.fail(1).expect("one may go");
-        if is_restarted {
+        if meanwhile != Meanwhile::Nothing {
             array.stop().await.expect("stop");
             drop(array);
             (array, _) = world.assemble(&[0], DEGRADED).await.expect("one is enough");
         }
-        give_back(&world, &array).await;
+        if meanwhile == Meanwhile::RestartAndBadLabels {
+            // The ring begins at one MiB.
+            world.drives[1].unreadable.borrow_mut().extend(2048..2064);
+        }
+        if meanwhile == Meanwhile::RestartWhileFilled {
+            write_some(&array, 1).await;
+            array.set_pace(BackgroundTask::Rebuild, IDLE);
+            let back = array.replace(1, world.drives[1].clone(), NEW).await;
+            assert_eq!(back, Ok(Replacement::Return));
+            array.stop().await.expect("stop");
+            assert!(!array.is_online(1), "it is being filled");
+            drop(array);
+            (array, _) = world.assemble(&[0, 1], DEGRADED).await.expect("both");
+            array.ended(BackgroundTask::Rebuild).await;
+            assert!(array.is_online(1));
+        } else {
+            give_back(&world, &array).await;
+        }
         write_some(&array, BATCHES_OF_A_RING - 1).await;
         let data = Bytes::copy_of(&[9; 8192]);
         array.write(Lba(800), data.into(), Durability::Durable).await.expect("write");
@@ -65,17 +94,25 @@ fn with_a_ring_begun_anew(returns_before: u64, is_restarted: bool) -> Vec<Medium
     })
 }
 
+/// The life of a drive that was away may be above those of all others.
 #[test]
 fn a_replay_takes_no_batch_for_one_of_a_ring_that_began_anew() {
-    // The life of a drive that was away may be above those of all others.
-    for (returns_before, is_restarted) in [(0, false), (2, true)] {
-        let media = with_a_ring_begun_anew(returns_before, is_restarted);
+    let cases = [
+        (0, Meanwhile::Nothing),
+        (2, Meanwhile::Restart),
+        (2, Meanwhile::RestartAndBadLabels),
+        (2, Meanwhile::RestartWhileFilled),
+        (3, Meanwhile::RestartWhileFilled),
+        (4, Meanwhile::RestartWhileFilled),
+    ];
+    for (returns_before, meanwhile) in cases {
+        let media = with_a_ring_begun_anew(returns_before, meanwhile);
         for luck in 0..8 {
             let mut dice = Prng::new(luck);
             let left = media.iter().map(|medium| medium.after_power_cut(&mut dice)).collect();
             on_media(left, move |world| async move {
                 let (array, _) = world.assemble(&[0, 1], DEGRADED).await.expect("all");
-                let when = format!("after {returns_before} returns, luck {luck}");
+                let when = format!("after {returns_before} returns, {meanwhile:?}, luck {luck}");
                 assert_eq!(read(&array, 100).await, Ok(9), "{when}");
                 assert!(array.is_online(0) && array.is_online(1), "{when}");
             });
