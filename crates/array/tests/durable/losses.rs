@@ -229,8 +229,8 @@ fn a_cut_while_a_copied_member_dies_leaves_no_junk_in_fresh_regions() {
     }
 }
 
-/// The map with what the new member lacks is durable before anybody takes that member for one, also when the
-/// loss is met while another batch of the map is on its way.
+/// The map with what the new member lacks is durable before anybody takes that member for one. The array meets
+/// the loss while another batch of the map is on its way.
 #[test]
 fn a_member_in_the_place_of_a_dead_one_is_known_by_what_it_lacks_in_any_order_of_events() {
     for (level, members, consistency) in COPIED {
