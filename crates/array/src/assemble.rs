@@ -30,6 +30,7 @@ use crate::geometry::numbers::{MemberIndex, Region};
 use crate::hung;
 use crate::journal::replay::ReplayReport;
 use crate::members::label_copies::{evict, write_superblock};
+use crate::members::member::Missing;
 use crate::members::member_set::MemberSet;
 use crate::members::member_watch::MemberWatch;
 
@@ -503,7 +504,7 @@ fn put_together<D: BlockDevice>(
         if array.is_rebuilding(index)
             && let Ok(device) = member.device()
         {
-            member.join(device, member.uuid(), ready.lacking.clone());
+            member.join(device, member.uuid(), Missing::new(ready.lacking.clone()));
         }
     }
     let is_lost = ready.journal.is_lost;

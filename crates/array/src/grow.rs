@@ -21,7 +21,7 @@ use crate::generations::Generations;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::MemberIndex;
 use crate::members::label_copies::wipe_superblocks;
-use crate::members::member::Member;
+use crate::members::member::{Member, Missing};
 
 /// A parity row, or a copy of a mirror, that is to be added on these devices.
 pub(crate) struct ParityRow<'a, D> {
@@ -95,7 +95,7 @@ impl<D: BlockDevice> ParityRow<'_, D> {
         for (device, uuid) in self.devices.iter().zip(self.uuids) {
             let member = Member::new(None);
             if let Some(lacking) = self.array.ground.bitmap.lacking(false) {
-                member.join(device.clone(), *uuid, lacking);
+                member.join(device.clone(), *uuid, Missing::new(lacking));
             }
             added.push(member);
         }

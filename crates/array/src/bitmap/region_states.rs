@@ -41,6 +41,10 @@ pub(crate) struct RegionStates {
     /// Whether the whole map is to be written, with what members lack.
     is_whole_wanted: Cell<bool>,
     is_storing: Cell<bool>,
+    /// Batches so far: those on their way or stored, and those of them that are over.
+    taken: Cell<u64>,
+    ended: Cell<u64>,
+    /// Every batch that ends.
     stored: Signal,
     failures: Cell<u64>,
     last_error: Cell<IoError>,
@@ -51,6 +55,7 @@ pub(crate) struct RegionStates {
 pub(super) struct Batch {
     pub(super) wanted: BTreeSet<Region>,
     pub(super) to_clear: Vec<Region>,
+    pub(super) rebuilt: Vec<Region>,
     pub(super) is_whole: bool,
 }
 
@@ -79,6 +84,8 @@ impl RegionStates {
             rebuilt: RefCell::default(),
             is_whole_wanted: Cell::new(false),
             is_storing: Cell::new(false),
+            taken: Cell::new(0),
+            ended: Cell::new(0),
             stored: Signal::new(),
             failures: Cell::new(0),
             last_error: Cell::new(IoError::Gone),
@@ -202,14 +209,14 @@ impl RegionStates {
     /// Takes what is stored together next; with nothing left the task ends.
     pub(super) fn take_batch(&self) -> Option<Batch> {
         let (wanted, to_clear) = (self.wanted.take(), self.to_clear.take());
-        let is_whole = self.is_whole_wanted.replace(false);
-        let is_more = is_whole || !self.rebuilt.borrow().is_empty();
-        if wanted.is_empty() && to_clear.is_empty() && !is_more {
+        let (rebuilt, is_whole) = (self.rebuilt.take(), self.is_whole_wanted.replace(false));
+        if wanted.is_empty() && to_clear.is_empty() && rebuilt.is_empty() && !is_whole {
             self.is_storing.set(false);
             self.stored.notify();
             return None;
         }
-        Some(Batch { wanted, to_clear, is_whole })
+        self.taken.set(self.taken.get() + 1);
+        Some(Batch { wanted, to_clear, rebuilt, is_whole })
     }
 
     /// Tells all who wait what became of a batch.
@@ -218,15 +225,18 @@ impl RegionStates {
             self.last_error.set(error);
             self.failures.set(self.failures.get() + 1);
         }
+        self.ended.set(self.taken.get());
         self.stored.notify();
     }
 
-    /// Waits for the next batch that is stored, also when it is asked for after this call.
+    /// Waits for the end of the next batch to be taken, which has all that is asked for before this call. A
+    /// batch that is on its way has nothing of that, and its end is not waited for.
     pub(super) fn next_batch(&self) -> impl Future<Output = ()> + '_ {
-        self.stored.wait()
+        let next = self.taken.get() + 1;
+        self.stored.until(move || self.ended.get() >= next)
     }
 
-    /// Waits for the next batch, and fails if that was to bring a region and did not.
+    /// Waits for any batch to end, and fails if that was to bring a region and did not.
     pub(super) fn stored_with(&self, region: Region) -> impl Future<Output = IoResult<()>> + '_ {
         let (failures, wait) = (self.failures.get(), self.stored.wait());
         async move {
@@ -240,15 +250,10 @@ impl RegionStates {
     pub(super) fn whole_stored(&self) -> impl Future<Output = IoResult<()>> + '_ {
         let failures = self.failures.get();
         self.is_whole_wanted.set(true);
-        let mut wait = self.stored.wait();
+        let ended = self.next_batch();
         async move {
-            loop {
-                wait.await;
-                if !self.is_whole_wanted.get() {
-                    return self.outcome_since(failures);
-                }
-                wait = self.stored.wait();
-            }
+            ended.await;
+            self.outcome_since(failures)
         }
     }
 
@@ -311,7 +316,6 @@ impl RegionStates {
 
     /// Says of every region whether a member lacks it; all blocks of the map are to be written.
     pub(super) fn call_missing(&self, is_missing: impl Fn(Region, bool) -> bool) -> BTreeSet<u64> {
-        self.rebuilt.take();
         let mut map = self.map.borrow_mut();
         for region in each(Region(0)..Region(map.count())) {
             let was_missing = map.missing.has(region);
@@ -320,10 +324,16 @@ impl RegionStates {
         (0..map.block_count()).collect()
     }
 
-    /// Takes out of what members lack what was rebuilt and is there; the blocks of the map to write.
-    pub(super) fn call_rebuilt(&self, is_there: impl Fn(Region) -> bool) -> BTreeSet<u64> {
-        let (mut map, rebuilt) = (self.map.borrow_mut(), self.rebuilt.take());
-        let gone: Vec<Region> = rebuilt.into_iter().filter(|region| is_there(*region)).collect();
+    /// Takes out of what members lack those of the rebuilt regions that are there; the blocks of the map to
+    /// write.
+    pub(super) fn call_rebuilt(
+        &self,
+        rebuilt: &[Region],
+        is_there: impl Fn(Region) -> bool,
+    ) -> BTreeSet<u64> {
+        let mut map = self.map.borrow_mut();
+        let gone: Vec<Region> =
+            rebuilt.iter().copied().filter(|region| is_there(*region)).collect();
         gone.iter().for_each(|region| map.missing.put(*region, false));
         gone.iter().map(|region| map.block_of(*region)).collect()
     }
@@ -398,5 +408,40 @@ impl RegionStates {
         };
         let missing = wanted.iter().filter(|region| !map.written.has(**region));
         missing.flat_map(ahead).filter(|region| !map.written.has(*region)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    #[test]
+    fn the_whole_map_is_stored_with_the_batch_that_has_it_and_not_with_the_one_before() {
+        let map = RegionMap::new([1; 16], 1 << 16);
+        let to_resync = Bits::new(map.count());
+        let states = RegionStates::new(map, 1 << 16, to_resync, false);
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(states.want([Region(0)]), "nobody stores yet");
+        let before = states.take_batch().expect("a region is wanted");
+        assert!(!before.is_whole);
+        let mut whole = pin!(states.whole_stored());
+        let mut cleared = pin!(states.next_batch());
+        states.want_rebuilt(vec![Region(1)]);
+        let mut rebuilt = pin!(states.next_batch());
+        // The task that stores goes on with the next batch before those who wait are asked.
+        states.end_batch(Ok(()));
+        let next = states.take_batch().expect("the whole map is wanted");
+        assert!(next.is_whole && next.rebuilt == [Region(1)]);
+        assert!(whole.as_mut().poll(&mut context).is_pending(), "it is on its way");
+        assert!(cleared.as_mut().poll(&mut context).is_pending());
+        assert!(rebuilt.as_mut().poll(&mut context).is_pending());
+        states.end_batch(Err(IoError::Gone));
+        assert_eq!(whole.as_mut().poll(&mut context), Poll::Ready(Err(IoError::Gone)));
+        assert!(cleared.as_mut().poll(&mut context).is_ready());
+        assert!(rebuilt.as_mut().poll(&mut context).is_ready());
+        assert!(states.take_batch().is_none());
     }
 }

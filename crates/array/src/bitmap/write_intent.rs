@@ -320,7 +320,7 @@ impl<D: BlockDevice> Bitmap<D> {
     /// Stores a batch: regions are zero before the map calls them written, and the map is on all members
     /// before anybody relies on it.
     async fn store_batch(self: &Rc<Self>, states: &RegionStates, batch: Batch) -> IoResult<()> {
-        let Batch { mut wanted, to_clear, is_whole } = batch;
+        let Batch { mut wanted, to_clear, rebuilt, is_whole } = batch;
         // Asked for again while they were on their way. Storing them once more would have those wait
         // who are about to see that they are there.
         wanted.retain(|region| !states.is_ready(*region, self.must_be_dirty()));
@@ -339,20 +339,25 @@ impl<D: BlockDevice> Bitmap<D> {
         if !is_degraded {
             blocks.extend(states.call_cleared(&to_clear, &wanted));
         }
-        blocks.extend(self.call_missing(states, is_whole));
+        blocks.extend(self.call_missing(states, &rebuilt, is_whole));
         self.write_map_blocks(states, blocks).await?;
         states.note_stored(&zeroed, &wanted);
         Ok(())
     }
 
     /// Puts into the map what members lack, or takes out what they have now; the blocks to write.
-    fn call_missing(&self, states: &RegionStates, is_whole: bool) -> BTreeSet<u64> {
+    fn call_missing(
+        &self,
+        states: &RegionStates,
+        rebuilt: &[Region],
+        is_whole: bool,
+    ) -> BTreeSet<u64> {
         // A member that was lost while it was filled may be on record as one that is. The map keeps what
         // the member lacks until the record tells the loss.
         let is_kept = self.membership.has_unrecorded_loss(&self.members);
         let is_missing = |region| self.members.iter().any(|member| member.lacks(region));
         if !is_whole {
-            return states.call_rebuilt(|region| !is_kept && !is_missing(region));
+            return states.call_rebuilt(rebuilt, |region| !is_kept && !is_missing(region));
         }
         // A copy that takes the place of its member was not on record. A power cut takes what the copy
         // was given since the last flush.

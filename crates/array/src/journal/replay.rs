@@ -25,10 +25,11 @@ use crate::journal::extents::{Extent, Extents};
 use crate::journal::gathered::{Found, Gathered, Record, leave_unproven_out};
 use crate::journal::ledger::Ledger;
 use crate::journal::placement::{Placement, read_label};
-use crate::journal::ring::Ring;
+use crate::journal::ring::{LIVES_LEFT_OUT, Ring};
 use crate::members::at_once::together;
 use crate::members::clear::{Clear, clear_device};
 use crate::members::long_transfer::read_long;
+use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
 
@@ -36,9 +37,6 @@ use crate::membership::current::Membership;
 const REDO_DEPTH: usize = 16;
 /// Longest write of a replay, in sectors: bounds its memory.
 const REDO_SECTORS: u64 = 2048;
-/// Lives that are left out when that of a ring is not known. No ring of a member that was away can be so far
-/// ahead of the others.
-const LIVES_LEFT_OUT: u64 = 1 << 32;
 /// The blocks that are read at once of a ring that is looked through.
 const LOOK_BLOCKS: u64 = 256;
 
@@ -514,6 +512,8 @@ impl<D: BlockDevice> Replay<D> {
 
     /// Labels on all members in service, by which all that the rings hold is void. A start that is cut
     /// off here finds some rings of each life: the new ones say that the old ones are not needed.
+    /// The ring of a member that is being filled keeps its label. The label alone tells the life of its batches,
+    /// which may be later than those gathered.
     async fn begin_life(
         self: &Rc<Self>,
         options: JournalOptions,
@@ -535,7 +535,10 @@ impl<D: BlockDevice> Replay<D> {
             // All of it is in place: from here on the journal may leave its device.
             durable.replay_is_done();
         }
-        let labels = self.rings().zip(&label_numbers).take(begun).map(label).collect();
+        let takes_part =
+            |ring: RingIndex| ring.entry_in(&self.members).is_none_or(Member::is_online);
+        let served = self.rings().zip(&label_numbers).take(begun).filter(|it| takes_part(it.0));
+        let labels = served.map(label).collect();
         let results = together(&self.handle, labels).await;
         results.into_iter().collect::<IoResult<()>>()?;
         self.membership.barrier().await?;

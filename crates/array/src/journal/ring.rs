@@ -15,6 +15,10 @@ use crate::format::journal_place::JournalPlace;
 use crate::format::journal_record::{ENTRIES_MAX, Entry, Start, batch_blocks};
 use crate::geometry::numbers::MemberIndex;
 
+/// Lives that are left out when that of a ring is not known. No ring of a member that was away can be so far
+/// ahead of the others.
+pub(super) const LIVES_LEFT_OUT: u64 = 1 << 32;
+
 /// New content of a run of sectors of a member.
 #[derive(Clone)]
 pub(crate) enum Content {

@@ -15,7 +15,7 @@ use crate::format::journal_record::{LABEL_COPIES, Label, RingIndex, Start};
 use crate::geometry::numbers::{GroupIndex, MemberIndex};
 use crate::journal::ledger::{Ledger, Pause};
 use crate::journal::placement::{JournalDevice, Placement, label_for, read_label};
-use crate::journal::ring::{Outstanding, Pending, Piece, Ring};
+use crate::journal::ring::{LIVES_LEFT_OUT, Outstanding, Pending, Piece, Ring};
 use crate::journal::writer::JournalWriter;
 use crate::members::label_copies::{erase_label, write_label};
 use crate::members::member_set::MemberSet;
@@ -320,17 +320,18 @@ impl<D: BlockDevice> Journal<D> {
         ring: RingIndex,
         place: JournalPlace,
     ) -> IoResult<Ring> {
-        let mut life = journal.next_life();
+        let (mut life, mut left_out) = (journal.next_life(), 0);
         for copy in 0..LABEL_COPIES {
             let label = read_label(&**device, place, journal.owner_at(ring, place), copy).await;
             match label {
                 Ok(label) => life = label.map_or(life, |label| life.max(label.life.get() + 1)),
-                // A label that cannot be read is about to be written, which may mend its sector.
-                Err(IoError::Medium) => {}
+                // A label that cannot be read is about to be written, which may mend its sector. Nobody
+                // knows the life that it named.
+                Err(IoError::Medium) => left_out = LIVES_LEFT_OUT,
                 Err(error) => return Err(error),
             }
         }
-        let begin = (life, journal.watermark());
+        let begin = (life + left_out, journal.watermark());
         self.write_empty_ring(journal, device, ring, place, begin).await
     }
 

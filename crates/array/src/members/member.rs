@@ -20,26 +20,36 @@ pub(crate) struct Missing {
     pub(crate) regions: Bits<Region>,
     /// Those of them that are being filled: they are written, and not read.
     pub(crate) under_way: BTreeSet<Region>,
-    /// Regions whose filling began before all writes reached the device: the rebuild fills them once more.
-    too_early: BTreeSet<Region>,
+    /// Whether all writes reach the device. The rebuild fills nothing before: a region could lack a write
+    /// that began without the device, and the region map would not say so.
+    is_reached: bool,
 }
 
 impl Missing {
-    fn new(regions: Bits<Region>) -> Self {
-        Self { regions, under_way: BTreeSet::new(), too_early: BTreeSet::new() }
+    /// The regions that a device lacks which all writes reach.
+    pub(crate) fn new(regions: Bits<Region>) -> Self {
+        Self { regions, under_way: BTreeSet::new(), is_reached: true }
     }
 
-    /// From now on all writes reach the device, which lacks these regions: nothing filled so far counts.
-    pub(crate) fn begin_anew(&mut self, lacking: Bits<Region>) {
-        self.regions = lacking;
-        self.too_early.clone_from(&self.under_way);
+    /// The regions that a device lacks which comes while the array serves: writes of before are under way.
+    pub(crate) fn of_newcomer(regions: Bits<Region>) -> Self {
+        Self { is_reached: false, ..Self::new(regions) }
+    }
+
+    /// From now on all writes reach the device, which lacks these regions.
+    pub(crate) fn note_reached(&mut self, lacking: Bits<Region>) {
+        (self.regions, self.is_reached) = (lacking, true);
+    }
+
+    /// Whether the rebuild may begin to fill a region.
+    pub(crate) fn can_fill(&self, region: Region) -> bool {
+        self.is_reached && self.regions.has(region) && !self.under_way.contains(&region)
     }
 
     /// A region is not filled any more; the device has the region if that succeeded.
     pub(crate) fn end_filling(&mut self, region: Region, is_filled: bool) {
         self.under_way.remove(&region);
-        let is_too_early = self.too_early.remove(&region);
-        if is_filled && !is_too_early {
+        if is_filled {
             self.regions.put(region, false);
         }
     }
@@ -311,9 +321,8 @@ impl<D> Member<D> {
     }
 
     /// A device to fill, in the place of one that is lost.
-    pub(crate) fn join(&self, device: Rc<D>, uuid: [u8; 16], lacking: Bits<Region>) {
-        let (own, missing) = (Named { device, uuid }, Missing::new(lacking));
-        self.step(Event::Joined { own, missing });
+    pub(crate) fn join(&self, device: Rc<D>, uuid: [u8; 16], missing: Missing) {
+        self.step(Event::Joined { own: Named { device, uuid }, missing });
         self.vitals.forget();
     }
 
@@ -323,9 +332,8 @@ impl<D> Member<D> {
     }
 
     /// A device to fill beside this one, which serves on until then.
-    pub(crate) fn begin_copy(&self, device: Rc<D>, uuid: [u8; 16], lacking: Bits<Region>) {
-        let (own, missing) = (Named { device, uuid }, Missing::new(lacking));
-        self.step(Event::CopyBegun(Successor { own, missing }));
+    pub(crate) fn begin_copy(&self, device: Rc<D>, uuid: [u8; 16], missing: Missing) {
+        self.step(Event::CopyBegun(Successor { own: Named { device, uuid }, missing }));
     }
 
     /// The device that was filled lacks nothing any more: it serves, a successor in the place of the device.

@@ -234,7 +234,7 @@ impl<D: BlockDevice> Rebuild<D> {
                 let region = missing.regions.next(from)?;
                 // A member that comes lacks all regions for a moment. A region that was never written
                 // is no work, and may be made zero without a lock at any time.
-                if !missing.under_way.contains(&region) && self.bitmap.is_written(region) {
+                if missing.can_fill(region) && self.bitmap.is_written(region) {
                     return Some(region);
                 }
                 from = region + 1;
@@ -253,8 +253,7 @@ impl<D: BlockDevice> Rebuild<D> {
     fn begin_job(&self, group: GroupIndex, region: Region) -> RegionJob<D> {
         let target = |member: MemberIndex| {
             let lacks = |device: &Rc<D>, missing: &Missing| {
-                let is_free = !missing.under_way.contains(&region);
-                (missing.regions.has(region) && is_free).then(|| device.clone())
+                missing.can_fill(region).then(|| device.clone())
             };
             Some((member, self.members[member].filling(lacks)??))
         };

@@ -17,6 +17,7 @@ use crate::format::superblock::MemberState;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::MemberIndex;
 use crate::members::label_copies::read_superblock;
+use crate::members::member::Missing;
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
 use crate::stripe::ground::Ground;
@@ -265,13 +266,13 @@ impl<D: BlockDevice> Replacements<D> {
         self.check_place(member)?;
         self.check_device(&device, &uuid)?;
         let own = &self.members[member];
-        let all = Bits::all(self.bitmap.regions().count());
+        let missing = Missing::of_newcomer(Bits::all(self.bitmap.regions().count()));
         let is_copy = own.has_device();
         if is_copy {
             self.stripes.set_copying(true);
-            own.begin_copy(device.clone(), uuid, all);
+            own.begin_copy(device.clone(), uuid, missing);
         } else {
-            own.join(device.clone(), uuid, all);
+            own.join(device.clone(), uuid, missing);
         }
         self.members.change();
         // Regions that were being made zero without it; those that come from now on are so on it too.
@@ -296,12 +297,12 @@ impl<D: BlockDevice> Replacements<D> {
         })
     }
 
-    /// A device that came lacks all regions so far: from now on only those that it does. Regions that a
-    /// rebuild filled meanwhile may lack writes that began before the device came.
+    /// A device that came lacks all regions so far: from now on only those that it does, and the rebuild fills
+    /// them.
     fn narrow(&self, member: MemberIndex, device: &Rc<D>, is_back: bool) {
         let all = || Bits::all(self.bitmap.regions().count());
         let lacking = self.bitmap.lacking(is_back).unwrap_or_else(all);
-        self.members[member].with_missing(device, |missing| missing.begin_anew(lacking));
+        self.members[member].with_missing(device, |missing| missing.note_reached(lacking));
     }
 
     /// Puts spares in the places of members that are lost, by a task of its own.

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
+use std::ops::Range;
 use std::rc::Rc;
 
 use voltier_block::{
@@ -13,6 +14,9 @@ use voltier_ring::{Handle, Signal};
 
 pub(crate) const SECTOR: usize = SECTOR_BYTES as usize;
 pub(crate) type Sector = [u8; SECTOR];
+
+/// What a change takes longer in sectors that are slow: more than a few other requests do.
+const SLOW_NS: u64 = 200_000;
 
 /// The content of a sector that was never written: not zeroes.
 const JUNK: Sector = [0xee; SECTOR];
@@ -174,6 +178,8 @@ pub(crate) struct Drive {
     power: Rc<Power>,
     pub(crate) medium: Rc<RefCell<Medium>>,
     dice: Rc<RefCell<Prng>>,
+    /// Changes that begin in these sectors take many times as long.
+    pub(crate) slow: Rc<RefCell<Range<u64>>>,
     /// Everything fails for good.
     pub(crate) is_gone: Rc<Cell<bool>>,
     /// Writes so far of superblocks: sectors 0 and the last block.
@@ -214,6 +220,7 @@ impl Drive {
             power: power.clone(),
             medium: Rc::new(RefCell::new(medium)),
             dice: Rc::new(RefCell::new(Prng::new(seed))),
+            slow: Rc::new(RefCell::new(0..0)),
             is_gone: Rc::default(),
             is_full: Rc::default(),
             superblock_writes: Rc::default(),
@@ -294,6 +301,9 @@ impl Drive {
         if lost > 0 {
             self.lost_requests.set(lost - 1);
             pending::<()>().await;
+        }
+        if self.slow.borrow().contains(&at.0) {
+            self.handle.sleep(SLOW_NS).await;
         }
         self.late().await?;
         self.answers.until(|| !self.holds_writes.get()).await;

@@ -6,7 +6,7 @@ use voltier_array::{
 };
 use voltier_block::{BlockDevice, Bytes, Durability, Lba, MIB, Prng, SECTOR_BYTES};
 
-use crate::crash::{Facts, at_every_step};
+use crate::crash::{Facts, at_every_step, at_every_step_in_any_order};
 use crate::drive::{Drive, Medium};
 use crate::world::{
     World, blocks, made, on_media, options, read, with_drives, with_some_over, write,
@@ -39,10 +39,22 @@ async fn flush(drives: &[Drive]) {
     }
 }
 
+/// What happens to a mirror between the loss of its second member and the member's last return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meanwhile {
+    Nothing,
+    /// A start without the member.
+    Restart,
+    /// The same, and both copies of the label of the member's ring cannot be read any more.
+    RestartAndBadLabels,
+    /// A start without the member, and one with it while it is filled.
+    RestartWhileFilled,
+}
+
 /// A mirror, the second member of which returns: its ring begins anew over batches of the time before. A
 /// record of three blocks does not fit behind the 126th batch and goes to block 0. A batch with the number of
 /// that record lies behind the 126th still.
-fn with_a_ring_begun_anew(returns_before: u64, is_restarted: bool) -> Vec<Medium> {
+fn with_a_ring_begun_anew(returns_before: u64, meanwhile: Meanwhile) -> Vec<Medium> {
     on_media(vec![Medium::default(); 2], move |world| async move {
         let mut array = world.create(&options(Level::Raid1, 2, Consistency::Journal)).await;
         for _ in 0..returns_before {
@@ -52,12 +64,29 @@ fn with_a_ring_begun_anew(returns_before: u64, is_restarted: bool) -> Vec<Medium
         }
         write_some(&array, BATCHES_OF_A_RING + 10).await;
         array.fail(1).expect("one may go");
-        if is_restarted {
+        if meanwhile != Meanwhile::Nothing {
             array.stop().await.expect("stop");
             drop(array);
             (array, _) = world.assemble(&[0], DEGRADED).await.expect("one is enough");
         }
-        give_back(&world, &array).await;
+        if meanwhile == Meanwhile::RestartAndBadLabels {
+            // The ring begins at one MiB.
+            world.drives[1].unreadable.borrow_mut().extend(2048..2064);
+        }
+        if meanwhile == Meanwhile::RestartWhileFilled {
+            write_some(&array, 1).await;
+            array.set_pace(BackgroundTask::Rebuild, IDLE);
+            let back = array.replace(1, world.drives[1].clone(), NEW).await;
+            assert_eq!(back, Ok(Replacement::Return));
+            array.stop().await.expect("stop");
+            assert!(!array.is_online(1), "it is being filled");
+            drop(array);
+            (array, _) = world.assemble(&[0, 1], DEGRADED).await.expect("both");
+            array.ended(BackgroundTask::Rebuild).await;
+            assert!(array.is_online(1));
+        } else {
+            give_back(&world, &array).await;
+        }
         write_some(&array, BATCHES_OF_A_RING - 1).await;
         let data = Bytes::copy_of(&[9; 8192]);
         array.write(Lba(800), data.into(), Durability::Durable).await.expect("write");
@@ -65,17 +94,25 @@ fn with_a_ring_begun_anew(returns_before: u64, is_restarted: bool) -> Vec<Medium
     })
 }
 
+/// The life of a drive that was away may be above those of all others.
 #[test]
 fn a_replay_takes_no_batch_for_one_of_a_ring_that_began_anew() {
-    // The life of a drive that was away may be above those of all others.
-    for (returns_before, is_restarted) in [(0, false), (2, true)] {
-        let media = with_a_ring_begun_anew(returns_before, is_restarted);
+    let cases = [
+        (0, Meanwhile::Nothing),
+        (2, Meanwhile::Restart),
+        (2, Meanwhile::RestartAndBadLabels),
+        (2, Meanwhile::RestartWhileFilled),
+        (3, Meanwhile::RestartWhileFilled),
+        (4, Meanwhile::RestartWhileFilled),
+    ];
+    for (returns_before, meanwhile) in cases {
+        let media = with_a_ring_begun_anew(returns_before, meanwhile);
         for luck in 0..8 {
             let mut dice = Prng::new(luck);
             let left = media.iter().map(|medium| medium.after_power_cut(&mut dice)).collect();
             on_media(left, move |world| async move {
                 let (array, _) = world.assemble(&[0, 1], DEGRADED).await.expect("all");
-                let when = format!("after {returns_before} returns, luck {luck}");
+                let when = format!("after {returns_before} returns, {meanwhile:?}, luck {luck}");
                 assert_eq!(read(&array, 100).await, Ok(9), "{when}");
                 assert!(array.is_online(0) && array.is_online(1), "{when}");
             });
@@ -138,36 +175,116 @@ fn a_cut_while_a_copy_takes_its_place_leaves_no_junk_in_fresh_regions() {
     }
 }
 
+/// Levels, members and consistencies of arrays whose first member dies while it is copied.
+const COPIED: [(Level, usize, Consistency); 2] =
+    [(Level::Raid1, 2, Consistency::Bitmap), (Level::Raid5, 3, Consistency::Journal)];
+
+/// An array with ones in two blocks of the first region, stopped, and a drive that was never in it. The second
+/// block is not among those that a copy takes first.
+fn with_a_first_region(level: Level, members: usize, consistency: Consistency) -> Vec<Medium> {
+    on_media(vec![Medium::default(); members + 1], move |world| async move {
+        let array = made(&world, level, members, consistency).await;
+        for block in &blocks(level, members)[..2] {
+            write(&array, *block, 1).await.expect("write");
+        }
+        array.stop().await.expect("stop");
+        world.media()
+    })
+}
+
+/// A member dies while it is copied: it fails to make the second region zero for a write. The next member
+/// takes so long over its zeroes.
+async fn lose_a_copied_member(
+    world: World,
+    facts: Facts,
+    members: usize,
+    block: u64,
+    zeroing_ns: u64,
+) {
+    let order: Vec<usize> = (0..members).collect();
+    let (array, _) = world.assemble(&order, DEGRADED).await.expect("all");
+    array.set_pace(BackgroundTask::Rebuild, IDLE);
+    let replaced = array.replace(0, world.drives[members].clone(), NEW).await;
+    assert_eq!(replaced, Ok(Replacement::Copy));
+    world.drives[0].is_gone.set(true);
+    let own = array.clone();
+    world.drives[1].set_holds_writes(zeroing_ns > 0);
+    let write = world.handle.spawn(async move { facts.write(&own, block, 10).await });
+    world.handle.sleep(zeroing_ns).await;
+    world.drives[1].set_holds_writes(false);
+    write.await;
+}
+
 #[test]
 fn a_cut_while_a_copied_member_dies_leaves_no_junk_in_fresh_regions() {
-    for (level, members, consistency) in
-        [(Level::Raid1, 2, Consistency::Bitmap), (Level::Raid5, 3, Consistency::Journal)]
-    {
-        let first = blocks(level, members)[0];
-        let media = on_media(vec![Medium::default(); members + 1], move |world| async move {
-            let array = made(&world, level, members, consistency).await;
-            write(&array, first, 1).await.expect("write");
-            array.stop().await.expect("stop");
-            world.media()
-        });
-        let fresh = fresh_blocks(level, members);
+    for (level, members, consistency) in COPIED {
+        let (blocks, fresh) = (blocks(level, members), fresh_blocks(level, members));
         let last = fresh[5];
         at_every_step(
             "the end of a copied member",
-            &media,
-            || facts_of(&[first], &fresh),
-            move |world, facts| async move {
-                let order: Vec<usize> = (0..members).collect();
-                let (array, _) = world.assemble(&order, DEGRADED).await.expect("all");
-                array.set_pace(BackgroundTask::Rebuild, IDLE);
-                let replaced = array.replace(0, world.drives[members].clone(), NEW).await;
-                assert_eq!(replaced, Ok(Replacement::Copy));
-                // The old device fails to make the second region zero.
-                world.drives[0].is_gone.set(true);
-                facts.write(&array, last, 10).await;
-            },
+            &with_a_first_region(level, members, consistency),
+            || facts_of(&blocks[..2], &fresh),
+            move |world, facts| lose_a_copied_member(world, facts, members, last, 0),
         );
     }
+}
+
+/// The map with what the new member lacks is durable before anybody takes that member for one. The array meets
+/// the loss while another batch of the map is on its way.
+#[test]
+fn a_member_in_the_place_of_a_dead_one_is_known_by_what_it_lacks_in_any_order_of_events() {
+    for (level, members, consistency) in COPIED {
+        let (blocks, fresh) = (blocks(level, members), fresh_blocks(level, members));
+        let last = fresh[5];
+        at_every_step_in_any_order(
+            "the end of a copied member",
+            &with_a_first_region(level, members, consistency),
+            || facts_of(&blocks[..2], &fresh),
+            move |world, facts| lose_a_copied_member(world, facts, members, last, SECOND_NS / 1000),
+        );
+    }
+}
+
+/// A device waits for what began without it: a rebuild that runs meanwhile fills nothing of the device. Else the
+/// map would not say that the device lacks what is filled once more, and a start would take that for there.
+#[test]
+fn a_device_that_came_during_old_writes_is_known_by_all_that_it_lacks() {
+    let media = with_a_first_region(Level::Raid1, 2, Consistency::Bitmap);
+    let media = on_media(media, |world| async move {
+        let (array, _) = world.assemble(&[0, 1], DEGRADED).await.expect("all");
+        let fresh = fresh_blocks(Level::Raid1, 2)[0];
+        world.drives[1].set_holds_writes(true);
+        let own = array.clone();
+        let zeroing = world.handle.spawn(async move { write(&own, fresh, 2).await });
+        world.handle.sleep(SECOND_NS / 1000).await;
+        let (own, new) = (array.clone(), world.drives[2].clone());
+        let replaced = world.handle.spawn(async move { own.replace(0, new, NEW).await });
+        world.handle.sleep(SECOND_NS / 1000).await;
+        array.rebuild().expect("a copy waits");
+        // So long that the rebuild stores what it has filled.
+        world.handle.sleep(10 * SECOND_NS).await;
+        array.set_pace(BackgroundTask::Rebuild, IDLE);
+        array.fail(0).expect("the copy takes its place");
+        world.handle.sleep(SECOND_NS / 1000).await;
+        world.drives[1].set_holds_writes(false);
+        assert_eq!((zeroing.await, replaced.await), (Ok(()), Ok(Replacement::Copy)));
+        array.cancel(BackgroundTask::Rebuild);
+        array.ended(BackgroundTask::Rebuild).await;
+        assert!(!array.is_online(0), "it lacks the first region");
+        // The new device does not get that.
+        write(&array, 0, 5).await.expect("write");
+        array.stop().await.expect("stop");
+        world.media()
+    });
+    on_media(media, |world| async move {
+        let (array, _) = world.assemble(&[2, 1], DEGRADED).await.expect("all");
+        for _ in 0..8 {
+            assert_eq!(read(&array, 0).await, Ok(5));
+        }
+        array.ended(BackgroundTask::Rebuild).await;
+        array.fail(1).expect("one may go");
+        assert_eq!(read(&array, 0).await, Ok(5));
+    });
 }
 
 /// A rebuild that spins lets no time pass, and virtual time says so.

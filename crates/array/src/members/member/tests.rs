@@ -67,7 +67,7 @@ fn every_event_in_every_state_does_what_the_table_says() {
 fn a_device_whose_place_another_takes_is_to_be_told_once() {
     let member = Member::new(Some(1));
     member.set_uuid([1; 16]);
-    member.begin_copy(Rc::new(2), [2; 16], Bits::all(4));
+    member.begin_copy(Rc::new(2), [2; 16], missing());
     assert!(member.take_replaced().is_none(), "the copy is not whole");
     member.put_in_service();
     member.lose();
