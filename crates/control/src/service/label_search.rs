@@ -115,7 +115,7 @@ impl Parts {
         device: DeviceSpec,
     ) {
         let Some(id) = device.path().and_then(|path| service.id_of(path)) else { return };
-        let mut id_of = |known: &DeviceSpec| known.path().and_then(|path| service.id_of(path));
+        let id_of = |known: &DeviceSpec| known.path().and_then(|path| service.id_of(path));
         let is_recorded = record.devices().any(|known| id_of(known).as_ref() == Some(&id));
         let mut parts = self.parts.iter();
         // A loop device over a file that was found, or a disk of a partition.

@@ -15,7 +15,7 @@ use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
 use crate::protocol::Response;
-use crate::records::{CacheRecord, Desired, Identity, VolumeRecord};
+use crate::records::{CacheRecord, Desired, VolumeRecord};
 use crate::safety::{self, DriveIdentity, Role};
 use crate::spec::DeviceSpec;
 
