@@ -193,6 +193,10 @@ pub trait BlockDevice: 'static {
     /// Cancels requests under way as far as possible: nobody waits for them any more.
     fn abandon(&self) {}
 
+    /// Lets flushes succeed again after one that failed. The failed one may have lost any write that no flush
+    /// had covered. The caller writes all of these again, or has told those who rely on them.
+    fn forget_failed_flush(&self) {}
+
     /// How long the device waits for a drive below that does not answer, before the device goes on without
     /// that drive. A device that waits as long as its drive takes has no patience of its own: 0.
     fn patience_ns(&self) -> Nanos {
@@ -236,6 +240,10 @@ impl<D: BlockDevice> BlockDevice for std::rc::Rc<D> {
 
     fn abandon(&self) {
         (**self).abandon();
+    }
+
+    fn forget_failed_flush(&self) {
+        (**self).forget_failed_flush();
     }
 
     fn patience_ns(&self) -> Nanos {

@@ -185,6 +185,9 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
             evacuation_stalls: self.0.cleaner.evacuation_stalls(),
             ssd_silent_ns: ground.ssd.silence().silent_ns(),
             origin_silent_ns: ground.origin.silence().silent_ns(),
+            origin_failed_flushes: ground.origin.failed_flushes(),
+            origin_loss_untold: ground.origin.has_untold_loss(),
+            origin_refuses_ns: ground.origin.refusal().lasted_ns(ground.handle.now()),
             lines_total: geometry.capacity_lines(),
             lines_used: contents.lines_expected(),
             lines_loading: contents.loading().map_or(0, |loading| loading.lines_left()),
@@ -272,11 +275,16 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     }
 
     /// While the answer is kept, requests end with an error instead of a wait for the SSD's dirty lines
-    /// to reach the origin. The same holds for a wait for the record of the SSD's loss. Callers that wait
-    /// for all requests to end need that.
+    /// to reach the origin. The same holds for a wait for the record of the SSD's loss. So do waits for an
+    /// origin that refuses all that is written back. Callers that wait for all requests to end need that.
     #[must_use]
     pub fn release_waits(&self) -> impl Drop + use<S, O> {
-        self.ground().health.release_waits()
+        let ground = self.ground();
+        let released = ground.health.release_waits();
+        // So do writes that wait for an origin which takes nothing.
+        ground.pressure.notify_dirty();
+        ground.log.wake_waiters();
+        released
     }
 
     /// Whether the SSD is given up because it went away, with all that was dirty on it. Until the loss is on
@@ -413,6 +421,9 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         }
         ground.log.make_durable().await?;
         ground.origin.flush().await?;
+        if ground.origin.has_untold_loss() {
+            return Err(IoError::Medium);
+        }
         if ground.health.is_evacuating() {
             // The next start finds the lines that are left, as after a crash.
             return Err(IoError::ReadOnly);

@@ -56,6 +56,8 @@ pub enum Canary {
     RecordNotUndone,
     /// A failed flush of the SSD makes records durable.
     FailedFlushBelieved,
+    /// After a failed flush of the origin another one calls lines clean that nobody has written again.
+    FailedFlushForgotten,
     /// An origin is believed whatever the sample of clean lines says.
     SampleIgnored,
     /// An SSD that does not answer is given up although lines are dirty on it.

@@ -102,9 +102,15 @@ impl<S: BlockDevice, O: BlockDevice> Ground<Guarded<S>, Guarded<O>> {
 }
 
 impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
-    /// When the SSD takes no writes or is given up, the log ends and everybody wakes. The parts below do not
-    /// keep those above alive.
+    /// When the SSD takes no writes or is given up, the log ends and everybody wakes. When the origin loses
+    /// writes past the log, their regions keep their bits. The parts below do not keep those above alive.
     fn watch_health(&self) {
+        let intents = Rc::downgrade(&self.intents);
+        self.origin.on_loss(move || {
+            if let Some(intents) = intents.upgrade() {
+                intents.keep_all();
+            }
+        });
         let (log, map, pressure) =
             (Rc::downgrade(&self.log), Rc::downgrade(&self.map), Rc::downgrade(&self.pressure));
         let (ended, abandoned) = (log.clone(), log.clone());

@@ -50,6 +50,13 @@ pub struct Status {
     pub ssd_silent_ns: Option<Nanos>,
     /// The same of the origin.
     pub origin_silent_ns: Option<Nanos>,
+    /// Flushes that the origin failed.
+    pub origin_failed_flushes: u64,
+    /// Such a flush may have lost writes past the SSD, and the next flush of a client says so.
+    pub origin_loss_untold: bool,
+    /// For how long the origin has refused all that is written back, if that is half a minute or longer.
+    /// Writes that would wait for it fail. The first line that the origin takes ends that.
+    pub origin_refuses_ns: Option<Nanos>,
     /// Lines it holds when full.
     pub lines_total: u64,
     /// Lines it holds, with those that are still to be loaded.

@@ -110,6 +110,9 @@ pub(crate) fn one(volume: &VolumeStatus) -> String {
     let moved = &volume.device_bytes;
     line("ssd bytes", moved_bytes(moved.ssd_read, moved.ssd_written));
     line("hdd bytes", moved_bytes(moved.hdd_read, moved.hdd_written));
+    if volume.hdd_failed_flushes > 0 {
+        line("hdd flushes", format!("{} failed", volume.hdd_failed_flushes));
+    }
     for export in &volume.exports {
         let trouble = match export.state {
             ExportState::Open => String::new(),
@@ -230,6 +233,7 @@ fn device(device: &DeviceStatus) -> String {
         DeviceState::Degraded => "degraded",
         DeviceState::Evacuating => "evacuating",
         DeviceState::Silent => "silent",
+        DeviceState::Refusing => "refuses writes",
         DeviceState::Missing => "missing",
         DeviceState::Failed => "failed",
         DeviceState::Offline => "not opened",

@@ -39,6 +39,8 @@ pub enum DeviceState {
     Evacuating,
     /// A drive that has answered nothing for the deadline, and is waited for.
     Silent,
+    /// An HDD that has refused all that is written back for half a minute or longer.
+    Refusing,
     /// Not there, and awaited.
     Missing,
     /// Given up after errors, or not to be opened.
@@ -241,6 +243,9 @@ pub struct VolumeStatus {
     /// Hits that a resting disk served because the SSD was congested.
     #[serde(default)]
     pub congested_reads: u64,
+    /// Flushes that the disk failed: what was written past the SSD since the flush before may be lost.
+    #[serde(default)]
+    pub hdd_failed_flushes: u64,
     /// Bytes written to the SSD, by whatever cause, per byte that clients wrote; 0 before the first.
     /// Fills after misses and moved lines are in it.
     pub write_amplification: f64,

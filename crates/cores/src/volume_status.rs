@@ -54,6 +54,8 @@ pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
         }
     }
     note_silence(status, cache);
+    note_refusal(status, cache);
+    note_failed_flush(status, cache);
     let (total, used, dirty) = (cache.lines_total, cache.lines_used, cache.lines_dirty);
     status.lines = LineCounts { total, used, dirty, loading: cache.lines_loading };
     status.memory_bytes = cache.memory_bytes;
@@ -67,6 +69,7 @@ pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
     moved.hdd_written += cache.origin_written_bytes;
     status.overwritten_writes = cache.overwritten_writes;
     status.congested_reads = cache.congested_reads;
+    status.hdd_failed_flushes = cache.origin_failed_flushes;
     if cache.writes.bytes > 0 {
         status.write_amplification = cache.ssd_written_bytes as f64 / cache.writes.bytes as f64;
     }
@@ -102,6 +105,38 @@ fn note_silence(status: &mut VolumeStatus, cache: &CacheStatus) {
     }
     if status.error.is_empty() {
         status.error = said.join("; ");
+    }
+}
+
+/// Says since when the HDD takes nothing, and what comes of it.
+fn note_refusal(status: &mut VolumeStatus, cache: &CacheStatus) {
+    let Some(refused_ns) = cache.origin_refuses_ns else { return };
+    if status.hdd.state == DeviceState::Silent {
+        return;
+    }
+    status.hdd.state = DeviceState::Refusing;
+    if status.error.is_empty() {
+        status.error = format!(
+            "its HDD {} has refused for {} s what is written back: {} dirty lines stay safe on {}, and \
+             writes fail that find no room there; see `dmesg` and mend the HDD: writing back goes on by \
+             itself; `voltier detach --no-flush {}` gives these lines up",
+            status.hdd.path,
+            refused_ns / 1_000_000_000,
+            cache.lines_dirty,
+            status.ssd.path,
+            status.name
+        );
+    }
+}
+
+/// Says that writes past the SSD may be lost, until a client knows.
+fn note_failed_flush(status: &mut VolumeStatus, cache: &CacheStatus) {
+    if cache.origin_loss_untold && status.error.is_empty() {
+        status.error = format!(
+            "its HDD {} failed a flush: what was written past the SSD since the flush before may be lost, \
+             and the next flush of a client fails for that; see `dmesg`",
+            status.hdd.path
+        );
     }
 }
 

@@ -314,7 +314,8 @@ fn not_written_back(
     } else if status.origin_errors > origin_errors_before || damaged == 0 {
         format!(
             "writing {name} back: its HDD {origin}: {error}; {dirty} dirty lines stay safe on \
-             {ssd}; see `dmesg`, mend the HDD and try again"
+             {ssd}; see `dmesg`, mend the HDD and try again, or `voltier detach {name} --no-flush` gives \
+             them up"
         )
     } else {
         format!(

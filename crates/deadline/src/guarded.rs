@@ -75,6 +75,10 @@ impl<D: BlockDevice> BlockDevice for Guarded<D> {
         self.requests.release();
     }
 
+    fn forget_failed_flush(&self) {
+        self.device.forget_failed_flush();
+    }
+
     fn patience_ns(&self) -> Nanos {
         self.device.patience_ns()
     }

@@ -192,6 +192,10 @@ impl<D: BlockDevice> BlockDevice for AlignDevice<D> {
         self.below.abandon();
     }
 
+    fn forget_failed_flush(&self) {
+        self.below.forget_failed_flush();
+    }
+
     fn patience_ns(&self) -> Nanos {
         self.below.patience_ns()
     }

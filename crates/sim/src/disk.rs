@@ -7,12 +7,13 @@ use std::rc::Rc;
 
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Nanos,
-    Payload, Prng, SectorRange, StripeShape, UnderWay,
+    Payload, Prng, SectorRange, UnderWay,
 };
 use voltier_drive::model::{Clockwork, ModelOp, Profile};
 
+use crate::disk_spec::DiskSpec;
 use crate::fault::{FaultKind, FaultMix, Request};
-use crate::inject::Injector;
+use crate::inject::{Injector, Told};
 use crate::medium::{Cut, Medium, Snapshot, Written};
 use crate::world::{Event, World, drive_name};
 
@@ -28,28 +29,6 @@ const TIMEOUT_NS: Nanos = 30_000_000_000;
 const LATE_ANSWERS: u64 = 500;
 /// How often a stuck request looks whether its drive is gone or mended.
 const STUCK_LOOK_NS: Nanos = 1_000_000_000;
-
-/// The kind of a drive.
-#[derive(Clone, Debug)]
-pub struct DiskSpec {
-    /// Number of the drive in the trace: 1 is the SSD, 2 the origin, members of arrays from 3 on.
-    pub number: u64,
-    /// Size, in bytes.
-    pub bytes: u64,
-    /// Bytes that are written whole or not at all: 512 or 4096.
-    pub block_bytes: u32,
-    /// Shortest time of a request; most take up to five times as long.
-    pub latency_ns: Nanos,
-    /// A drive model by its name. The model's mechanism (a disk's seeks, rotation and queue) says how
-    /// long requests take, and `latency_ns` only how long a spike is.
-    pub model: Option<&'static str>,
-    /// Flushes complete without making anything durable: a fault that the oracle must find.
-    pub lies: bool,
-    /// Discarded sectors read as zeroes; else as anything.
-    pub zeroing_discards: bool,
-    /// The stripes that the drive tells of.
-    pub stripe: Option<StripeShape>,
-}
 
 struct Inner {
     world: World,
@@ -67,6 +46,9 @@ struct Inner {
     requests: Rc<Cell<usize>>,
     /// Until then it answers nothing.
     hung_until: Cell<Nanos>,
+    /// A flush has lost something, and nobody has seen to that; who is told of the writes in question.
+    flush_failed: Cell<bool>,
+    on_flush_loss: RefCell<Option<Told>>,
 }
 
 /// A request that the drive has.
@@ -136,6 +118,8 @@ impl SimDisk {
             mechanism,
             requests: Rc::default(),
             hung_until: Cell::new(0),
+            flush_failed: Cell::new(false),
+            on_flush_loss: RefCell::default(),
         }))
     }
 
@@ -251,6 +235,26 @@ impl SimDisk {
     /// Writes, discards and zeroes that touch `range` fail and change nothing.
     pub fn fail_writes(&self, range: SectorRange) {
         self.0.injector.borrow_mut().fail_writes(range, FaultKind::WriteErrorRange, false);
+    }
+
+    /// Has `told` called with the range of each write that a failed flush may have lost.
+    pub(crate) fn on_flush_loss(&self, told: Told) {
+        self.0.on_flush_loss.replace(Some(told));
+    }
+
+    /// A flush fails, and any part of what it was for is lost. The kernel says so once.
+    fn lose_unflushed(&self) -> IoError {
+        self.0.flush_failed.set(true);
+        let mut prng = self.0.world.prng();
+        let block_bytes = u64::from(self.0.spec.block_bytes);
+        let lost = self.0.medium.borrow_mut().lose_unflushed(block_bytes, &mut prng);
+        self.tell(|| format!("may lose {} writes", lost.len()));
+        // Reads return something else from now on.
+        self.next_order();
+        if let Some(told) = self.0.on_flush_loss.borrow().clone() {
+            lost.iter().for_each(|written| told(written.range()));
+        }
+        self.failed(FaultKind::FlushLoss, "flush", SectorRange::default())
     }
 
     /// Flushes fail and make nothing durable.
@@ -507,6 +511,12 @@ impl SimDisk {
         self.0.flushes.set(self.0.flushes.get() + 1);
         self.event(Event::Submitted, "flush", SectorRange::default());
         self.work(ModelOp::Flush, SectorRange::default(), trouble).await?;
+        if trouble == Some(FaultKind::FlushLoss) {
+            return Err(self.lose_unflushed());
+        }
+        if self.0.flush_failed.get() {
+            return Err(IoError::Medium);
+        }
         if fails {
             return Err(self.failed(FaultKind::FlushError, "flush", SectorRange::default()));
         }
@@ -582,5 +592,9 @@ impl BlockDevice for SimDisk {
     fn under_way(&self) -> UnderWay {
         let requests = self.0.requests.clone();
         UnderWay::of(move || requests.get())
+    }
+
+    fn forget_failed_flush(&self) {
+        self.0.flush_failed.set(false);
     }
 }

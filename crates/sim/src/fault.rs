@@ -21,6 +21,9 @@ pub enum FaultKind {
     WriteErrorForEver,
     /// One flush fails and makes nothing durable.
     FlushError,
+    /// One flush fails, and any part of what it was for is lost. Later flushes fail until the owner of the
+    /// drive has seen to that.
+    FlushLoss,
     /// A crash leaves some blocks of a write and not the others.
     TornWrite,
     /// A power cut takes a completed write that no flush covered.
@@ -67,7 +70,7 @@ pub(crate) enum Request {
 
 impl FaultKind {
     /// All kinds, in the order of the tables.
-    pub const ALL: [FaultKind; 23] = [
+    pub const ALL: [FaultKind; 24] = [
         FaultKind::ReadErrorOnce,
         FaultKind::ReadErrorRange,
         FaultKind::ReadErrorForEver,
@@ -75,6 +78,7 @@ impl FaultKind {
         FaultKind::WriteErrorRange,
         FaultKind::WriteErrorForEver,
         FaultKind::FlushError,
+        FaultKind::FlushLoss,
         FaultKind::TornWrite,
         FaultKind::LostWrite,
         FaultKind::MisdirectedWrite,
@@ -94,7 +98,7 @@ impl FaultKind {
     ];
 
     /// Kinds that a drive makes at one of its requests, and that a seed draws. A seed has no slow reads
-    /// of their own: they are among its latency spikes.
+    /// of their own: they are among its latency spikes. Flushes that lose something are drawn apart.
     pub const OF_REQUESTS: [FaultKind; 12] = [
         FaultKind::ReadErrorOnce,
         FaultKind::ReadErrorRange,
@@ -120,6 +124,7 @@ impl FaultKind {
             FaultKind::WriteErrorRange => "write-error-range",
             FaultKind::WriteErrorForEver => "write-error-for-ever",
             FaultKind::FlushError => "flush-error",
+            FaultKind::FlushLoss => "flush-loss",
             FaultKind::TornWrite => "torn-write",
             FaultKind::LostWrite => "lost-write",
             FaultKind::MisdirectedWrite => "misdirected-write",
@@ -168,7 +173,7 @@ impl FaultKind {
             | FaultKind::WriteErrorRange
             | FaultKind::WriteErrorForEver => matches!(request, Request::Write | Request::Give),
             FaultKind::MisdirectedWrite => request == Request::Write,
-            FaultKind::FlushError => request == Request::Flush,
+            FaultKind::FlushError | FaultKind::FlushLoss => request == Request::Flush,
             _ => true,
         }
     }
@@ -177,7 +182,8 @@ impl FaultKind {
 /// The faults of a drive, and how often each strikes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultMix {
-    /// A kind of [`FaultKind::OF_REQUESTS`] or slow reads, and that it strikes one in so many requests.
+    /// A kind of [`FaultKind::OF_REQUESTS`], slow reads or losing flushes, and that it strikes one in so many
+    /// requests.
     pub rates: Vec<(FaultKind, u64)>,
 }
 

@@ -9,7 +9,8 @@ use std::rc::Rc;
 use voltier_block::{Lba, Prng};
 use voltier_cache::{Mode, OpenError};
 
-use crate::disk::{DiskSpec, SimDisk};
+use crate::disk::SimDisk;
+use crate::disk_spec::DiskSpec;
 use crate::fault::FaultKind;
 use crate::medium::{Cut, Medium};
 use crate::model::Model;
@@ -181,6 +182,8 @@ impl CacheFixture {
         let mut opening = profile.ssd_faults.clone();
         opening.without(&[FaultKind::BitRot]);
         ssd.inject(&opening, move |_| damaged.set(true));
+        let model = self.model.clone();
+        origin.on_flush_loss(Rc::new(move |range| model.borrow_mut().undo(range)));
         let (model, damaged) = (self.model.clone(), self.origin_damaged.clone());
         // The origin carries no checksums: no layer can know.
         origin.inject(&profile.origin_faults, move |range| {

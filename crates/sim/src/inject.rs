@@ -19,7 +19,8 @@ const PLACES: usize = 256;
 /// intent block has no second witness (a known gap too).
 const FIRST_PROVED_SECTOR: u64 = 2048;
 
-type Told = Rc<dyn Fn(SectorRange)>;
+/// Somebody who is told of ranges that do not hold what was written.
+pub(crate) type Told = Rc<dyn Fn(SectorRange)>;
 
 struct Failing {
     range: SectorRange,

@@ -38,6 +38,7 @@ pub mod budget;
 pub mod crash;
 mod crash_points;
 mod disk;
+mod disk_spec;
 mod fault;
 mod fixture;
 mod hang_times;
@@ -61,7 +62,8 @@ pub mod trials;
 pub mod workload;
 mod world;
 
-pub use disk::{DiskSpec, SimDisk};
+pub use disk::SimDisk;
+pub use disk_spec::DiskSpec;
 pub use fault::{FaultKind, FaultMix};
 pub use ledger::{Counts, Ledger};
 pub use medium::{Cut, Medium};

@@ -210,6 +210,10 @@ pub(crate) async fn calm(
 ) {
     // Requests under way may still fail.
     world.pass(REST_NS).await;
+    if dut.device.flush().await.is_err() {
+        // An earlier fault may be told only now.
+        dut.model.borrow_mut().fail_flush();
+    }
     world.tell(|| "the faults have ended".to_owned());
     world.excuse(fixture.ssd_damaged.get());
     if dut.device.status().health == Health::Failed {

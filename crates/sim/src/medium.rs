@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use voltier_block::{Buf, Bytes, Durability, Lba, Prng, SECTOR_BYTES};
+use voltier_block::{Buf, Bytes, Durability, Lba, Prng, SECTOR_BYTES, SectorRange};
 
 use crate::image::Image;
 
@@ -44,6 +44,10 @@ impl Written {
     pub(crate) fn blocks(&self, block_bytes: u64) -> impl Iterator<Item = Written> {
         let starts = (0..self.data.len() as u64).step_by(block_bytes as usize);
         starts.map(move |from| self.part(from, from + block_bytes))
+    }
+
+    pub(crate) fn range(&self) -> SectorRange {
+        SectorRange::from_bytes(self.at, self.data.len() as u64)
     }
 
     fn part(&self, from: u64, to: u64) -> Written {
@@ -185,6 +189,20 @@ impl Medium {
             self.durable.write(written.at, &written.data);
         }
         flushed.len()
+    }
+
+    /// Loses any part of what is in the drive's cache, and has the rest on the medium; the writes in
+    /// question.
+    pub(crate) fn lose_unflushed(&mut self, block_bytes: u64, prng: &mut Prng) -> Vec<Written> {
+        let odds = prng.below(3);
+        let unflushed: Vec<Written> = std::mem::take(&mut self.unflushed).into_values().collect();
+        for written in &unflushed {
+            for run in written.survivors(block_bytes, odds, prng) {
+                self.durable.write(run.at, &run.data);
+            }
+        }
+        self.current = self.durable.clone();
+        unflushed
     }
 
     /// Behind every number that a write left in the drive's cache has.

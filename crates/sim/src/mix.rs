@@ -5,7 +5,7 @@ use voltier_cache::Settings;
 use voltier_cache::admission::AdmissionKind;
 use voltier_cache::policy::PolicyKind;
 
-use crate::disk::DiskSpec;
+use crate::disk_spec::DiskSpec;
 use crate::fault::{FaultKind, FaultMix};
 use crate::workload::{MODES, Profile};
 
@@ -45,6 +45,21 @@ const CONGESTED_ONE_IN: u64 = 4;
 pub(crate) fn congestion(profile: &mut Profile, seed: u64) {
     if Prng::new(seed ^ CONGESTED).one_in(CONGESTED_ONE_IN) {
         profile.settings.congested_us = 1;
+    }
+}
+
+/// Mixed into the seed as `CROWD` is.
+const FLUSH_LOSS: u64 = 0x666c_7573_6865_0001;
+/// One seed in so many has it, and one flush in so many is one.
+const FLUSH_LOSS_ONE_IN: u64 = 6;
+const FLUSHES_PER_LOSS: u64 = 60;
+
+/// Flushes of the origin that fail and lose what they were for, if the seed draws them.
+pub(crate) fn flush_losses(profile: &mut Profile, seed: u64) {
+    let mut prng = Prng::new(seed ^ FLUSH_LOSS);
+    if prng.one_in(FLUSH_LOSS_ONE_IN) {
+        let one_in = 4 + prng.below(FLUSHES_PER_LOSS);
+        profile.origin_faults.rates.push((FaultKind::FlushLoss, one_in));
     }
 }
 

@@ -17,6 +17,9 @@
 //! - The first read that no write overlaps decides between the versions that are possible. From then on,
 //!   the sector must not change by itself, not by a restart either.
 //! - A discarded sector may read as anything until it is written.
+//! - A failed flush of a drive may undo writes that no flush of a client had covered. Such writes may be
+//!   there or not, also back and forth, until a write or a start. A flush of a client that completes says
+//!   that they are there, unless one has failed since they were undone.
 //!
 //! Sectors are independent: a write torn by a power cut leaves each of its sectors old or new.
 
@@ -37,6 +40,14 @@ const ANYTHING: u32 = u32::MAX;
 /// The moment of completion of what is under way.
 const NEVER: u64 = u64::MAX;
 
+/// Whether a failed flush may have undone a write, and whether a failed flush of a client has said so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Undone {
+    No,
+    Untold,
+    Told,
+}
+
 #[derive(Clone, Debug)]
 struct Version {
     content: u32,
@@ -45,6 +56,8 @@ struct Version {
     durable: bool,
     /// The write failed, or was cut off: nobody knows whether it took place.
     doubtful: bool,
+    /// A failed flush of a drive may have undone it.
+    undone: Undone,
     /// Of the reads that returned it: the earliest end, and the latest begin.
     seen_by: u64,
     seen_from: u64,
@@ -53,8 +66,8 @@ struct Version {
 impl Version {
     fn new(content: u32, submitted: u64, completed: u64) -> Self {
         let (seen_by, seen_from) = (NEVER, 0);
-        let (durable, doubtful) = (false, false);
-        Self { content, submitted, completed, durable, doubtful, seen_by, seen_from }
+        let (durable, doubtful, undone) = (false, false, Undone::No);
+        Self { content, submitted, completed, durable, doubtful, undone, seen_by, seen_from }
     }
 
     /// The write had taken place by then.
@@ -69,7 +82,8 @@ impl Version {
 
     fn replaces(&self, other: &Version) -> bool {
         let itself = (self.submitted, self.content) == (other.submitted, other.content);
-        !itself && !self.doubtful && self.current_from() > other.done()
+        let is_certain = !self.doubtful && self.undone == Undone::No;
+        !itself && is_certain && self.current_from() > other.done()
     }
 
     /// The write may have taken place or not, unless a read has seen it.
@@ -244,9 +258,29 @@ impl Model {
     /// A flush completes: what had completed when it was submitted is durable.
     pub fn end_flush(&mut self, flush: Since) {
         for version in self.open.values_mut().flatten() {
-            version.durable |= version.completed < flush.0;
+            if version.completed < flush.0 && version.undone != Undone::Told {
+                (version.durable, version.undone) = (true, Undone::No);
+            }
         }
         self.prune();
+    }
+
+    /// A flush fails: what was undone before is told.
+    pub fn fail_flush(&mut self) {
+        for version in self.open.values_mut().flatten() {
+            if version.undone == Undone::Untold {
+                version.undone = Undone::Told;
+            }
+        }
+    }
+
+    /// A failed flush of a drive may have undone writes to a range.
+    pub fn undo(&mut self, range: SectorRange) {
+        for (_, versions) in self.open.range_mut(range.start.0..range.end().0) {
+            for version in versions.iter_mut().filter(|it| !it.durable) {
+                version.undone = Undone::Untold;
+            }
+        }
     }
 
     /// Forgets what nothing can bring back.
@@ -313,6 +347,9 @@ impl Model {
             let allowed: Vec<u32> = possible.iter().map(|at| versions[*at].content).collect();
             return Err(self.violation(sector, found, &allowed));
         };
+        if versions.iter().any(|version| version.undone != Undone::No) {
+            return Ok(());
+        }
         let quiet = versions.iter().all(|version| version.completed < read.0);
         let known = !anything && alike.len() == 1;
         let seen = &mut versions[seen];
@@ -382,6 +419,9 @@ impl Model {
         for version in self.open.values_mut().flatten() {
             if version.completed == NEVER {
                 version.end_unknown(now);
+            } else if version.undone != Undone::No {
+                // A start decides, and takes what it finds.
+                (version.undone, version.doubtful, version.seen_by) = (Undone::No, true, NEVER);
             }
         }
     }
@@ -478,6 +518,30 @@ mod tests {
             reads(&mut model, &OLD).unwrap();
             reads(&mut model, &NEW).expect_err("it was decided");
         }
+    }
+
+    #[test]
+    fn a_flush_that_fails_tells_that_writes_are_undone_and_one_that_completes_that_they_are_there()
+    {
+        let (mut model, write) = overwriting();
+        model.end_write(write, false);
+        reads(&mut model, &NEW).unwrap();
+        model.undo(SectorRange::new(Lba(1), 1));
+        for found in [OLD, NEW, OLD] {
+            reads(&mut model, &found).unwrap();
+        }
+        let mut told = model.clone();
+        let flush = model.begin_flush();
+        model.end_flush(flush);
+        reads(&mut model, &OLD).expect_err("a flush says that the new one is there");
+        told.fail_flush();
+        let flush = told.begin_flush();
+        told.end_flush(flush);
+        reads(&mut told.clone(), &NEW).unwrap();
+        reads(&mut told, &OLD).unwrap();
+        told.kill();
+        reads(&mut told, &OLD).unwrap();
+        reads(&mut told, &NEW).expect_err("the start has decided");
     }
 
     #[test]

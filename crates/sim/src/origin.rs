@@ -61,4 +61,8 @@ impl<D: BlockDevice> BlockDevice for FittedDevice<D> {
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
         either!(self, device => device.write_zeroes(range, durability).await)
     }
+
+    fn forget_failed_flush(&self) {
+        either!(self, device => device.forget_failed_flush());
+    }
 }

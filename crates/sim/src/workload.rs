@@ -13,7 +13,8 @@ use voltier_cache::{
 };
 use voltier_ring::{Executor, NoFiles};
 
-use crate::disk::{DiskSpec, SimDisk};
+use crate::disk::SimDisk;
+use crate::disk_spec::DiskSpec;
 use crate::fault::FaultMix;
 use crate::medium::Medium;
 use crate::model::{Model, Write};
@@ -339,6 +340,9 @@ impl<S: BlockDevice, O: BlockDevice> Client<S, O> {
             Ok(()) => model.end_write(write, durable),
             Err(error) => {
                 model.fail_write(write);
+                if durable {
+                    model.fail_flush();
+                }
                 drop(model);
                 self.dut.forgive(error, "under load", || format!("{what} {range}"));
             }
@@ -353,7 +357,10 @@ impl<S: BlockDevice, O: BlockDevice> Client<S, O> {
                 model.borrow_mut().end_flush(flush);
                 self.dut.world.tell(|| "client: a flush has completed".to_owned());
             }
-            Err(error) => self.dut.forgive(error, "under load", || "a flush".to_owned()),
+            Err(error) => {
+                model.borrow_mut().fail_flush();
+                self.dut.forgive(error, "under load", || "a flush".to_owned());
+            }
         }
     }
 }

@@ -54,12 +54,14 @@ enum Worlds {
     Evacuation,
     /// Crashes after a flush of the SSD has failed.
     FailedFlush,
+    /// Crashes while flushes of the origin fail, and lose what they were for.
+    FlushLoss,
     /// Lives of the swarm: starts before other origins among them.
     Swarm,
 }
 
 impl Worlds {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::WriteBack,
         Self::Small,
         Self::Busy,
@@ -76,6 +78,7 @@ impl Worlds {
         Self::Congested,
         Self::Evacuation,
         Self::FailedFlush,
+        Self::FlushLoss,
         Self::Swarm,
     ];
 
@@ -91,7 +94,7 @@ impl Worlds {
             | Self::Past => 2,
             Self::Congested => 4,
             Self::Crowd | Self::Busy => 24,
-            Self::BitRot | Self::Ordered | Self::FailedFlush => 12,
+            Self::BitRot | Self::Ordered | Self::FailedFlush | Self::FlushLoss => 12,
             Self::Evacuation => 24,
         }
     }
@@ -108,7 +111,7 @@ impl Worlds {
             | Self::Congested
             | Self::Evacuation
             | Self::FailedFlush => &[Mode::WriteBack],
-            Self::Mixed | Self::Spikes | Self::Stripes => &MODES,
+            Self::Mixed | Self::Spikes | Self::Stripes | Self::FlushLoss => &MODES,
             Self::Past => &[Mode::WriteThrough, Mode::ReadOnly],
             Self::BitRot => return trials::bit_rot(&Profile::small(&[Mode::WriteBack]), seed),
             Self::Ordered => return trials::ordered(seed),
@@ -155,6 +158,11 @@ impl Worlds {
         if self == Self::FailedFlush {
             profile.ssd_faults.rates = vec![(FaultKind::FlushError, 4)];
         }
+        if self == Self::FlushLoss {
+            (profile.window_bytes, one_in, warm_up_steps) = (512 << 10, 16, 60);
+            (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (4, 1);
+            profile.origin_faults.rates = vec![(FaultKind::FlushLoss, 4)];
+        }
         if self == Self::Spikes {
             (one_in, profile.clients, profile.steps) = (u64::MAX, 12, 200);
             (profile.sectors_max, profile.window_bytes) = (64, 512 << 10);
@@ -175,7 +183,7 @@ impl Worlds {
     }
 }
 
-const CANARIES: [(Canary, Worlds); 30] = [
+const CANARIES: [(Canary, Worlds); 31] = [
     (Canary::CongestedUnchecked, Worlds::Congested),
     (Canary::OverwrittenAnsweredEarly, Worlds::Crowd),
     (Canary::HolesUnlocked, Worlds::Stripes),
@@ -202,6 +210,7 @@ const CANARIES: [(Canary, Worlds); 30] = [
     (Canary::EvacuationPassed, Worlds::Evacuation),
     (Canary::RecordNotUndone, Worlds::Evacuation),
     (Canary::FailedFlushBelieved, Worlds::FailedFlush),
+    (Canary::FailedFlushForgotten, Worlds::FlushLoss),
     (Canary::SampleIgnored, Worlds::Swarm),
     (Canary::SilentSsdGivenUp, Worlds::Swarm),
     (Canary::SilentSsdPassed, Worlds::Swarm),

@@ -198,6 +198,12 @@ macro_rules! delegate {
                 }
             }
 
+            fn forget_failed_flush(&self) {
+                match self {
+                    $($kind::$variant(drive) => drive.forget_failed_flush(),)+
+                }
+            }
+
             fn patience_ns(&self) -> Nanos {
                 match self {
                     $($kind::$variant(drive) => drive.patience_ns(),)+

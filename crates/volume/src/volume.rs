@@ -89,6 +89,8 @@ struct Inner<D> {
     /// Closed while everything is written back and the cache is about to go.
     quiesced: RefCell<Option<Closed>>,
     plain: PlainCounts,
+    /// The origin may have lost writes past a cache that is gone, and the next flush says so.
+    owes_flush_error: Cell<bool>,
 }
 
 /// Counters of requests that meet no cache.
@@ -156,6 +158,7 @@ impl<D: BlockDevice> Volume<D> {
             gate: Rc::new(Gate::default()),
             quiesced: RefCell::new(None),
             plain: PlainCounts::default(),
+            owes_flush_error: Cell::new(false),
         }))
     }
 
@@ -340,6 +343,7 @@ impl<D: BlockDevice> Volume<D> {
         }
         let _closed = self.close_gate().await;
         let dissolved = cache.dissolve().await;
+        self.0.owes_flush_error.set(cache.status().origin_loss_untold);
         self.0.stack.replace(Stack::Plain);
         dissolved.map_err(|error| VolumeError::Io { what: "erasing the cache's label", error })
     }
@@ -466,6 +470,7 @@ impl<D: BlockDevice> BlockDevice for Volume<D> {
         let _inside = self.0.gate.enter().await;
         match self.cache() {
             Some(cache) => cache.flush().await,
+            None if self.0.owes_flush_error.replace(false) => Err(IoError::Medium),
             None => self.0.origin.flush().await,
         }
     }

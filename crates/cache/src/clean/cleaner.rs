@@ -328,6 +328,25 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             self.health.note_failed_batch();
         }
         self.pressure.notify_dirty();
+        // Writes that wait for the log may wait no more.
+        self.log.wake_waiters();
+    }
+
+    /// Makes durable what was written since so many flushes of the origin had failed. A flush that failed
+    /// meanwhile, whoever asked for it, may have lost lines of the batch: later flushes say nothing of them.
+    async fn flush_destaged(&self, failed_flushes: u64) -> IoResult<()> {
+        let flushed = self.origin.flush().await;
+        if canary::is(Canary::FailedFlushForgotten) {
+            return if flushed.is_err() { self.origin.flush().await } else { flushed };
+        }
+        flushed?;
+        let is_whole = self.origin.failed_flushes() == failed_flushes;
+        if is_whole { Ok(()) } else { Err(IoError::Medium) }
+    }
+
+    /// The origin took nothing of a batch.
+    fn note_refused(&self) {
+        self.origin.refusal().note_refused(self.handle.now());
     }
 
     fn count_sweep(&self) {
@@ -391,6 +410,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             self.order_written(last_sequence);
             return Ok(());
         }
+        let failed_flushes = self.origin.failed_flushes();
         let runs =
             self.destager.runs_of(batch).into_iter().map(|run| self.destager.destage_run(run));
         let mut cleaned = Vec::new();
@@ -401,10 +421,17 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
                 Err(error) => failed = Some(error),
             }
         }
+        if !cleaned.is_empty() && !canary::is(Canary::CleanBeforeFlush) {
+            self.flush_destaged(failed_flushes).await.inspect_err(|_| self.note_refused())?;
+        }
+        // In order, nothing is gained before a whole batch is there.
+        let is_gained = !cleaned.is_empty() && (failed.is_none() || last_sequence == 0);
+        if is_gained {
+            self.origin.refusal().end();
+        } else if failed.is_some() {
+            self.note_refused();
+        }
         if !cleaned.is_empty() {
-            if !canary::is(Canary::CleanBeforeFlush) {
-                self.origin.flush().await?;
-            }
             if failed.is_none() {
                 // Before the log hears of it: it may be waiting for the space this gives.
                 self.order_written(last_sequence);

@@ -327,6 +327,11 @@ impl SsdHealth {
         ReleasedWaits(self.clone())
     }
 
+    /// Whether somebody waits for all requests to end.
+    pub(crate) fn ends_waits(&self) -> bool {
+        self.releases.get() > 0
+    }
+
     /// Waits until the origin may be changed past the SSD: all that is dirty has been evacuated or is lost,
     /// and that is on record.
     ///
@@ -340,7 +345,7 @@ impl SsdHealth {
             state => matches!(state, SsdState::LossUnrecorded | SsdState::Salvaging),
         };
         let is_refused = || waits() && self.failed_batches.get() != failed_batches;
-        self.news.until(|| !waits() || is_refused() || self.releases.get() > 0).await;
+        self.news.until(|| !waits() || is_refused() || self.ends_waits()).await;
         if waits() { Err(IoError::Medium) } else { Ok(()) }
     }
 }

@@ -6,5 +6,6 @@ pub(crate) mod line_sample;
 pub(crate) mod origin;
 pub(crate) mod partition_table;
 pub(crate) mod read_errors;
+pub(crate) mod refusal;
 pub(crate) mod silence;
 pub(crate) mod ssd;

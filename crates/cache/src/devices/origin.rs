@@ -1,14 +1,17 @@
 //! The origin: its traffic counted, its writes in order, its flushes shared.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange,
+};
 use voltier_ring::FlushOnce;
 
 use crate::counters::{Counters, add};
 use crate::devices::fingerprint::fingerprint;
+use crate::devices::refusal::Refusal;
 use crate::devices::silence::Silence;
 use crate::map::locks::{Access, LineGuard, LineLocks};
 use crate::numbers::Line;
@@ -17,6 +20,7 @@ use crate::numbers::Line;
 pub(crate) struct Origin<O> {
     device: O,
     silence: Rc<Silence>,
+    refusal: Refusal,
     counters: Rc<Counters>,
     /// Order among writes of a line: the cleaner's and direct ones.
     locks: Rc<LineLocks>,
@@ -25,6 +29,14 @@ pub(crate) struct Origin<O> {
     /// The number of the last of them that the log has no copy of.
     direct_changes: Cell<u64>,
     durable: FlushOnce,
+    /// Flushes that failed. Each may have lost any change that no flush had covered.
+    failed_flushes: Cell<u64>,
+    /// The number of the last of them that may have lost a change past the log.
+    last_loss: Cell<u64>,
+    /// A flush of a client has yet to say so.
+    is_loss_untold: Cell<bool>,
+    /// Called when changes past the log may be lost.
+    on_loss: RefCell<Option<Box<dyn Fn()>>>,
     /// Reads and writes under way.
     requests: Cell<u32>,
 }
@@ -43,12 +55,17 @@ impl<O: BlockDevice> Origin<O> {
         Rc::new(Self {
             device,
             silence,
+            refusal: Refusal::default(),
             counters,
             locks: LineLocks::new(),
             // Writes of an earlier life may still be in the origin's cache.
             changes: Cell::new(1),
             direct_changes: Cell::new(1),
             durable: FlushOnce::default(),
+            failed_flushes: Cell::new(0),
+            last_loss: Cell::new(0),
+            is_loss_untold: Cell::new(false),
+            on_loss: RefCell::default(),
             requests: Cell::new(0),
         })
     }
@@ -60,6 +77,11 @@ impl<O: BlockDevice> Origin<O> {
     /// Whether the origin answers.
     pub(crate) fn silence(&self) -> &Rc<Silence> {
         &self.silence
+    }
+
+    /// Whether the origin takes what is written back.
+    pub(crate) fn refusal(&self) -> &Refusal {
+        &self.refusal
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -103,24 +125,27 @@ impl<O: BlockDevice> Origin<O> {
 
     /// Writes past the log; the caller holds the locks of the lines.
     pub(crate) async fn write(&self, at: Lba, data: Payload) -> IoResult<()> {
+        let failed_flushes = self.failed_flushes.get();
         let written = self.destage(at, data).await;
-        self.note_direct();
+        self.note_direct(failed_flushes);
         written
     }
 
     /// Discards a range; the caller holds the locks of the lines.
     pub(crate) async fn discard(&self, range: SectorRange) -> IoResult<()> {
+        let failed_flushes = self.failed_flushes.get();
         let discarded = self.device.discard(range).await;
         self.note_change();
-        self.note_direct();
+        self.note_direct(failed_flushes);
         discarded
     }
 
     /// Zeroes a range; the caller holds the locks of the lines.
     pub(crate) async fn write_zeroes(&self, range: SectorRange) -> IoResult<()> {
+        let failed_flushes = self.failed_flushes.get();
         let zeroed = self.device.write_zeroes(range, Durability::Cached).await;
         self.note_change();
-        self.note_direct();
+        self.note_direct(failed_flushes);
         zeroed
     }
 
@@ -129,9 +154,45 @@ impl<O: BlockDevice> Origin<O> {
         self.changes.set(self.changes.get() + 1);
     }
 
-    /// The change that has completed last is past the log: a client's flush must cover it.
-    fn note_direct(&self) {
+    /// The change that has completed last is past the log: a client's flush must cover it. A flush that
+    /// failed meanwhile, after so many others, may have lost a part of the change.
+    fn note_direct(&self, failed_flushes: u64) {
         self.direct_changes.set(self.changes.get());
+        if self.failed_flushes.get() > failed_flushes {
+            self.note_loss();
+        }
+    }
+
+    /// Has `tell` called when a failed flush may have lost changes past the log.
+    pub(crate) fn on_loss(&self, tell: impl Fn() + 'static) {
+        self.on_loss.replace(Some(Box::new(tell)));
+    }
+
+    /// Flushes that failed. Changes before one of them that no other flush had covered may be lost, and a
+    /// later flush says nothing of that.
+    pub(crate) fn failed_flushes(&self) -> u64 {
+        self.failed_flushes.get()
+    }
+
+    /// Whether changes past the log may be lost, and no flush of a client has said so yet.
+    pub(crate) fn has_untold_loss(&self) -> bool {
+        self.is_loss_untold.get()
+    }
+
+    /// A flush has failed. Lines of the log are dirty there until a flush covers them, and are written again.
+    /// Changes past the log may be lost: the next flush of a client says so.
+    fn note_failed_flush(&self) {
+        self.failed_flushes.set(self.failed_flushes.get() + 1);
+        if self.direct_changes.get() > self.durable.covered() {
+            self.note_loss();
+        }
+        self.device.forget_failed_flush();
+    }
+
+    fn note_loss(&self) {
+        self.last_loss.set(self.failed_flushes.get());
+        self.is_loss_untold.set(true);
+        self.on_loss.borrow().iter().for_each(|tell| tell());
     }
 
     /// Makes everything that has completed durable, if anything has.
@@ -154,13 +215,38 @@ impl<O: BlockDevice> Origin<O> {
     /// # Errors
     /// The origin's.
     pub(crate) async fn flush_direct(&self) -> IoResult<()> {
-        self.flush_up_to(self.direct_changes.get()).await
+        self.flush_or_tell(self.direct_changes.get()).await
+    }
+
+    /// The same of everything that has completed, where the log is of no account any more.
+    ///
+    /// # Errors
+    /// The origin's.
+    pub(crate) async fn flush_all(&self) -> IoResult<()> {
+        self.flush_or_tell(self.changes.get()).await
+    }
+
+    /// A flush for clients, which says once that changes past the log may be lost.
+    async fn flush_or_tell(&self, change: u64) -> IoResult<()> {
+        if self.is_loss_untold.replace(false) {
+            return Err(IoError::Medium);
+        }
+        let failed_flushes = self.failed_flushes.get();
+        let flushed = self.flush_up_to(change).await;
+        if self.last_loss.get() > failed_flushes {
+            self.is_loss_untold.set(false);
+            return Err(IoError::Medium);
+        }
+        flushed
     }
 
     async fn flush_up_to(&self, change: u64) -> IoResult<()> {
         let flush = async |_| {
             let flushed = self.device.flush().await;
-            flushed.inspect_err(|_| add(&self.counters.origin_errors, 1))
+            flushed.inspect_err(|_| {
+                add(&self.counters.origin_errors, 1);
+                self.note_failed_flush();
+            })
         };
         self.durable.until(change, || self.changes.get(), flush).await
     }

@@ -35,6 +35,8 @@ pub(crate) enum Change {
     Clean(CleanCopy),
     /// The line is not to be served from the cache any more.
     Drop { line: Line },
+    /// Nothing: whoever queued a change here has withdrawn it.
+    Withdrawn,
 }
 
 /// The numbers of the last changes that records have taken, of both senders.
@@ -75,6 +77,12 @@ impl Queues {
             queue.wait(number, waker);
         }
         is_acked
+    }
+
+    /// Withdraws the client's last `count` changes up to `number`; those that records have taken stay.
+    /// Whether any was still there.
+    pub(super) fn withdraw(&mut self, number: u64, count: u64) -> bool {
+        self.client.withdraw(number, count)
     }
 
     /// Takes the sender's next change out.
@@ -176,18 +184,36 @@ impl Queue {
     }
 
     fn forget_fills(&mut self) {
-        while let Some(Change::Data { data, source: Source::Fill, .. }) = self.changes.back() {
-            self.bytes -= data.len();
+        for change in &mut self.changes {
+            if let Change::Data { data, source: Source::Fill, .. } = change {
+                self.bytes -= data.len();
+                *change = Change::Withdrawn;
+            }
+        }
+        self.forget_withdrawn();
+    }
+
+    /// Forgets what was withdrawn, but for that which keeps the numbers of changes behind it.
+    fn forget_withdrawn(&mut self) {
+        while let Some(Change::Withdrawn) = self.changes.back() {
             self.queued -= 1;
             self.changes.pop_back();
         }
-        for change in &mut self.changes {
-            if let Change::Data { line, data, source: Source::Fill, .. } = change {
+    }
+
+    fn withdraw(&mut self, number: u64, count: u64) -> bool {
+        if number <= self.taken {
+            return false;
+        }
+        let first = (number - count).max(self.taken);
+        let places = (first - self.taken) as usize..(number - self.taken) as usize;
+        for change in self.changes.range_mut(places) {
+            if let Change::Data { data, .. } = std::mem::replace(change, Change::Withdrawn) {
                 self.bytes -= data.len();
-                // A drop of the same line keeps the numbers of the changes behind it.
-                *change = Change::Drop { line: *line };
             }
         }
+        self.forget_withdrawn();
+        true
     }
 
     fn wait(&mut self, number: u64, waker: &Waker) {
@@ -226,6 +252,28 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn changes_that_are_withdrawn_leave_those_of_others_and_no_bytes() {
+        let mut queue = Queue::default();
+        let data = |line| Change::Data {
+            line: Line(line),
+            data: Bytes::copy_of(&[1; 512]),
+            mask: None,
+            source: Source::Write { dirty: true },
+        };
+        let numbers: Vec<u64> = (0..6).map(|line| queue.push(data(line))).collect();
+        queue.pop();
+        assert!(!queue.withdraw(numbers[0], 1), "a record has it");
+        assert!(queue.withdraw(numbers[2], 3), "two of three were there");
+        assert!(queue.withdraw(numbers[5], 2));
+        let left: Vec<bool> =
+            queue.changes.iter().map(|it| matches!(it, Change::Withdrawn)).collect();
+        assert_eq!((left, queue.bytes), (vec![true, true, false], 512));
+        assert!(queue.withdraw(numbers[3], 1));
+        assert_eq!((queue.changes.len(), queue.bytes, queue.queued), (0, 0, 1));
+        assert_eq!(queue.push(data(7)), 2, "numbers go on behind the last that is there");
+    }
 
     #[test]
     fn a_wait_that_is_polled_again_is_one_waiter() {

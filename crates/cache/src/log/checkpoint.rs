@@ -118,6 +118,7 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         assert!(self.map.get().loading().is_none(), "a checkpoint has the whole map");
         self.totals_at_begin.set(self.log.totals());
         self.intents.begin_clearing();
+        let failed_flushes = self.origin.failed_flushes();
         let area = 1 - self.superblock.get().checkpoint_area.get();
         let (lines, dirty_chunks) = self.write_map(area, replay_sequence).await?;
         // The state may show records that are still on their way, also such as were formed during the
@@ -127,7 +128,8 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
             self.ssd.flush().await?;
         }
         // The log needs segments, and has dirty lines to take, while the origin does not answer.
-        let origin_flushed = self.origin.flush_unless_silent().await;
+        let origin_flushed = self.origin.flush_unless_silent().await
+            && self.origin.failed_flushes() == failed_flushes;
         let (geometry, mut superblock) = (self.map.geometry(), self.superblock.get());
         superblock.sequence = (superblock.sequence.get() + 1).into();
         superblock.checkpoint_area = area.into();
@@ -153,6 +155,10 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
                 Ok(number) => superblock.fingerprint = number.into(),
                 // Without one the next start is one after an unclean stop, which needs none.
                 Err(_) => superblock.state = STATE_OPEN.into(),
+            }
+            if self.intents.keeps_any() {
+                // The next start drops clean lines, as after an unclean stop.
+                superblock.state = STATE_OPEN.into();
             }
         }
         self.ssd.write_superblock(superblock).await?;

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use voltier_block::{BlockDevice, IoError, IoResult, Lba, Payload};
 use voltier_ring::{Handle, Signal, join_all};
@@ -37,6 +37,8 @@ pub(crate) struct Log<S> {
     flushing: Cell<bool>,
     /// So often ordered mode began or ended.
     order_switches: Cell<u64>,
+    /// Changes of clients wait for space that only the cleaner can make.
+    lacks_space: Cell<bool>,
 }
 
 /// The flush that one task does for all, until dropped.
@@ -60,6 +62,7 @@ impl<S: BlockDevice> Log<S> {
             flushed: Signal::new(),
             flushing: Cell::new(false),
             order_switches: Cell::new(0),
+            lacks_space: Cell::new(false),
         })
     }
 
@@ -94,6 +97,39 @@ impl<S: BlockDevice> Log<S> {
         self.queue_acked(number, Sender::Client).await
     }
 
+    /// The same for a client's last `count` changes. The log withdraws them when there is no space for them,
+    /// and the request does not wait for space any more.
+    ///
+    /// # Errors
+    /// `Medium` then; `Gone` when the SSD takes no more writes before.
+    pub(crate) async fn acked_unless(
+        &self,
+        number: u64,
+        count: u64,
+        waits_no_more: impl Fn() -> bool,
+    ) -> IoResult<()> {
+        std::future::poll_fn(|context| {
+            let ends = self.ssd.takes_writes() && self.lacks_space.get() && waits_no_more();
+            if ends && self.state.borrow_mut().queues_mut().withdraw(number, count) {
+                self.work.notify();
+                return Poll::Ready(Err(IoError::Medium));
+            }
+            self.poll_acked(number, Sender::Client, context)
+        })
+        .await
+    }
+
+    /// Whether changes of clients wait for space that only the cleaner can make.
+    pub(crate) fn lacks_space(&self) -> bool {
+        self.lacks_space.get()
+    }
+
+    /// Has those who wait for changes to be acknowledged look whether they wait on.
+    pub(crate) fn wake_waiters(&self) {
+        self.state.borrow_mut().queues_mut().wake_all();
+        self.progress.notify();
+    }
+
     /// Waits until the cache's own change `number` is on the SSD's interface.
     ///
     /// # Errors
@@ -103,15 +139,17 @@ impl<S: BlockDevice> Log<S> {
     }
 
     async fn queue_acked(&self, number: u64, sender: Sender) -> IoResult<()> {
-        std::future::poll_fn(|context| {
-            if !self.ssd.takes_writes() {
-                return Poll::Ready(Err(IoError::Gone));
-            }
-            let waker = context.waker();
-            let is_acked = self.state.borrow_mut().queues_mut().is_acked(sender, number, waker);
-            if is_acked { Poll::Ready(Ok(())) } else { Poll::Pending }
-        })
-        .await
+        std::future::poll_fn(|context| self.poll_acked(number, sender, context)).await
+    }
+
+    #[inline]
+    fn poll_acked(&self, number: u64, sender: Sender, context: &Context<'_>) -> Poll<IoResult<()>> {
+        if !self.ssd.takes_writes() {
+            return Poll::Ready(Err(IoError::Gone));
+        }
+        let waker = context.waker();
+        let is_acked = self.state.borrow_mut().queues_mut().is_acked(sender, number, waker);
+        if is_acked { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
     /// Waits until every record formed so far is on the SSD's interface.
@@ -156,7 +194,17 @@ impl<S: BlockDevice> Log<S> {
     /// Forms the next record if one is due.
     fn form_next(&self) -> Option<Formed> {
         let mut state = self.state.borrow_mut();
-        state.wants_record().then(|| state.form_record(&mut self.map.change()))
+        let formed = state.wants_record().then(|| state.form_record(&mut self.map.change()));
+        let lacked = self.lacks_space.get();
+        self.lacks_space.set(match formed {
+            Some(Formed::Blocked) => !state.wants_flush(),
+            Some(_) => false,
+            None => lacked && !state.has_space(&self.map.get()),
+        });
+        if lacked && !self.lacks_space.get() {
+            self.progress.notify();
+        }
+        formed
     }
 
     /// Whether records wait for a flush, and none is under way.

@@ -275,6 +275,11 @@ impl LogState {
         true
     }
 
+    /// Whether changes of clients find space without the cache's own reserve.
+    pub(super) fn has_space(&self, map: &Contents) -> bool {
+        self.ending || (map.segments().free_count() >= INTERNAL_RESERVE && map.has_room_to_load())
+    }
+
     /// Forms the next record from what is queued and applies it to memory.
     pub(super) fn form_record(&mut self, map: &mut Contents) -> Formed {
         if self.queues.is_empty() {
@@ -334,6 +339,7 @@ impl LogState {
                     builder.note(ENTRY_CLEAN, line, newest);
                 }
             }
+            Change::Withdrawn => {}
             Change::Drop { line } => {
                 if let Some(slot) = map.index().lookup(line) {
                     self.order.drop_line(line, self.next_sequence);

@@ -23,6 +23,8 @@ struct Regions {
     busy: Vec<u32>,
     /// Regions written since the last checkpoint began to clear bits.
     touched: Vec<u8>,
+    /// Regions whose bits stay for as long as the cache serves.
+    kept: Vec<u8>,
 }
 
 /// The intent bits of one cache.
@@ -66,6 +68,7 @@ impl Intents {
                 bits: vec![0; bytes],
                 busy: vec![0; count],
                 touched: vec![0; bytes],
+                kept: vec![0; bytes],
             }),
             wanted: Cell::new(0),
             written: FlushOnce::default(),
@@ -153,13 +156,31 @@ impl Intents {
     pub(crate) async fn finish_clearing<S: BlockDevice>(&self, ssd: &S) -> IoResult<()> {
         {
             let mut regions = self.regions.borrow_mut();
-            if regions.bits == regions.touched {
+            let stay: Vec<u8> = regions
+                .touched
+                .iter()
+                .zip(&regions.kept)
+                .map(|(touched, kept)| touched | kept)
+                .collect();
+            if regions.bits == stay {
                 return Ok(());
             }
-            let touched = regions.touched.clone();
-            regions.bits = touched;
+            regions.bits = stay;
         }
         self.persist_bits(ssd).await
+    }
+
+    /// The origin may have lost writes past the log: clean lines of the regions that are set now may differ
+    /// from it. The bits stay, and the next start drops these lines.
+    pub(crate) fn keep_all(&self) {
+        let mut regions = self.regions.borrow_mut();
+        let Regions { bits, kept, .. } = &mut *regions;
+        kept.iter_mut().zip(bits).for_each(|(kept, bits)| *kept |= *bits);
+    }
+
+    /// Whether the next start has to drop clean lines.
+    pub(crate) fn keeps_any(&self) -> bool {
+        self.regions.borrow().kept.iter().any(|bits| *bits != 0)
     }
 
     /// A copy of the bits as they are now.

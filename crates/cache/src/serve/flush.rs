@@ -45,7 +45,7 @@ impl<S: BlockDevice, O: BlockDevice> Flusher<S, O> {
     /// otherwise.
     async fn flush_failed(&self) -> IoResult<()> {
         self.health.past_gate().await?;
-        self.origin.flush().await?;
+        self.origin.flush_all().await?;
         let lost = self.map.get().index().dirty_lines() > 0;
         if self.health.unflushed_loss() && lost { Err(IoError::Medium) } else { Ok(()) }
     }

@@ -42,11 +42,18 @@ enum Wait {
     Overwritten(WriteAnswer),
 }
 
+/// Whether a write that can only go on when the origin takes dirty lines ends with an error instead.
+fn waits_no_more<O: BlockDevice>(origin: &Origin<O>, health: &SsdHealth) -> bool {
+    let refusal = origin.refusal();
+    refusal.lasts() || (refusal.has_begun() && health.ends_waits())
+}
+
 /// The writes of one cache.
 pub(crate) struct Writer<S, O> {
     limits: Limits,
     map: Rc<Map>,
     ssd: Rc<Ssd<S>>,
+    origin: Rc<Origin<O>>,
     log: Rc<Log<S>>,
     health: Rc<SsdHealth>,
     damage: Rc<Damage<S>>,
@@ -72,6 +79,7 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
             limits: ground.limits.clone(),
             map: ground.map.clone(),
             ssd: ground.ssd.clone(),
+            origin: ground.origin.clone(),
             log: ground.log.clone(),
             health: ground.health.clone(),
             damage: ground.damage.clone(),
@@ -188,28 +196,40 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
     /// Write-back: acknowledged when the log has it on the SSD's interface.
     ///
     /// # Errors
-    /// `Gone` when the SSD takes no more writes, also after it took this one: write without it then.
+    /// `Gone` when the SSD takes no more writes, also after it took this one: write without it then. `Medium`
+    /// when the write would wait for an origin that takes nothing.
     pub(super) async fn write_to_log(&self, range: SectorRange, data: &Payload) -> IoResult<()> {
         if !self.ssd.takes_writes() {
             return Err(IoError::Gone);
         }
-        self.wait_for_dirty_room().await;
+        self.wait_for_dirty_room().await?;
         let changes =
             self.merger.line_changes(range, data, Source::Write { dirty: true }, true).await?;
         let _in_log = self.coalescing.in_log(data.len());
-        self.log.acked(self.log.queue(changes)).await?;
+        let count = changes.len() as u64;
+        let number = self.log.queue(changes);
+        self.log.acked_unless(number, count, || self.waits_no_more()).await?;
         let (first, last) = self.map.geometry().lines_of(range);
         self.damage.forget(first, last);
         Ok(())
     }
 
-    async fn wait_for_dirty_room(&self) {
+    fn waits_no_more(&self) -> bool {
+        waits_no_more(&self.origin, &self.health)
+    }
+
+    async fn wait_for_dirty_room(&self) -> IoResult<()> {
         let limit = self.map.geometry().capacity_lines() * DIRTY_LIMIT_PERCENT / 100;
         let room = || {
             let waiting = (self.log.queued_bytes() as u64) / self.map.geometry().line_bytes;
             self.map.get().index().dirty_lines() + waiting < limit || !self.ssd.takes_writes()
         };
-        self.pressure.until(room).await;
+        self.pressure.until(|| room() || self.waits_no_more()).await;
+        if room() && !(self.log.lacks_space() && self.waits_no_more()) {
+            Ok(())
+        } else {
+            Err(IoError::Medium)
+        }
     }
 }
 
@@ -333,6 +353,18 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
         }
     }
 
+    /// Waits until the log takes news. Behind the change that they tell of, they must not wait for space that
+    /// an origin which takes nothing does not let the cleaner make.
+    ///
+    /// # Errors
+    /// `Medium` when the request waits no more.
+    async fn wait_for_space(&self) -> IoResult<()> {
+        let waits_no_more = || waits_no_more(&self.origin, &self.health);
+        let has_space = || !self.log.lacks_space() || !self.ssd.takes_writes();
+        self.log.until(|| has_space() || waits_no_more()).await;
+        if has_space() { Ok(()) } else { Err(IoError::Medium) }
+    }
+
     /// Straight to the origin; the log gets a copy or the news that its old one is void.
     async fn write_past(
         &self,
@@ -343,6 +375,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
         if !self.ssd.takes_writes() {
             return Err(IoError::Gone);
         }
+        self.wait_for_space().await?;
         let (first, last) = self.map.geometry().lines_of(range);
         self.map.void_unloaded(first, last);
         let _direct = self.set_intent(range).await?;
@@ -442,6 +475,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
         if !self.ssd.takes_writes() {
             return Err(IoError::Gone);
         }
+        self.wait_for_space().await?;
         self.map.void_unloaded(first, last);
         let _direct = self.set_intent(piece).await?;
         let zeroed = {
@@ -478,6 +512,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
         if !self.ssd.takes_writes() {
             return Err(IoError::Gone);
         }
+        self.wait_for_space().await?;
         self.map.void_unloaded(first, last);
         let Ok(_direct) = self.set_intent(whole).await else { return Ok(()) };
         // The content is given up from now on: dirty lines need not reach the origin any more.

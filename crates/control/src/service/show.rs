@@ -110,7 +110,9 @@ impl<E: Engine> Service<E> {
             HitRates { read: status.reads.hit_rate(), write: status.writes.hit_rate() };
         let leaving = self.jobs.running(name).is_some_and(|(_, why)| why != Purpose::Flush);
         let out_of_service = [DeviceState::Failed, DeviceState::Evacuating];
-        let is_silent = [&status.ssd, &status.hdd].iter().any(|it| it.state == DeviceState::Silent);
+        let does_not_work = [DeviceState::Silent, DeviceState::Refusing];
+        let is_silent =
+            [&status.ssd, &status.hdd].iter().any(|it| does_not_work.contains(&it.state));
         let failed =
             out_of_service.contains(&status.ssd.state) || is_silent || status.lost_ranges > 0;
         status.state = match (leaving, failed) {
@@ -236,6 +238,7 @@ pub(super) fn recorded(record: &VolumeRecord) -> VolumeStatus {
             .map_or(0, |cache| cache.lost_total.saturating_sub(cache.lost.len() as u64)),
         overwritten_writes: 0,
         congested_reads: 0,
+        hdd_failed_flushes: 0,
         write_amplification: 0.0,
         destage: "idle".to_owned(),
         tunables: Tunables {

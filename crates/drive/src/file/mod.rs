@@ -30,7 +30,8 @@ pub struct FileDevice {
     memory_align_bytes: usize,
     can_zero: Cell<bool>,
     /// A failed flush may have dropped the very writes it was for, and the kernel reports that once. So
-    /// after one failure no later flush may claim that all is well.
+    /// after one failure no later flush may claim that all is well, before the owner has seen to these
+    /// writes.
     flush_failed: Cell<bool>,
     /// Held as long as the device holds its descriptor.
     own_hold: Rc<()>,
@@ -280,6 +281,10 @@ impl BlockDevice for FileDevice {
     fn abandon(&self) {
         self.handle.cancel(&self.fd);
     }
+
+    fn forget_failed_flush(&self) {
+        self.flush_failed.set(false);
+    }
 }
 
 #[cfg(test)]
@@ -300,13 +305,15 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failed_flush_no_other_one_claims_success() {
+    fn after_a_failed_flush_no_other_one_claims_success_before_the_owner_has_seen_to_it() {
         let mut executor = Executor::in_virtual_time(OneBadSync(true));
         let handle = executor.handle();
         executor.block_on(async move {
             let device = FileDevice::over(handle, Fd::Virtual(0), Limits::plain(MIB));
             assert_eq!(device.flush().await, Err(IoError::Medium));
             assert_eq!(device.flush().await, Err(IoError::Medium));
+            device.forget_failed_flush();
+            assert_eq!(device.flush().await, Ok(()));
         });
     }
 

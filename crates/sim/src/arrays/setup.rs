@@ -9,7 +9,7 @@ use voltier_array::{
 use voltier_block::{Lba, MIB, Nanos, SECTOR_BYTES, SectorRange};
 
 use crate::arrays::sets::MemberSet;
-use crate::disk::DiskSpec;
+use crate::disk_spec::DiskSpec;
 
 /// Devices that a journal can be on, behind all others.
 pub(super) const JOURNALS: usize = 2;

@@ -4,6 +4,7 @@
 
 mod bad_blocks;
 mod evacuation;
+mod failed_flush;
 mod foreign_origin;
 mod panics;
 mod pulled;

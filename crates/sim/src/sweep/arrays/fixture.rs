@@ -8,7 +8,8 @@ use voltier_array::{AREA_ALIGN_BYTES, Array, BackgroundTask, Pace, Priority, SUP
 use voltier_block::{BlockDevice, KIB, Lba, MIB, Nanos, Prng, SectorRange};
 use voltier_control::DeviceSpec;
 
-use crate::disk::{DiskSpec, SimDisk};
+use crate::disk::SimDisk;
+use crate::disk_spec::DiskSpec;
 use crate::ledger::Ledger;
 use crate::medium::{Cut, Medium};
 use crate::model::Model;

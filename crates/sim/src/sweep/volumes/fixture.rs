@@ -9,7 +9,8 @@ use voltier_control::engine::Drain;
 use voltier_control::safety::DriveIdentity;
 use voltier_volume::Volume;
 
-use crate::disk::{DiskSpec, SimDisk};
+use crate::disk::SimDisk;
+use crate::disk_spec::DiskSpec;
 use crate::ledger::Ledger;
 use crate::medium::{Cut, Medium};
 use crate::origin::SimDrive;
