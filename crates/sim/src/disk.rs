@@ -238,7 +238,7 @@ impl SimDisk {
     }
 
     /// Has `told` called with the range of each write that a failed flush may have lost.
-    pub fn on_flush_loss(&self, told: Told) {
+    pub(crate) fn on_flush_loss(&self, told: Told) {
         self.0.on_flush_loss.replace(Some(told));
     }
 

@@ -20,7 +20,7 @@ const PLACES: usize = 256;
 const FIRST_PROVED_SECTOR: u64 = 2048;
 
 /// Somebody who is told of ranges that do not hold what was written.
-pub type Told = Rc<dyn Fn(SectorRange)>;
+pub(crate) type Told = Rc<dyn Fn(SectorRange)>;
 
 struct Failing {
     range: SectorRange,
