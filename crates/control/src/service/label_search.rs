@@ -120,7 +120,8 @@ impl Parts {
         let mut parts = self.parts.iter();
         // A loop device over a file that was found, or a disk of a partition.
         let is_found = parts.any(|it| id_of(&it.device).is_some_and(|part| part.overlaps(&id)));
-        if is_recorded || is_found || is_served(service, &id) {
+        if is_recorded || is_found || is_served(service, &id) || self.have_mark_of(service, &device)
+        {
             return;
         }
         match service.look_once(&device) {
@@ -128,6 +129,13 @@ impl Parts {
             Err((Hindrance::Absent, _)) => {}
             Err((Hindrance::Busy | Hindrance::Silent, _)) => self.hindered.push(device),
         }
+    }
+
+    /// Whether a device has the mark of one of them: a second way to the same drive is no copy.
+    fn have_mark_of<E: Engine>(&self, service: &mut Turn<E>, device: &DeviceSpec) -> bool {
+        let mut mark_of = |device: &DeviceSpec| service.mark_of(device).filter(|it| it.is_known());
+        let Some(mark) = mark_of(device) else { return false };
+        self.parts.iter().any(|part| mark_of(&part.device).as_ref() == Some(&mark))
     }
 
     /// Whether a recorded device is not among them.
