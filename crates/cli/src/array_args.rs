@@ -20,7 +20,7 @@ pub(crate) enum ArrayVerb {
     Replace(ReplaceMember),
     /// Give an array a drive that takes the place of the next lost member
     AddSpare(AddSpare),
-    /// Add a parity (5 to 6, 6 to 7.3, ...), a copy (level 1), or members (`--capacity`), while the array serves
+    /// Add a parity (5 to 6, 6 to 7.3, ...), a copy (level 1) or members (`--capacity`), while serving
     Grow(GrowArray),
     /// Go on with a rebuild that was cut off, and follow it; follow one that is running
     Rebuild(Follow),

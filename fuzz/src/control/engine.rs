@@ -12,7 +12,7 @@ use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::Machine;
 use voltier_control::{
     ArrayDetail, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, ExportAccess,
-    ExportSpec, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
+    ExportSpec, Identity, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 
 /// Size of every array, in bytes.
@@ -133,6 +133,10 @@ impl Engine for BookEngine {
 
     fn cache_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
         Ok(None)
+    }
+
+    fn erase_cache_label(&self, _: &DeviceSpec) -> ControlResult<()> {
+        self.call()
     }
 
     fn open(&self, record: &VolumeRecord, _: CacheStart) -> ControlResult<OpenedVolume> {
@@ -285,6 +289,7 @@ impl ArrayEngine for BookEngine {
             level: record.level,
             chunk_bytes: record.chunk_bytes,
             consistency: record.consistency,
+            member: Identity([0; 16]),
             place: 0,
             event: 1,
             redundancy: 0,
@@ -292,7 +297,11 @@ impl ArrayEngine for BookEngine {
             has_journal_device: record.journal.is_some(),
         };
         let mut labels = self.labels.lock().expect("no call panics");
-        labels.extend(record.devices().map(|member| (member.to_string(), label.clone())));
+        for (place, member) in (0..).zip(record.devices()) {
+            let own = Identity(u128::from(place).to_le_bytes());
+            let label = MemberLabel { member: own, place, ..label.clone() };
+            labels.insert(member.to_string(), label);
+        }
         Ok(self.opened(record, record.members.clone()))
     }
 

@@ -31,8 +31,8 @@ impl Missing {
         Self { regions, under_way: BTreeSet::new(), is_reached: true }
     }
 
-    /// The regions that a device lacks which comes while the array serves: writes of before are under way.
-    pub(crate) fn of_newcomer(regions: Bits<Region>) -> Self {
+    /// The regions that a pending member lacks: writes of before are under way.
+    pub(crate) fn of_pending_member(regions: Bits<Region>) -> Self {
         Self { is_reached: false, ..Self::new(regions) }
     }
 

@@ -266,7 +266,7 @@ impl<D: BlockDevice> Replacements<D> {
         self.check_place(member)?;
         self.check_device(&device, &uuid)?;
         let own = &self.members[member];
-        let missing = Missing::of_newcomer(Bits::all(self.bitmap.regions().count()));
+        let missing = Missing::of_pending_member(Bits::all(self.bitmap.regions().count()));
         let is_copy = own.has_device();
         if is_copy {
             self.stripes.set_copying(true);
@@ -297,8 +297,8 @@ impl<D: BlockDevice> Replacements<D> {
         })
     }
 
-    /// A device that came lacks all regions so far: from now on only those that it does, and the rebuild fills
-    /// them.
+    /// A device that came lacks all regions so far. From now on it lacks only those that it does, and the
+    /// rebuild fills them.
     fn narrow(&self, member: MemberIndex, device: &Rc<D>, is_back: bool) {
         let all = || Bits::all(self.bitmap.regions().count());
         let lacking = self.bitmap.lacking(is_back).unwrap_or_else(all);

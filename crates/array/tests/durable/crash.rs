@@ -79,8 +79,8 @@ pub(crate) async fn start_without_the_fifth(
     (array, model, has_grown)
 }
 
-/// Sectors whose changes take long in a variant of a scenario: none, maps of regions, first superblocks, rings
-/// and data.
+/// Sectors whose changes take long in a variant of a scenario: none, maps of regions, first superblocks,
+/// rings and data.
 const SLOW_PLACES: [Range<u64>; 4] = [0..0, 128..2048, 0..8, 2048..u64::MAX];
 
 /// Runs a scenario until it is through or the power is cut; whether it was through.

@@ -15,7 +15,7 @@ use voltier_ring::{Handle, Signal};
 pub(crate) const SECTOR: usize = SECTOR_BYTES as usize;
 pub(crate) type Sector = [u8; SECTOR];
 
-/// What a change takes longer in sectors that are slow: more than a few other requests do.
+/// The delay of a change in slow sectors: longer than a few other requests.
 const SLOW_NS: u64 = 200_000;
 
 /// The content of a sector that was never written: not zeroes.

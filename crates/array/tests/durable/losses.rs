@@ -39,7 +39,7 @@ async fn flush(drives: &[Drive]) {
     }
 }
 
-/// What happens to a mirror between the loss of its second member and the member's last return.
+/// The fate of a mirror between the loss of its second member and the member's last return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meanwhile {
     Nothing,
@@ -179,8 +179,8 @@ fn a_cut_while_a_copy_takes_its_place_leaves_no_junk_in_fresh_regions() {
 const COPIED: [(Level, usize, Consistency); 2] =
     [(Level::Raid1, 2, Consistency::Bitmap), (Level::Raid5, 3, Consistency::Journal)];
 
-/// An array with ones in two blocks of the first region, stopped, and a drive that was never in it. The second
-/// block is not among those that a copy takes first.
+/// An array with ones in two blocks of the first region, stopped, and a drive that was never in it. The
+/// second block is not among those that a copy takes first.
 fn with_a_first_region(level: Level, members: usize, consistency: Consistency) -> Vec<Medium> {
     on_media(vec![Medium::default(); members + 1], move |world| async move {
         let array = made(&world, level, members, consistency).await;
@@ -229,8 +229,8 @@ fn a_cut_while_a_copied_member_dies_leaves_no_junk_in_fresh_regions() {
     }
 }
 
-/// The map with what the new member lacks is durable before anybody takes that member for one. The array meets
-/// the loss while another batch of the map is on its way.
+/// The map with what the new member lacks is durable before anybody takes that member for one. The array
+/// meets the loss while another batch of the map is on its way.
 #[test]
 fn a_member_in_the_place_of_a_dead_one_is_known_by_what_it_lacks_in_any_order_of_events() {
     for (level, members, consistency) in COPIED {
@@ -245,8 +245,8 @@ fn a_member_in_the_place_of_a_dead_one_is_known_by_what_it_lacks_in_any_order_of
     }
 }
 
-/// A device waits for what began without it: a rebuild that runs meanwhile fills nothing of the device. Else the
-/// map would not say that the device lacks what is filled once more, and a start would take that for there.
+/// A device waits for what began without it: a rebuild that runs meanwhile fills nothing of the device. Else
+/// the map would not say that the device lacks what is filled once more. A start would take that for there.
 #[test]
 fn a_device_that_came_during_old_writes_is_known_by_all_that_it_lacks() {
     let media = with_a_first_region(Level::Raid1, 2, Consistency::Bitmap);
