@@ -77,23 +77,7 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
     line("may lose", format!("{} more member(s), whichever they are", array.may_lose));
     let members = array.members.iter();
     members.for_each(|it| line(&format!("member {}", it.index), member_text(it)));
-    if let Some(journal) = &array.journal_device {
-        let size = match journal.size_bytes {
-            0 => String::new(),
-            bytes => format!(", {}", format_size(bytes)),
-        };
-        line("journal", format!("{}{size} ({})", journal.path, journal.state));
-    }
-    for spare in &array.spares {
-        line("spare", spare.clone());
-    }
-    if let Some(pool) = &array.spare_pool {
-        let waiting = match array.pool_spares.len() {
-            0 => "empty".to_owned(),
-            _ => array.pool_spares.join(", "),
-        };
-        line("spare pool", format!("{pool} ({waiting})"));
-    }
+    beside_members(array, &mut line);
     line("limits", limits(array));
     line("rebuild", task(&array.rebuild));
     if let Some(reshape) = &array.reshape {
@@ -121,6 +105,27 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
     line("repairs", counts.repairs.to_string());
     line("uuid", array.uuid.clone());
     text
+}
+
+/// The lines of the devices of an array that are no members.
+fn beside_members(array: &ArrayDetail, line: &mut impl FnMut(&str, String)) {
+    if let Some(journal) = &array.journal_device {
+        let size = match journal.size_bytes {
+            0 => String::new(),
+            bytes => format!(", {}", format_size(bytes)),
+        };
+        line("journal", format!("{}{size} ({})", journal.path, journal.state));
+    }
+    for spare in &array.spares {
+        line("spare", spare.clone());
+    }
+    if let Some(pool) = &array.spare_pool {
+        let waiting = match array.pool_spares.len() {
+            0 => "empty".to_owned(),
+            _ => array.pool_spares.join(", "),
+        };
+        line("spare pool", format!("{pool} ({waiting})"));
+    }
 }
 
 fn moved(reshape: &ReshapeDetail) -> String {

@@ -512,8 +512,8 @@ impl<D: BlockDevice> Replay<D> {
 
     /// Labels on all members in service, by which all that the rings hold is void. A start that is cut
     /// off here finds some rings of each life: the new ones say that the old ones are not needed.
-    /// The ring of a member that is being filled keeps its label, which alone tells the life of its batches:
-    /// that may be later than those gathered.
+    /// The ring of a member that is being filled keeps its label: only the label tells the life of its batches,
+    /// and a later one than those gathered.
     async fn begin_life(
         self: &Rc<Self>,
         options: JournalOptions,
