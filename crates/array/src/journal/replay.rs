@@ -512,8 +512,7 @@ impl<D: BlockDevice> Replay<D> {
 
     /// Labels on all members in service, by which all that the rings hold is void. A start that is cut
     /// off here finds some rings of each life: the new ones say that the old ones are not needed.
-    /// The ring of a member that is being filled keeps its label: only the label tells the life of its batches,
-    /// and a later one than those gathered.
+    /// The ring of a member that is being filled keeps its label: nothing else tells the life of its batches.
     async fn begin_life(
         self: &Rc<Self>,
         options: JournalOptions,
