@@ -106,18 +106,22 @@ impl<E: Engine> Turn<E> {
             return self.admit_array(name, role, force, beside);
         }
         let Some(path) = device.path() else { return self.engine.size_of(device) };
-        if let Some(id) = self.id_of(path) {
-            self.is_not_being_taken(path, &id)?;
-            for other in beside.devices().iter().filter_map(DeviceSpec::path) {
-                if self.id_of(other).is_some_and(|other| other.overlaps(&id)) {
-                    return Err(refusal(path, &beside.twice()));
-                }
+        let id = self.storage_at(path, role)?;
+        self.is_not_being_taken(path, &id)?;
+        for other in beside.devices().iter().filter_map(DeviceSpec::path) {
+            if self.id_of(other).is_some_and(|other| other.overlaps(&id)) {
+                return Err(refusal(path, &beside.twice()));
             }
-            if let Some(user) = self.user_of(&id, beside.own()) {
-                let what = Finding::SameDevice(format!("already part of {user}"));
-                return Err(refusal(path, &what));
-            }
-            self.reserve(id);
+        }
+        if let Some(user) = self.user_of(&id, beside.own()) {
+            let what = Finding::SameDevice(format!("already part of {user}"));
+            return Err(refusal(path, &what));
+        }
+        self.reserve(id);
+        let mark = self.mark_of(device).filter(DriveIdentity::is_known);
+        if let Some(user) = mark.and_then(|mark| self.user_by_mark(&mark, beside.own())) {
+            let what = Finding::SameDevice(format!("a drive of {user}, which knows its mark"));
+            return Err(refusal(path, &what));
         }
         let examined = apart(self).examine(path, role)?;
         safety::judge(path, &examined, force)?;
@@ -171,7 +175,7 @@ impl<E: Engine> Turn<E> {
     }
 
     /// Takes a device before any other command can, until the command has ended: by then it is on record.
-    fn reserve(&mut self, id: DeviceId) {
+    pub(super) fn reserve(&mut self, id: DeviceId) {
         if let Some(own) = self.own() {
             self.claims.reserve(own, id);
         }
@@ -180,10 +184,21 @@ impl<E: Engine> Turn<E> {
     /// Takes a device that an import is about to put on record.
     pub(super) fn take_for_import(&mut self, device: &DeviceSpec) -> ControlResult<()> {
         let Some(path) = device.path() else { return Ok(()) };
-        let Some(id) = self.id_of(path) else { return Ok(()) };
+        let id = self.storage_at(path, Role::Origin)?;
         self.is_not_being_taken(path, &id)?;
         self.reserve(id);
         Ok(())
+    }
+
+    /// The storage that a path leads to, whatever time its file system takes to say.
+    ///
+    /// # Errors
+    /// When there is none, or it does not answer.
+    fn storage_at(&mut self, path: &Path, role: Role) -> ControlResult<DeviceId> {
+        match self.id_of(path) {
+            Some(id) => Ok(id),
+            None => apart(self).examine(path, role).map(|examined| examined.id),
+        }
     }
 
     pub(super) fn id_of(&self, path: &Path) -> Option<DeviceId> {
@@ -227,6 +242,27 @@ impl<E: Engine> Turn<E> {
         array.map(|RegisteredArray { name, .. }| format!("array {name}"))
     }
 
+    /// The volume or pool that knows a drive, or the disk of a partition, by this mark: other than the volume
+    /// `but`. The recorded path of a volume that is stopped may lead to another drive by now.
+    fn user_by_mark(&self, mark: &DriveIdentity, but: Option<Identity>) -> Option<String> {
+        let is_it = |known: Option<&DriveIdentity>| {
+            let known = known.filter(|known| known.is_known());
+            known.is_some_and(|known| mark.is_on(known) || known.is_on(mark))
+        };
+        let mut volumes = self.registry.volumes().iter().filter(|it| Some(it.uuid) != but);
+        let volume = volumes.find(|volume| {
+            let cache = volume.cache.as_ref();
+            is_it(volume.origin_identity.as_ref())
+                || is_it(cache.and_then(|cache| cache.identity.as_ref()))
+        });
+        if let Some(VolumeRecord { name, .. }) = volume {
+            return Some(format!("volume {name}"));
+        }
+        let has_it = |pool: &&PoolRecord| pool.spares.iter().any(|it| is_it(it.identity.as_ref()));
+        let pool = self.registry.pools().iter().find(has_it);
+        pool.map(|pool| format!("spare pool {}", pool.name))
+    }
+
     /// Refuses a device that another volume or array has than the array it says it is a member of.
     pub(super) fn is_nobody_elses(
         &mut self,
@@ -234,7 +270,7 @@ impl<E: Engine> Turn<E> {
         array: Identity,
     ) -> ControlResult<()> {
         let Some(path) = device.path() else { return Ok(()) };
-        let Some(id) = self.id_of(path) else { return Ok(()) };
+        let id = self.storage_at(path, Role::Cache)?;
         self.is_not_being_taken(path, &id)?;
         if let Some(user) = self.user_of(&id, Some(array)) {
             return Err(refusal(path, &Finding::SameDevice(format!("already part of {user}"))));

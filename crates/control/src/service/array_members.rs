@@ -27,8 +27,9 @@ impl<E: Engine> Turn<E> {
         self.size_of_array(name)?;
         let (place, old) = self.place_of(&before, old)?;
         self.admit_to(&before, &new, force)?;
-        // Before it is one of the array's: so it is looked at after a crash.
-        let mut record = before.clone();
+        // Before it is one of the array's: so it is looked at after a crash. The array may have lost a member
+        // while the device was looked at.
+        let mut record = self.array_record(name)?;
         record.incoming.push(new.clone());
         self.registry.put_array(record)?;
         let bring = |turn: &mut Self| apart(turn).replace_member(name, place, &new);
@@ -101,7 +102,7 @@ impl<E: Engine> Turn<E> {
             self.admit_new(device, force)?;
         }
         // Before they are the array's: so they are looked at after a crash.
-        let mut record = before.clone();
+        let mut record = self.array_record(name)?;
         record.incoming.extend(devices.iter().cloned());
         self.registry.put_array(record)?;
         let bring = |turn: &mut Self| apart(turn).grow_array(name, by, &devices);
@@ -327,7 +328,7 @@ impl<E: Engine> Turn<E> {
             self.admit_journal(&before, device, force)?;
         }
         // Before it is the array's: so it is looked at after a crash.
-        let mut record = before.clone();
+        let mut record = self.array_record(name)?;
         record.incoming.extend(journal.clone());
         self.registry.put_array(record)?;
         let bring = |turn: &mut Self| apart(turn).set_journal(name, journal.as_ref());
@@ -459,9 +460,10 @@ impl<E: Engine> Turn<E> {
         }
     }
 
-    /// The first half of that: who wants spares, the most exposed first.
-    pub(super) fn record_array_events(&mut self) {
-        let mut wanting = Vec::new();
+    /// The first half of that: who wants spares, the most exposed first. Whether all arrays have said what
+    /// there is to record.
+    pub(super) fn record_array_events(&mut self) -> bool {
+        let (mut have_all_said, mut wanting) = (true, Vec::new());
         for record in self.registry.arrays().to_vec() {
             let name = record.name.clone();
             let is_moving = self.live_arrays.get(&name).is_none_or(|live| live.is_moving);
@@ -469,7 +471,10 @@ impl<E: Engine> Turn<E> {
                 // The command that opens the array puts it on record.
                 continue;
             }
-            let Some(now) = self.engine.array_devices(&name) else { continue };
+            let Some(now) = self.engine.array_devices(&name) else {
+                have_all_said = false;
+                continue;
+            };
             let ArrayDevices {
                 level,
                 size_bytes,
@@ -516,6 +521,7 @@ impl<E: Engine> Turn<E> {
         }
         wanting.sort();
         self.wanting = wanting;
+        have_all_said
     }
 }
 

@@ -13,6 +13,13 @@ use crate::records::{CacheRecord, newest_data};
 use crate::safety::DriveIdentity;
 use crate::spec::DeviceSpec;
 
+/// Keeps other commands from the SSD of a cache that is about to leave the record.
+pub(super) fn reserve<E: Engine>(service: &mut Turn<E>, cache: &CacheRecord) {
+    if let Some(id) = cache.device.path().and_then(|path| service.id_of(path)) {
+        service.reserve(id);
+    }
+}
+
 /// Erases the superblock of a cache that the registry has given up and that is not open. An SSD that is not
 /// there, or takes no writes, keeps its superblock: the log says so.
 pub(super) fn erase<E: Engine>(service: &mut Turn<E>, name: &VolumeName, cache: &CacheRecord) {

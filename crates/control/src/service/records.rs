@@ -33,8 +33,8 @@ impl<E: Engine> Turn<E> {
     pub(super) fn record_what_happened(&mut self) -> bool {
         faults::notice(self);
         let are_ssds_recorded = self.notice_lost_ssds();
-        self.record_array_events();
-        are_ssds_recorded && self.registry.trouble().is_none()
+        let are_arrays_recorded = self.record_array_events();
+        are_ssds_recorded && are_arrays_recorded && self.registry.trouble().is_none()
     }
 
     /// Puts on record that volumes stay whose detach or delete has failed while no record could be written.

@@ -142,14 +142,19 @@ impl<E: Engine> Turn<E> {
 
     /// Records what the drives of an open volume are known by, where the record does not say it.
     fn adopt_identities(&mut self, name: &VolumeName) -> ControlResult<()> {
+        let Some(before) = self.registry.find(name).cloned() else { return Ok(()) };
+        let ssd = before.cache.as_ref().filter(|it| it.failed.is_none() && it.identity.is_none());
+        let mark_of_ssd = ssd.and_then(|cache| self.mark_of(&cache.device));
+        let mark_of_origin = match before.origin_identity {
+            None => self.mark_of(&before.origin),
+            Some(_) => None,
+        };
+        // The SSD may have failed while the drives were asked.
         let Some(record) = self.registry.find(name).cloned() else { return Ok(()) };
         let mut adopted = record.clone();
-        if adopted.origin_identity.is_none() {
-            adopted.origin_identity = self.mark_of(&record.origin);
-        }
-        let cache = adopted.cache.as_mut().filter(|cache| cache.failed.is_none());
-        if let Some(cache) = cache.filter(|cache| cache.identity.is_none()) {
-            cache.identity = self.mark_of(&cache.device);
+        adopted.origin_identity = adopted.origin_identity.or(mark_of_origin);
+        if let Some(cache) = adopted.cache.as_mut().filter(|cache| cache.failed.is_none()) {
+            cache.identity = cache.identity.take().or(mark_of_ssd);
         }
         if adopted == record { Ok(()) } else { self.registry.put(adopted) }
     }
@@ -346,9 +351,13 @@ impl<E: Engine> Turn<E> {
                 continue;
             }
             let health = self.engine.health(name);
+            if !health.ssd_failed {
+                continue;
+            }
             // Lines that were lost at first may be on the origin by now.
-            // A volume that failed meanwhile cannot say: its next start knows.
-            let Some(dirty_lines) = health.dirty_lines.filter(|_| health.ssd_failed) else {
+            let Some(dirty_lines) = health.dirty_lines else {
+                // The core is late, or the volume has just failed. Clients wait for the record.
+                all_recorded = false;
                 continue;
             };
             if is_on_record && dirty_lines > 0 {

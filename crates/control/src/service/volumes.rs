@@ -273,6 +273,7 @@ impl<E: Engine> Turn<E> {
         let record = self.record(name)?;
         let mut plain = VolumeRecord { desired: Desired::Serving, ..record };
         let was = plain.cache.take();
+        was.iter().for_each(|cache| given_up::reserve(self, cache));
         if !self.is_open(name) {
             self.registry.put(plain.clone())?;
             was.iter().for_each(|cache| given_up::erase(self, name, cache));
@@ -298,6 +299,7 @@ impl<E: Engine> Turn<E> {
         let record = self.record(name)?;
         let mut plain = VolumeRecord { desired: Desired::Deleting, ..record };
         let was = plain.cache.take();
+        was.iter().for_each(|cache| given_up::reserve(self, cache));
         let is_open = self.is_open(name);
         if is_open {
             if was.is_none() {

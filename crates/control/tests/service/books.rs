@@ -31,6 +31,10 @@ pub(super) struct Books {
     pub(super) dirty: u64,
     /// The volumes have failed, and cannot say what is dirty.
     pub(super) health_is_unknown: bool,
+    /// The cores of arrays do not answer in time.
+    pub(super) are_arrays_late: bool,
+    /// Changes of membership of every array since it was made.
+    pub(super) array_changes: u64,
     /// Dirty lines that every cache has when it is opened: they outlive a daemon.
     pub(super) comes_back_dirty: u64,
     pub(super) ssd_failed: bool,
@@ -103,6 +107,18 @@ impl BookEngine {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The books when a call hangs no more.
+    fn books_after_hang(&self, call: &str) -> MutexGuard<'_, Books> {
+        let mut books = self.books();
+        while books.hangs.as_ref().is_some_and(|hangs| call.starts_with(hangs)) {
+            books.is_hung = true;
+            drop(books);
+            std::thread::yield_now();
+            books = self.books();
+        }
+        books
+    }
+
     fn call(&self, what: &str, detail: &str) -> ControlResult<()> {
         let mut books = self.books();
         let dies = books.dies_in == Some(0);
@@ -111,13 +127,9 @@ impl BookEngine {
             drop(books);
             panic!("the daemon dies");
         }
+        drop(books);
         let call = format!("{what} {detail}");
-        while books.hangs.as_ref().is_some_and(|hangs| call.starts_with(hangs)) {
-            books.is_hung = true;
-            drop(books);
-            std::thread::yield_now();
-            books = self.books();
-        }
+        let mut books = self.books_after_hang(&call);
         books.calls.push(call);
         if books.failing == Some(what) {
             return Err(ControlError::failed(format!("{what} was to fail")));
@@ -136,6 +148,7 @@ impl Engine for BookEngine {
             let shown = path.display();
             return Err(ControlError::failed(format!("reading {shown}: input/output error")));
         }
+        drop(self.books_after_hang(&format!("examine {}", path.display())));
         let examined = safety::examine(machine, path, role);
         self.books().looks += 1;
         examined
@@ -542,12 +555,13 @@ impl ArrayEngine for BookEngine {
 
     fn array_devices(&self, name: &ArrayName) -> Option<ArrayDevices> {
         let books = self.books();
-        let array = books.arrays.get(name)?;
+        let array = books.arrays.get(name).filter(|_| !books.are_arrays_late)?;
         let (members, spares) = (array.members.clone(), array.spares.clone());
         Some(ArrayDevices {
             spares_wanted: array.lost.len().saturating_sub(spares.len()),
             spares,
             incoming: array.incoming.clone(),
+            events: 1 + books.array_changes,
             ..ArrayDevices::whole(array.level?, ARRAY_BYTES, members)
         })
     }

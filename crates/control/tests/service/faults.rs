@@ -116,3 +116,21 @@ fn an_array_that_failed_alone_is_started_with_the_volume_over_it() {
     assert!(calls[0] == "assemble r5 of 3" && calls.contains(&"plain v".to_owned()), "{calls:?}");
     assert_eq!(fixture.state().state, VolumeState::Running);
 }
+
+#[test]
+fn news_of_a_core_that_is_late_are_asked_for_again() {
+    let mut fixture = Fixture::new();
+    fixture.create(Mode::WriteThrough);
+    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+    assert!(fixture.service.record_news());
+    fixture.steer(|books| (books.array_changes, books.are_arrays_late) = (3, true));
+    assert!(!fixture.service.record_news(), "the array has not said what is to be recorded");
+    fixture.steer(|books| books.are_arrays_late = false);
+    assert!(fixture.service.record_news());
+    assert_eq!(fixture.registry().arrays()[0].events, 4);
+    fixture.steer(|books| (books.ssd_failed, books.health_is_unknown) = (true, true));
+    assert!(!fixture.service.record_news(), "clients wait for this record");
+    fixture.steer(|books| books.health_is_unknown = false);
+    assert!(fixture.service.record_news());
+    assert!(fixture.registry().volumes()[0].cache.as_ref().unwrap().failed.is_some());
+}

@@ -331,3 +331,29 @@ fn a_command_that_comes_with_the_daemon_waits_until_its_array_was_tried() {
     });
     assert_eq!(array_of(failed).state, ArrayState::Degraded);
 }
+
+#[test]
+fn what_an_array_loses_while_a_new_device_is_looked_at_stays_on_record() {
+    let commands: [fn(&Fixture) -> Request; 2] = [
+        |it| replace(it, "d4"),
+        |it| {
+            let journal = Some(it.device("d4"));
+            Request::Array { ask: ArrayRequest::SetJournal { name: r5(), journal, force: false } }
+        },
+    ];
+    for command in commands {
+        let fixture = a_cached_volume_on_an_array();
+        let call = format!("examine {}", fixture.path("d4").display());
+        let request = command(&fixture);
+        let answer = while_it_hangs(&fixture, &call, request, |service| {
+            fixture.steer(|books| books.array_changes = 7);
+            service.notice_array_events();
+            assert_eq!(fixture.registry().arrays()[0].events, 8);
+            // Nothing mends the record afterwards.
+            fixture.steer(|books| books.are_arrays_late = true);
+        });
+        array_of(answer);
+        let events = fixture.registry().arrays()[0].events;
+        assert_eq!(events, 8, "a restart would take an old member for current");
+    }
+}

@@ -546,3 +546,30 @@ fn requests_wait_before_the_registry_forgets_a_cache_that_is_written_back() {
     assert_eq!(fixture.registry().volumes(), before, "the cache is on record still");
     assert!(!fixture.calls().iter().any(|call| call.starts_with("detach")));
 }
+
+#[test]
+fn a_drive_of_a_stopped_volume_is_taken_for_no_new_one_under_another_path() {
+    let mut fixture = Fixture::new();
+    fixture.create(Mode::WriteBack);
+    if fixture.registry().volumes()[0].origin_identity.as_ref().is_none_or(|it| !it.is_known()) {
+        eprintln!("left out: this file system keeps no time of birth");
+        return;
+    }
+    fixture.service.handle(Request::Stop { name: name(), now: false });
+    for (was, is) in [("hdd", "hdd-now"), ("ssd", "ssd-now")] {
+        std::fs::rename(fixture.path(was), fixture.path(is)).unwrap();
+    }
+    let other: VolumeName = "w".parse().unwrap();
+    let create = |origin, cache| Request::Create { name: other.clone(), origin, cache };
+    let taken = create(fixture.device("hdd-now"), None);
+    assert!(fixture.error(taken).contains("hdd-now is a drive of volume v"));
+    let cache = NewCache { force: true, ..fixture.cache("ssd-now", Mode::WriteBack) };
+    let formatted = create(fixture.device("d1"), Some(cache));
+    assert!(fixture.error(formatted).contains("ssd-now is a drive of volume v"));
+    // The volume itself finds both.
+    assert!(matches!(
+        fixture.service.handle(Request::Start { name: name() }),
+        Response::Volume { .. }
+    ));
+    assert_eq!(fixture.registry().volumes()[0].origin, fixture.device("hdd-now"));
+}

@@ -18,6 +18,7 @@ mod volumes;
 
 use super::Turn;
 use super::apart::apart;
+use super::claims::Subject;
 use super::live::Live;
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
@@ -59,6 +60,7 @@ fn import_found<E: Engine>(service: &mut Turn<E>, order: &ImportOrder) -> Contro
     if order.dry_run {
         return Ok(answer(planned(&arrays, &volumes, &left_over)));
     }
+    claim_planned(service, &arrays, &volumes)?;
     let mut done = Done::default();
     match carry_out(service, order, &names, &mut found, arrays, &mut done) {
         Ok(report) => Ok(answer(report)),
@@ -67,6 +69,34 @@ fn import_found<E: Engine>(service: &mut Turn<E>, order: &ImportOrder) -> Contro
             Err(error)
         }
     }
+}
+
+/// Has what an import puts on record, and the arrays that it builds on, for the import alone.
+///
+/// # Errors
+/// When another command has some of it, or has put it on record since it was planned.
+fn claim_planned<E: Engine>(
+    service: &mut Turn<E>,
+    arrays: &[ArrayPlan],
+    volumes: &[VolumePlan],
+) -> ControlResult<()> {
+    let arrays: Vec<_> = arrays.iter().map(|plan| &plan.record.name).collect();
+    let records: Vec<_> = volumes.iter().map(|plan| &plan.record).collect();
+    let devices = records.iter().flat_map(|record| record.devices());
+    let beneath: Vec<_> = devices.filter_map(DeviceSpec::array).collect();
+    let names = records.iter().map(|record| Subject::Volume(record.name.clone()));
+    let subjects = arrays.iter().chain(&beneath).map(|name| Subject::Array((*name).clone()));
+    service.claim_also(subjects.chain(names).collect())?;
+    let taken_volume = records.iter().find(|it| service.registry.find(&it.name).is_some());
+    let taken_array = arrays.iter().find(|name| service.registry.find_array(name).is_some());
+    let used = beneath.iter().find(|name| service.user_of_array(name, None).is_some());
+    let taken = taken_volume.map(|it| it.name.to_string());
+    let taken = taken.or_else(|| taken_array.or(used).map(|name| format!("the array {name}")));
+    taken.map_or(Ok(()), |taken| {
+        Err(ControlError::failed(format!(
+            "{taken} was put on record, or taken into use, by another command meanwhile; try again"
+        )))
+    })
 }
 
 fn answer(report: ImportReport) -> Response {
@@ -124,6 +154,7 @@ fn carry_out<E: Engine>(
         }
     }
     let volumes = volumes::plan(service, names, found, &[])?;
+    claim_planned(service, &[], &volumes)?;
     if order.changed_origin && volumes.len() != 1 {
         return Err(ControlError::usage(format!(
             "--changed-origin goes with one volume, and these devices hold {}; import them one at a time",
