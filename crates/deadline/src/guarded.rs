@@ -4,7 +4,7 @@
 //! [abandoned](BlockDevice::abandon) answers `Gone` to all requests, also to those under way. The drive may
 //! still be at them ([`BlockDevice::under_way`]).
 
-use std::pin::pin;
+use std::future::Future;
 use std::rc::Rc;
 
 use voltier_block::{
@@ -41,28 +41,38 @@ impl<D: BlockDevice> BlockDevice for Guarded<D> {
         self.device.limits()
     }
 
-    async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
-        self.requests.begin().until_ended(pin!(self.device.read(at, into))).await
+    #[inline]
+    fn read(&self, at: Lba, into: Buf) -> impl Future<Output = IoResult<Buf>> {
+        self.requests.watch_over(self.device.read(at, into))
     }
 
-    async fn read_vectored(&self, at: Lba, into: Vec<Buf>) -> IoResult<Vec<Buf>> {
-        self.requests.begin().until_ended(pin!(self.device.read_vectored(at, into))).await
+    fn read_vectored(&self, at: Lba, into: Vec<Buf>) -> impl Future<Output = IoResult<Vec<Buf>>> {
+        self.requests.watch_over(self.device.read_vectored(at, into))
     }
 
-    async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
-        self.requests.begin().until_ended(pin!(self.device.write(at, data, durability))).await
+    fn write(
+        &self,
+        at: Lba,
+        data: Payload,
+        durability: Durability,
+    ) -> impl Future<Output = IoResult<()>> {
+        self.requests.watch_over(self.device.write(at, data, durability))
     }
 
-    async fn flush(&self) -> IoResult<()> {
-        self.requests.begin().until_ended(pin!(self.device.flush())).await
+    fn flush(&self) -> impl Future<Output = IoResult<()>> {
+        self.requests.watch_over(self.device.flush())
     }
 
-    async fn discard(&self, range: SectorRange) -> IoResult<()> {
-        self.requests.begin().until_ended(pin!(self.device.discard(range))).await
+    fn discard(&self, range: SectorRange) -> impl Future<Output = IoResult<()>> {
+        self.requests.watch_over(self.device.discard(range))
     }
 
-    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
-        self.requests.begin().until_ended(pin!(self.device.write_zeroes(range, durability))).await
+    fn write_zeroes(
+        &self,
+        range: SectorRange,
+        durability: Durability,
+    ) -> impl Future<Output = IoResult<()>> {
+        self.requests.watch_over(self.device.write_zeroes(range, durability))
     }
 
     fn under_way(&self) -> UnderWay {

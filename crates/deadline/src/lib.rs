@@ -11,4 +11,4 @@ mod guarded;
 mod watch;
 
 pub use guarded::Guarded;
-pub use watch::{Answers, Judge, OneUnderWay, Requests, UntilEnded, Watch};
+pub use watch::{Answers, Judge, Requests, Watch, Watched};

@@ -294,12 +294,18 @@ impl Requests {
 
     /// Counts a request that begins.
     #[inline]
-    pub fn begin(&self) -> OneUnderWay<'_> {
+    fn begin(&self) -> OneUnderWay<'_> {
         self.fresh.set(self.fresh.get() + 1);
         if !self.watch.is_ticking() {
             self.watch.start();
         }
         OneUnderWay { requests: self, tick: self.watch.tick() }
+    }
+
+    /// A request under the watch: until it ends, or with `Gone` until the device is given up.
+    #[inline]
+    pub fn watch_over<F>(&self, request: F) -> Watched<'_, F> {
+        Watched { under_way: self.begin(), request }
     }
 
     #[cold]
@@ -374,42 +380,9 @@ impl Drop for Requests {
 }
 
 /// A request that is under way until this is dropped.
-pub struct OneUnderWay<'a> {
+struct OneUnderWay<'a> {
     requests: &'a Requests,
     tick: Tick,
-}
-
-impl<'a> OneUnderWay<'a> {
-    /// Waits for the request, or until the device is given up. The request stays where it is pinned: a move
-    /// would copy it.
-    #[inline]
-    pub fn until_ended<'r, F>(&self, request: Pin<&'r mut F>) -> UntilEnded<'a, 'r, F> {
-        UntilEnded { requests: self.requests, request }
-    }
-}
-
-/// A request that ends by itself, or with `Gone` when its device is given up.
-pub struct UntilEnded<'a, 'r, F> {
-    requests: &'a Requests,
-    request: Pin<&'r mut F>,
-}
-
-impl<T, F: Future<Output = IoResult<T>>> Future for UntilEnded<'_, '_, F> {
-    type Output = IoResult<T>;
-
-    #[inline]
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let own = self.get_mut();
-        let polled = if own.requests.is_released.get() {
-            Poll::Ready(Err(IoError::Gone))
-        } else {
-            own.request.as_mut().poll(context)
-        };
-        if polled.is_ready() {
-            own.requests.last_end.set(own.requests.watch.tick());
-        }
-        polled
-    }
 }
 
 impl Drop for OneUnderWay<'_> {
@@ -421,5 +394,33 @@ impl Drop for OneUnderWay<'_> {
         } else {
             requests.end_older(self.tick);
         }
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// A request that ends by itself, or with `Gone` when its device is given up.
+    pub struct Watched<'a, F> {
+        under_way: OneUnderWay<'a>,
+        #[pin]
+        request: F,
+    }
+}
+
+impl<T, F: Future<Output = IoResult<T>>> Future for Watched<'_, F> {
+    type Output = IoResult<T>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let own = self.project();
+        let requests = own.under_way.requests;
+        let polled = if requests.is_released.get() {
+            Poll::Ready(Err(IoError::Gone))
+        } else {
+            own.request.poll(context)
+        };
+        if polled.is_ready() {
+            requests.last_end.set(requests.watch.tick());
+        }
+        polled
     }
 }
