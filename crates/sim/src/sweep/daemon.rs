@@ -59,6 +59,11 @@ impl DaemonLeft {
         Self { model: Model::new(sectors), registry: None, drawn: 0 }
     }
 
+    /// Daemons of another machine draw other identities.
+    pub(super) fn is_of_another_machine(&mut self) {
+        self.drawn = 1 << 32;
+    }
+
     pub(super) fn registry(&self) -> Registry {
         registry(SimStore(Arc::new(Mutex::new(self.registry.clone()))))
     }

@@ -77,7 +77,9 @@ impl WrongSsd {
 /// An SSD with the cache of another volume, stopped in order.
 fn foreign(plan: &Plan, ledger: &Rc<Ledger>) -> Medium {
     let drives = &plan.drives;
-    let fixture = VolumeFixture::new(drives, Left::nothing(drives), 0, ledger);
+    let mut left = Left::nothing(drives);
+    left.daemon.is_of_another_machine();
+    let fixture = VolumeFixture::new(drives, left, 0, ledger);
     let mut service = engine::service(&fixture);
     service.start(false, Duration::ZERO);
     ask(&fixture, &mut service, create(Some(&Settings::default())));
