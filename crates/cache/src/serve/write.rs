@@ -173,7 +173,7 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
         let mut written = match path {
             WritePath::Log => self.write_to_log(range, data).await,
             WritePath::Through | WritePath::Around => {
-                self.direct.write_past(range, data, path).await
+                self.origin.judged(self.direct.write_past(range, data, path)).await
             }
         };
         if written == Err(IoError::Gone) && !self.ssd.takes_writes() {
@@ -181,7 +181,8 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
             drop(guard);
             self.health.past_gate().await?;
             let _guard = self.locks.lock(first, last, Access::Exclusive).await;
-            written = self.direct.write_without_ssd(range, data).await;
+            let again = self.direct.write_without_ssd(range, data);
+            written = self.origin.judged(again).await;
         } else {
             drop(guard);
         }
