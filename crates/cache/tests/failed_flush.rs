@@ -1,5 +1,5 @@
-//! Goal: no flush of a client says that all is well when a failed flush of the origin may have lost a write
-//! past the log. Method: drives in virtual time that hang, take their time and fail a flush.
+//! Goal: after a failed flush of the origin, a flush of a client tells of each write past the log that may be
+//! lost. Method: drives in virtual time that hang, take their time and fail a flush.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, MIB, Nanos};
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
+use voltier_cache::{Cache, FormatOptions, Health, LineSize, Mode, OpenOptions, Settings};
 use voltier_drive::MemoryDevice;
 use voltier_filter::{Delay, DelayDevice, Fault, FaultDevice, Faults, Hang, HangDevice};
 use voltier_ring::{Executor, Handle, NoFiles};
@@ -134,7 +134,7 @@ fn a_write_that_is_acknowledged_after_a_failed_flush_was_told_is_told_of_too() {
     }
 }
 
-/// A flush waits for one that fails, and flushes itself. Meanwhile a write ends that began before the failure.
+/// A flush waits for one that fails, and flushes itself. A write ends meanwhile that had begun earlier.
 #[test]
 fn a_flush_does_not_tell_of_a_write_that_ended_after_the_flush_was_sent() {
     with_world(|world| async move {
@@ -152,5 +152,24 @@ fn a_flush_does_not_tell_of_a_write_that_ended_after_the_flush_was_sent() {
         let ends = (written.get(), waits.get());
         assert_eq!(ends, (Some(Ok(())), Some(Err(IoError::Medium))), "a flush before its failure");
         world.flushes_fail_once().await;
+    });
+}
+
+/// With the SSD the log goes, and the loss on the origin stays.
+#[test]
+fn a_stop_without_the_ssd_tells_of_a_loss_that_no_flush_has_told() {
+    with_world(|world| async move {
+        write(&world.cache, 1).await.expect("the origin takes it");
+        world.cache.configure(settings(Mode::WriteBack)).expect("it is a setting");
+        write(&world.cache, 2).await.expect("the SSD takes it");
+        world.origin_faults.inject(Fault::FlushError);
+        assert_eq!(world.cache.drain().await, Err(IoError::Medium), "the cleaner meets the error");
+        world.cache.drain().await.expect("line 2 is written again");
+        world.cache.give_up_silent_ssd();
+        world.ssd_hang.begin();
+        let waits = world.ask(async move |cache: Cache<Ssd, Origin>| write(&cache, 3).await);
+        world.handle.sleep(2 * DEADLINE_NS).await;
+        assert_eq!((waits.get(), world.cache.status().health), (Some(Ok(())), Health::Failed));
+        assert_eq!(world.cache.stop().await, Err(IoError::Medium));
     });
 }

@@ -229,3 +229,31 @@ fn one_bad_place_of_the_origin_does_not_hang_an_ordered_volume() {
         world.ends_well(&world.volume).await;
     });
 }
+
+/// The flush that failed was the cleaner's, and no client had sent one before the cache went.
+#[test]
+fn a_cache_that_comes_after_a_loss_does_not_hide_the_loss() {
+    with_volume(false, |world| async move {
+        let through = Settings { mode: Mode::WriteThrough, ..settings(false) };
+        world.volume.configure(through).await.expect("it is a setting");
+        write(&world.volume, 2).await.expect("the origin takes it");
+        world.volume.configure(settings(false)).await.expect("it is a setting");
+        write(&world.volume, 1).await.expect("the SSD takes it");
+        world.faults.inject(Fault::FlushError);
+        world.volume.drain().await.expect_err("the cleaner meets the error");
+        world.volume.detach(true).await.expect("line 1 is written again");
+        let format =
+            FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [8; 16] };
+        for _ in 0..2 {
+            let options = OpenOptions::with(settings(false));
+            let attached = world.volume.attach_new(world.ssd.clone(), &format, options).await;
+            attached.expect("the SSD takes a cache");
+            world.volume.detach(true).await.expect("nothing is dirty");
+        }
+        let options = OpenOptions::with(settings(false));
+        let attached = world.volume.attach_new(world.ssd.clone(), &format, options).await;
+        attached.expect("the SSD takes a cache");
+        assert_eq!(world.volume.flush().await, Err(IoError::Medium), "the loss is told");
+        world.volume.flush().await.expect("and told once");
+    });
+}
