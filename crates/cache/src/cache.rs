@@ -416,8 +416,8 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// No request may be under way. The cache serves nothing afterwards.
     ///
     /// # Errors
-    /// When the SSD does not take the checkpoint, or a loss of writes past the log is untold. The next start is
-    /// one after an unclean stop.
+    /// When the SSD does not take the checkpoint, or a loss of writes past the log is untold. The next start
+    /// is one after an unclean stop then.
     pub async fn stop(&self) -> IoResult<()> {
         let ground = self.ground();
         // A checkpoint has the whole map, or there is none.
