@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, MIB, SectorRange};
 use voltier_drive::MemoryDevice;
-use voltier_filter::{Fault, FaultDevice, Faults};
+use voltier_filter::{Delay, DelayDevice, Fault, FaultDevice, Faults};
 use voltier_ring::{Executor, Handle, NoFiles};
 use voltier_volume::{
     FormatOptions, LineSize, Mode, OpenOptions, PolicyKind, Settings, Volume, VolumeError,
@@ -18,7 +18,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 const LINE: u64 = 4096;
 const ORIGIN_BYTES: u64 = 32 * MIB;
 
-type Drive = Rc<FaultDevice<MemoryDevice>>;
+type Drive = Rc<FaultDevice<DelayDevice<MemoryDevice>>>;
 
 /// A volume in service over an origin with faults.
 struct World {
@@ -26,6 +26,7 @@ struct World {
     volume: Rc<Volume<Drive>>,
     origin: Drive,
     ssd: Drive,
+    ssd_delay: Delay,
     faults: Faults,
     /// Lines that were acknowledged, each filled with its number.
     acknowledged: Cell<u64>,
@@ -39,17 +40,22 @@ fn with_volume<F: Future<Output = ()> + 'static>(
     let handle = executor.handle();
     executor.block_on(async move {
         let faults = Faults::new();
-        let drive = |bytes, faults: &Faults| {
-            Rc::new(FaultDevice::new(handle.clone(), MemoryDevice::new(bytes), faults.clone()))
+        let drive = |bytes, delay: &Delay, faults: &Faults| {
+            let memory = MemoryDevice::new(bytes);
+            let delayed = DelayDevice::new(handle.clone(), memory, delay.clone());
+            Rc::new(FaultDevice::new(handle.clone(), delayed, faults.clone()))
         };
-        let (ssd, origin) = (drive(8 * MIB, &Faults::new()), drive(ORIGIN_BYTES, &faults));
+        let ssd_delay = Delay::default();
+        let ssd = drive(8 * MIB, &ssd_delay, &Faults::new());
+        let origin = drive(ORIGIN_BYTES, &Delay::default(), &faults);
         let volume = Rc::new(Volume::plain(&handle, origin.clone()));
         let format =
             FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [7; 16] };
         let options = OpenOptions::with(settings(ordered));
         volume.attach_new(ssd.clone(), &format, options).await.expect("the SSD takes a cache");
         let acknowledged = Cell::new(0);
-        test(World { handle: handle.clone(), volume, origin, ssd, faults, acknowledged }).await;
+        let handle = handle.clone();
+        test(World { handle, volume, origin, ssd, ssd_delay, faults, acknowledged }).await;
     });
 }
 
@@ -196,6 +202,35 @@ fn a_stop_ends_beside_an_origin_that_refuses_writes_and_keeps_all_lines() {
             world.ends_well(&again).await;
         });
     }
+}
+
+/// The log waits for a flush of the SSD now and then, and not for the origin.
+#[test]
+fn writes_that_find_room_do_not_fail_beside_an_origin_that_refuses_writes() {
+    with_volume(false, |world| async move {
+        world.refuse_all_writes();
+        write(&world.volume, 0).await.expect("the SSD takes it");
+        for _ in 0..40 {
+            world.seconds(1).await;
+            world.volume.drain().await.expect_err("the origin refuses");
+        }
+        let refuses_ns = || world.volume.cache().expect("it has one").status().origin_refuses_ns;
+        assert!(refuses_ns().is_some());
+        world.ssd_delay.set(0, 0, SECOND_NS / 10);
+        let writers = (0..64).map(|line: u64| {
+            let volume = world.volume.clone();
+            world.handle.spawn(async move {
+                for turn in 0..400 {
+                    let scattered = (turn * turn * 7 + turn * 13 + line * 29) % 300;
+                    write(&volume, scattered).await.expect("there is room");
+                }
+            })
+        });
+        for writer in writers.collect::<Vec<_>>() {
+            writer.await;
+        }
+        assert!(refuses_ns().is_some());
+    });
 }
 
 /// In order, a place of the origin that cannot be written holds up everything behind it.
