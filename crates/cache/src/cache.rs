@@ -416,7 +416,8 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// No request may be under way. The cache serves nothing afterwards.
     ///
     /// # Errors
-    /// When the SSD does not take the checkpoint: the next start is one after an unclean stop.
+    /// When the SSD does not take the checkpoint, or a loss of writes past the log is untold. The next start
+    /// is one after an unclean stop then.
     pub async fn stop(&self) -> IoResult<()> {
         let ground = self.ground();
         // A checkpoint has the whole map, or there is none.
@@ -425,13 +426,16 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         if ground.health.has_left() {
             return Err(IoError::Gone);
         }
-        if ground.health.failed() {
-            return ground.origin.flush().await;
+        let has_ssd = !ground.health.failed();
+        if has_ssd {
+            ground.log.make_durable().await?;
         }
-        ground.log.make_durable().await?;
         ground.origin.flush().await?;
         if ground.origin.has_untold_loss() {
             return Err(IoError::Medium);
+        }
+        if !has_ssd {
+            return Ok(());
         }
         if ground.health.is_evacuating() {
             // The next start finds the lines that are left, as after a crash.

@@ -68,7 +68,7 @@ impl<S: BlockDevice, O: BlockDevice> Ground<Guarded<S>, Guarded<O>> {
         let ssd = Ssd::new(handle.clone(), ssd, map.clone(), own, silence, tally, owner);
         let log = Log::new(log, map.clone(), ssd.clone());
         let silence = Silence::new(origin.requests());
-        let origin = Origin::new(origin, silence, counters.clone());
+        let origin = Origin::new(handle.clone(), origin, silence, counters.clone());
         let intents = Rc::new(intents);
         let checkpointer = Checkpointer::new(
             map.clone(),

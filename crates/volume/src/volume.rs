@@ -343,7 +343,9 @@ impl<D: BlockDevice> Volume<D> {
         }
         let _closed = self.close_gate().await;
         let dissolved = cache.dissolve().await;
-        self.0.owes_flush_error.set(cache.status().origin_loss_untold);
+        if cache.status().origin_loss_untold {
+            self.0.owes_flush_error.set(true);
+        }
         self.0.stack.replace(Stack::Plain);
         dissolved.map_err(|error| VolumeError::Io { what: "erasing the cache's label", error })
     }
@@ -468,9 +470,12 @@ impl<D: BlockDevice> BlockDevice for Volume<D> {
 
     async fn flush(&self) -> IoResult<()> {
         let _inside = self.0.gate.enter().await;
+        // A cache attached since knows nothing of that.
+        if self.0.owes_flush_error.replace(false) {
+            return Err(IoError::Medium);
+        }
         match self.cache() {
             Some(cache) => cache.flush().await,
-            None if self.0.owes_flush_error.replace(false) => Err(IoError::Medium),
             None => self.0.origin.flush().await,
         }
     }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, MIB, SectorRange};
 use voltier_drive::MemoryDevice;
-use voltier_filter::{Fault, FaultDevice, Faults};
+use voltier_filter::{Delay, DelayDevice, Fault, FaultDevice, Faults};
 use voltier_ring::{Executor, Handle, NoFiles};
 use voltier_volume::{
     FormatOptions, LineSize, Mode, OpenOptions, PolicyKind, Settings, Volume, VolumeError,
@@ -18,7 +18,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 const LINE: u64 = 4096;
 const ORIGIN_BYTES: u64 = 32 * MIB;
 
-type Drive = Rc<FaultDevice<MemoryDevice>>;
+type Drive = Rc<FaultDevice<DelayDevice<MemoryDevice>>>;
 
 /// A volume in service over an origin with faults.
 struct World {
@@ -26,6 +26,7 @@ struct World {
     volume: Rc<Volume<Drive>>,
     origin: Drive,
     ssd: Drive,
+    ssd_delay: Delay,
     faults: Faults,
     /// Lines that were acknowledged, each filled with its number.
     acknowledged: Cell<u64>,
@@ -39,17 +40,22 @@ fn with_volume<F: Future<Output = ()> + 'static>(
     let handle = executor.handle();
     executor.block_on(async move {
         let faults = Faults::new();
-        let drive = |bytes, faults: &Faults| {
-            Rc::new(FaultDevice::new(handle.clone(), MemoryDevice::new(bytes), faults.clone()))
+        let drive = |bytes, delay: &Delay, faults: &Faults| {
+            let memory = MemoryDevice::new(bytes);
+            let delayed = DelayDevice::new(handle.clone(), memory, delay.clone());
+            Rc::new(FaultDevice::new(handle.clone(), delayed, faults.clone()))
         };
-        let (ssd, origin) = (drive(8 * MIB, &Faults::new()), drive(ORIGIN_BYTES, &faults));
+        let ssd_delay = Delay::default();
+        let ssd = drive(8 * MIB, &ssd_delay, &Faults::new());
+        let origin = drive(ORIGIN_BYTES, &Delay::default(), &faults);
         let volume = Rc::new(Volume::plain(&handle, origin.clone()));
         let format =
             FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [7; 16] };
         let options = OpenOptions::with(settings(ordered));
         volume.attach_new(ssd.clone(), &format, options).await.expect("the SSD takes a cache");
         let acknowledged = Cell::new(0);
-        test(World { handle: handle.clone(), volume, origin, ssd, faults, acknowledged }).await;
+        let handle = handle.clone();
+        test(World { handle, volume, origin, ssd, ssd_delay, faults, acknowledged }).await;
     });
 }
 
@@ -198,6 +204,35 @@ fn a_stop_ends_beside_an_origin_that_refuses_writes_and_keeps_all_lines() {
     }
 }
 
+/// The log waits for a flush of the SSD now and then, and not for the origin.
+#[test]
+fn writes_that_find_room_do_not_fail_beside_an_origin_that_refuses_writes() {
+    with_volume(false, |world| async move {
+        world.refuse_all_writes();
+        write(&world.volume, 0).await.expect("the SSD takes it");
+        for _ in 0..40 {
+            world.seconds(1).await;
+            world.volume.drain().await.expect_err("the origin refuses");
+        }
+        let refuses_ns = || world.volume.cache().expect("it has one").status().origin_refuses_ns;
+        assert!(refuses_ns().is_some());
+        world.ssd_delay.set(0, 0, SECOND_NS / 10);
+        let writers = (0..64).map(|line: u64| {
+            let volume = world.volume.clone();
+            world.handle.spawn(async move {
+                for turn in 0..400 {
+                    let scattered = (turn * turn * 7 + turn * 13 + line * 29) % 300;
+                    write(&volume, scattered).await.expect("there is room");
+                }
+            })
+        });
+        for writer in writers.collect::<Vec<_>>() {
+            writer.await;
+        }
+        assert!(refuses_ns().is_some());
+    });
+}
+
 /// In order, a place of the origin that cannot be written holds up everything behind it.
 #[test]
 fn one_bad_place_of_the_origin_does_not_hang_an_ordered_volume() {
@@ -227,5 +262,33 @@ fn one_bad_place_of_the_origin_does_not_hang_an_ordered_volume() {
         world.seconds(2).await;
         write(&world.volume, 1).await.expect("there is room");
         world.ends_well(&world.volume).await;
+    });
+}
+
+/// The flush that failed was the cleaner's, and no client had sent one before the cache went.
+#[test]
+fn a_cache_that_comes_after_a_loss_does_not_hide_the_loss() {
+    with_volume(false, |world| async move {
+        let through = Settings { mode: Mode::WriteThrough, ..settings(false) };
+        world.volume.configure(through).await.expect("it is a setting");
+        write(&world.volume, 2).await.expect("the origin takes it");
+        world.volume.configure(settings(false)).await.expect("it is a setting");
+        write(&world.volume, 1).await.expect("the SSD takes it");
+        world.faults.inject(Fault::FlushError);
+        world.volume.drain().await.expect_err("the cleaner meets the error");
+        world.volume.detach(true).await.expect("line 1 is written again");
+        let format =
+            FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [8; 16] };
+        for _ in 0..2 {
+            let options = OpenOptions::with(settings(false));
+            let attached = world.volume.attach_new(world.ssd.clone(), &format, options).await;
+            attached.expect("the SSD takes a cache");
+            world.volume.detach(true).await.expect("nothing is dirty");
+        }
+        let options = OpenOptions::with(settings(false));
+        let attached = world.volume.attach_new(world.ssd.clone(), &format, options).await;
+        attached.expect("the SSD takes a cache");
+        assert_eq!(world.volume.flush().await, Err(IoError::Medium), "the loss is told");
+        world.volume.flush().await.expect("and told once");
     });
 }

@@ -170,12 +170,13 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             }
             let share = match self.pace() {
                 Pace::Work(share) => share,
-                Pace::Rest(None) => {
-                    self.pressure.dirty_change().await;
-                    continue;
-                }
-                Pace::Rest(Some(until_ns)) => {
-                    self.rest_until(until_ns, true).await;
+                Pace::Rest(until_ns) => {
+                    // Nothing is tried any more, so nobody knows whether the origin still refuses.
+                    self.origin.refusal().end();
+                    match until_ns {
+                        None => self.pressure.dirty_change().await,
+                        Some(until_ns) => self.rest_until(until_ns, true).await,
+                    }
                     continue;
                 }
             };

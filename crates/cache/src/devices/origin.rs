@@ -1,13 +1,14 @@
 //! The origin: its traffic counted, its writes in order, its flushes shared.
 
 use std::cell::{Cell, RefCell};
+use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
 
 use voltier_block::{
     BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange,
 };
-use voltier_ring::FlushOnce;
+use voltier_ring::{FlushOnce, Handle};
 
 use crate::counters::{Counters, add};
 use crate::devices::fingerprint::fingerprint;
@@ -18,6 +19,7 @@ use crate::numbers::Line;
 
 /// The origin of a cache in service.
 pub(crate) struct Origin<O> {
+    handle: Handle,
     device: O,
     silence: Rc<Silence>,
     refusal: Refusal,
@@ -33,6 +35,9 @@ pub(crate) struct Origin<O> {
     failed_flushes: Cell<u64>,
     /// The number of the last of them that may have lost a change past the log.
     last_loss: Cell<u64>,
+    /// Requests that changed the origin past the log and have ended, and how many of them may be lost.
+    ended_requests: Cell<u64>,
+    lost_requests: Cell<u64>,
     /// A flush of a client has yet to say so.
     is_loss_untold: Cell<bool>,
     /// Called when changes past the log may be lost.
@@ -51,8 +56,14 @@ impl Drop for Request<'_> {
 }
 
 impl<O: BlockDevice> Origin<O> {
-    pub(crate) fn new(device: O, silence: Rc<Silence>, counters: Rc<Counters>) -> Rc<Self> {
+    pub(crate) fn new(
+        handle: Handle,
+        device: O,
+        silence: Rc<Silence>,
+        counters: Rc<Counters>,
+    ) -> Rc<Self> {
         Rc::new(Self {
+            handle,
             device,
             silence,
             refusal: Refusal::default(),
@@ -64,6 +75,8 @@ impl<O: BlockDevice> Origin<O> {
             durable: FlushOnce::default(),
             failed_flushes: Cell::new(0),
             last_loss: Cell::new(0),
+            ended_requests: Cell::new(0),
+            lost_requests: Cell::new(0),
             is_loss_untold: Cell::new(false),
             on_loss: RefCell::default(),
             requests: Cell::new(0),
@@ -123,30 +136,44 @@ impl<O: BlockDevice> Origin<O> {
         written.inspect_err(|_| add(&self.counters.origin_errors, 1))
     }
 
-    /// Writes past the log; the caller holds the locks of the lines.
+    /// Writes past the log; the caller holds the locks of the lines, and has the request
+    /// [judged](Self::judged).
     pub(crate) async fn write(&self, at: Lba, data: Payload) -> IoResult<()> {
-        let failed_flushes = self.failed_flushes.get();
         let written = self.destage(at, data).await;
-        self.note_direct(failed_flushes);
+        self.note_direct();
         written
     }
 
-    /// Discards a range; the caller holds the locks of the lines.
+    /// Discards a range; the caller holds the locks of the lines, and has the request
+    /// [judged](Self::judged).
     pub(crate) async fn discard(&self, range: SectorRange) -> IoResult<()> {
-        let failed_flushes = self.failed_flushes.get();
         let discarded = self.device.discard(range).await;
         self.note_change();
-        self.note_direct(failed_flushes);
+        self.note_direct();
         discarded
     }
 
-    /// Zeroes a range; the caller holds the locks of the lines.
+    /// Zeroes a range; the caller holds the locks of the lines, and has the request
+    /// [judged](Self::judged).
     pub(crate) async fn write_zeroes(&self, range: SectorRange) -> IoResult<()> {
-        let failed_flushes = self.failed_flushes.get();
         let zeroed = self.device.write_zeroes(range, Durability::Cached).await;
         self.note_change();
-        self.note_direct(failed_flushes);
+        self.note_direct();
         zeroed
+    }
+
+    /// Does a client's request that may change the origin past the log. A flush that failed since the request
+    /// began may have lost a part of the change. Flushes sent before the request ends do not tell of that.
+    pub(crate) async fn judged(&self, request: impl Future<Output = IoResult<()>>) -> IoResult<()> {
+        let (failed_flushes, changes) = (self.failed_flushes.get(), self.direct_changes.get());
+        let done = request.await;
+        if self.direct_changes.get() > changes && done.is_ok() {
+            self.ended_requests.set(self.ended_requests.get() + 1);
+            if self.failed_flushes.get() > failed_flushes {
+                self.note_loss();
+            }
+        }
+        done
     }
 
     /// A change has completed: only a flush submitted from now on covers it.
@@ -154,13 +181,9 @@ impl<O: BlockDevice> Origin<O> {
         self.changes.set(self.changes.get() + 1);
     }
 
-    /// The change that has completed last is past the log: a client's flush must cover it. A flush that
-    /// failed meanwhile, after so many others, may have lost a part of the change.
-    fn note_direct(&self, failed_flushes: u64) {
+    /// The change that has completed last is past the log: a client's flush must cover it.
+    fn note_direct(&self) {
         self.direct_changes.set(self.changes.get());
-        if self.failed_flushes.get() > failed_flushes {
-            self.note_loss();
-        }
     }
 
     /// Has `tell` called when a failed flush may have lost changes past the log.
@@ -191,6 +214,7 @@ impl<O: BlockDevice> Origin<O> {
 
     fn note_loss(&self) {
         self.last_loss.set(self.failed_flushes.get());
+        self.lost_requests.set(self.ended_requests.get());
         self.is_loss_untold.set(true);
         self.on_loss.borrow().iter().for_each(|tell| tell());
     }
@@ -199,12 +223,12 @@ impl<O: BlockDevice> Origin<O> {
     ///
     /// # Errors
     /// The origin's.
-    pub(crate) async fn flush(&self) -> IoResult<()> {
+    pub(crate) async fn flush(self: &Rc<Self>) -> IoResult<()> {
         self.flush_up_to(self.changes.get()).await
     }
 
     /// The same, unless the origin is silent; whether all is durable.
-    pub(crate) async fn flush_unless_silent(&self) -> bool {
+    pub(crate) async fn flush_unless_silent(self: &Rc<Self>) -> bool {
         let flush = pin!(self.flush());
         self.silence.released(flush, || true).await.is_some_and(|flushed| flushed.is_ok())
     }
@@ -214,7 +238,7 @@ impl<O: BlockDevice> Origin<O> {
     ///
     /// # Errors
     /// The origin's.
-    pub(crate) async fn flush_direct(&self) -> IoResult<()> {
+    pub(crate) async fn flush_direct(self: &Rc<Self>) -> IoResult<()> {
         self.flush_or_tell(self.direct_changes.get()).await
     }
 
@@ -222,33 +246,44 @@ impl<O: BlockDevice> Origin<O> {
     ///
     /// # Errors
     /// The origin's.
-    pub(crate) async fn flush_all(&self) -> IoResult<()> {
+    pub(crate) async fn flush_all(self: &Rc<Self>) -> IoResult<()> {
         self.flush_or_tell(self.changes.get()).await
     }
 
-    /// A flush for clients, which says once that changes past the log may be lost.
-    async fn flush_or_tell(&self, change: u64) -> IoResult<()> {
+    /// A flush for clients, which says once that changes past the log may be lost. Of requests that ended
+    /// after the flush was sent another flush says so.
+    async fn flush_or_tell(self: &Rc<Self>, change: u64) -> IoResult<()> {
         if self.is_loss_untold.replace(false) {
             return Err(IoError::Medium);
         }
-        let failed_flushes = self.failed_flushes.get();
+        let (failed_flushes, ended) = (self.failed_flushes.get(), self.ended_requests.get());
         let flushed = self.flush_up_to(change).await;
         if self.last_loss.get() > failed_flushes {
-            self.is_loss_untold.set(false);
+            if self.lost_requests.get() <= ended {
+                self.is_loss_untold.set(false);
+            }
             return Err(IoError::Medium);
         }
         flushed
     }
 
-    async fn flush_up_to(&self, change: u64) -> IoResult<()> {
-        let flush = async |_| {
-            let flushed = self.device.flush().await;
-            flushed.inspect_err(|_| {
-                add(&self.counters.origin_errors, 1);
-                self.note_failed_flush();
-            })
+    /// A flush goes on when nobody waits for it any more: its error is told to nobody else.
+    async fn flush_up_to(self: &Rc<Self>, change: u64) -> IoResult<()> {
+        if self.durable.covered() >= change {
+            return Ok(());
+        }
+        let origin = self.clone();
+        let flushed = async move {
+            let flush = async |_| {
+                let flushed = origin.device.flush().await;
+                flushed.inspect_err(|_| {
+                    add(&origin.counters.origin_errors, 1);
+                    origin.note_failed_flush();
+                })
+            };
+            origin.durable.until(change, || origin.changes.get(), flush).await
         };
-        self.durable.until(change, || self.changes.get(), flush).await
+        self.handle.finish(flushed).await
     }
 
     /// A number that changes when somebody else writes to the origin.

@@ -1,7 +1,7 @@
 //! An origin that refuses what is written back: since when, and when nobody waits for it any more.
 //!
-//! The cleaner tries again for as long as the cache serves. The first batch that brings something ends the
-//! refusal.
+//! The cleaner tries again while there is a need. The first batch that brings something ends the refusal, and
+//! so does a rest of the cleaner.
 
 use std::cell::Cell;
 
@@ -33,7 +33,7 @@ impl Refusal {
         self.batches.set(self.batches.get().saturating_add(1));
     }
 
-    /// The origin has lines that it did not have.
+    /// The origin has lines that it did not have, or is not asked to take any.
     pub(crate) fn end(&self) {
         self.batches.set(0);
     }

@@ -119,7 +119,7 @@ impl<S: BlockDevice> Log<S> {
         .await
     }
 
-    /// Whether changes of clients wait for space that only the cleaner can make.
+    /// Whether changes of clients wait for space that the cleaner or the reclaimer makes.
     pub(crate) fn lacks_space(&self) -> bool {
         self.lacks_space.get()
     }

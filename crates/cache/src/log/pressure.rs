@@ -103,6 +103,11 @@ impl Pressure {
         self.dirty_changed.notify();
     }
 
+    /// Whether the log finds no space before the cleaner makes some.
+    pub(crate) fn log_waits(&self) -> bool {
+        self.log_waits.get()
+    }
+
     /// The cleaner has made the space that there is to be made.
     pub(crate) fn log_waits_no_longer(&self) {
         self.log_waits.set(false);

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, Durability, IoError, IoResult, SectorRange, zero_writes};
 
 use crate::devices::health::SsdHealth;
+use crate::devices::origin::Origin;
 use crate::devices::ssd::Ssd;
 use crate::ground::Ground;
 use crate::log::commit::Log;
@@ -22,6 +23,7 @@ pub(crate) struct Discarder<S, O> {
     is_read_only: bool,
     map: Rc<Map>,
     ssd: Rc<Ssd<S>>,
+    origin: Rc<Origin<O>>,
     health: Rc<SsdHealth>,
     log: Rc<Log<S>>,
     locks: Rc<LineLocks>,
@@ -43,6 +45,7 @@ impl<S: BlockDevice, O: BlockDevice> Discarder<S, O> {
             is_read_only: ground.limits.read_only,
             map: ground.map.clone(),
             ssd: ground.ssd.clone(),
+            origin: ground.origin.clone(),
             health: ground.health.clone(),
             log: ground.log.clone(),
             locks: ground.locks.clone(),
@@ -66,7 +69,7 @@ impl<S: BlockDevice, O: BlockDevice> Discarder<S, O> {
             return Ok(());
         }
         let guard = self.locks.lock(first, last, Access::Exclusive).await;
-        let discarded = self.direct.discard(first, last, whole).await;
+        let discarded = self.origin.judged(self.direct.discard(first, last, whole)).await;
         drop(guard);
         if discarded != Err(IoError::Gone) || self.ssd.takes_writes() {
             return discarded;
@@ -75,7 +78,7 @@ impl<S: BlockDevice, O: BlockDevice> Discarder<S, O> {
         // meanwhile.
         self.health.past_gate().await?;
         let _guard = self.locks.lock(first, last, Access::Exclusive).await;
-        self.direct.discard_without_ssd(first, last, whole).await
+        self.origin.judged(self.direct.discard_without_ssd(first, last, whole)).await
     }
 
     pub(crate) async fn write_zeroes(
@@ -86,6 +89,15 @@ impl<S: BlockDevice, O: BlockDevice> Discarder<S, O> {
         if self.is_read_only {
             return Err(IoError::ReadOnly);
         }
+        // Before the flush: a durable request is no more durable than its pieces.
+        self.origin.judged(self.zero_pieces(range)).await?;
+        match durability {
+            Durability::Cached => Ok(()),
+            Durability::Durable => self.flusher.flush().await,
+        }
+    }
+
+    async fn zero_pieces(&self, range: SectorRange) -> IoResult<()> {
         let piece_bytes = ZERO_PIECE_BYTES.max(self.map.geometry().line_bytes);
         for (piece, data) in zero_writes(range, piece_bytes) {
             let (first, last) = self.map.geometry().lines_of(piece);
@@ -104,9 +116,6 @@ impl<S: BlockDevice, O: BlockDevice> Discarder<S, O> {
             }
             zeroed?;
         }
-        match durability {
-            Durability::Cached => Ok(()),
-            Durability::Durable => self.flusher.flush().await,
-        }
+        Ok(())
     }
 }

@@ -48,6 +48,16 @@ fn waits_no_more<O: BlockDevice>(origin: &Origin<O>, health: &SsdHealth) -> bool
     refusal.lasts() || (refusal.has_begun() && health.ends_waits())
 }
 
+/// Whether a write that waits for space of the log ends with an error instead. Only the cleaner can make
+/// space then, and the origin takes nothing.
+fn waits_for_log_no_more<O: BlockDevice>(
+    pressure: &Pressure,
+    origin: &Origin<O>,
+    health: &SsdHealth,
+) -> bool {
+    pressure.log_waits() && waits_no_more(origin, health)
+}
+
 /// The writes of one cache.
 pub(crate) struct Writer<S, O> {
     limits: Limits,
@@ -173,7 +183,7 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
         let mut written = match path {
             WritePath::Log => self.write_to_log(range, data).await,
             WritePath::Through | WritePath::Around => {
-                self.direct.write_past(range, data, path).await
+                self.origin.judged(self.direct.write_past(range, data, path)).await
             }
         };
         if written == Err(IoError::Gone) && !self.ssd.takes_writes() {
@@ -181,7 +191,8 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
             drop(guard);
             self.health.past_gate().await?;
             let _guard = self.locks.lock(first, last, Access::Exclusive).await;
-            written = self.direct.write_without_ssd(range, data).await;
+            let again = self.direct.write_without_ssd(range, data);
+            written = self.origin.judged(again).await;
         } else {
             drop(guard);
         }
@@ -208,7 +219,7 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
         let _in_log = self.coalescing.in_log(data.len());
         let count = changes.len() as u64;
         let number = self.log.queue(changes);
-        self.log.acked_unless(number, count, || self.waits_no_more()).await?;
+        self.log.acked_unless(number, count, || self.waits_for_log_no_more()).await?;
         let (first, last) = self.map.geometry().lines_of(range);
         self.damage.forget(first, last);
         Ok(())
@@ -218,6 +229,10 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
         waits_no_more(&self.origin, &self.health)
     }
 
+    fn waits_for_log_no_more(&self) -> bool {
+        waits_for_log_no_more(&self.pressure, &self.origin, &self.health)
+    }
+
     async fn wait_for_dirty_room(&self) -> IoResult<()> {
         let limit = self.map.geometry().capacity_lines() * DIRTY_LIMIT_PERCENT / 100;
         let room = || {
@@ -225,7 +240,7 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
             self.map.get().index().dirty_lines() + waiting < limit || !self.ssd.takes_writes()
         };
         self.pressure.until(|| room() || self.waits_no_more()).await;
-        if room() && !(self.log.lacks_space() && self.waits_no_more()) {
+        if room() && !(self.log.lacks_space() && self.waits_for_log_no_more()) {
             Ok(())
         } else {
             Err(IoError::Medium)
@@ -335,6 +350,7 @@ pub(crate) struct DirectWriter<S, O> {
     log: Rc<Log<S>>,
     health: Rc<SsdHealth>,
     intents: Rc<Intents>,
+    pressure: Rc<Pressure>,
     damage: Rc<Damage<S>>,
     merger: Rc<LineMerger<S>>,
 }
@@ -348,6 +364,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
             log: ground.log.clone(),
             health: ground.health.clone(),
             intents: ground.intents.clone(),
+            pressure: ground.pressure.clone(),
             damage: ground.damage.clone(),
             merger,
         }
@@ -359,7 +376,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
     /// # Errors
     /// `Medium` when the request waits no more.
     async fn wait_for_space(&self) -> IoResult<()> {
-        let waits_no_more = || waits_no_more(&self.origin, &self.health);
+        let waits_no_more = || waits_for_log_no_more(&self.pressure, &self.origin, &self.health);
         let has_space = || !self.log.lacks_space() || !self.ssd.takes_writes();
         self.log.until(|| has_space() || waits_no_more()).await;
         if has_space() { Ok(()) } else { Err(IoError::Medium) }
