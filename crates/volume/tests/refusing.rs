@@ -292,3 +292,21 @@ fn a_cache_that_comes_after_a_loss_does_not_hide_the_loss() {
         world.volume.flush().await.expect("and told once");
     });
 }
+
+#[test]
+fn a_refusal_is_over_when_nothing_is_left_to_be_written_back() {
+    with_volume(false, |world| async move {
+        let status = || world.volume.cache().expect("the volume has a cache").status();
+        let lines = 64;
+        for line in 0..lines {
+            write(&world.volume, line).await.unwrap();
+        }
+        world.refuse_all_writes();
+        world.seconds(60).await;
+        assert!(status().origin_refuses_ns.is_some(), "{:?}", status());
+        world.volume.discard(SectorRange::from_bytes(0, lines * LINE)).await.unwrap();
+        world.seconds(3_600).await;
+        assert_eq!(status().lines_dirty, 0);
+        assert_eq!(status().origin_refuses_ns, None, "nobody has asked the origin for an hour");
+    });
+}
