@@ -12,7 +12,7 @@ use super::apart::apart;
 use super::last_search::Copied;
 use crate::engine::{Engine, MemberLabel};
 use crate::records::RegisteredArray;
-use crate::safety::{DeviceId, DriveIdentity};
+use crate::safety::DeviceId;
 use crate::spec::DeviceSpec;
 
 /// The recorded devices that a search is for.
@@ -120,8 +120,7 @@ impl Parts {
         let mut parts = self.parts.iter();
         // A loop device over a file that was found, or a disk of a partition.
         let is_found = parts.any(|it| id_of(&it.device).is_some_and(|part| part.overlaps(&id)));
-        if is_recorded || is_found || is_served(service, &id) || self.have_mark_of(service, &device)
-        {
+        if is_recorded || is_found || is_served(service, &id) {
             return;
         }
         match service.look_once(&device) {
@@ -129,13 +128,6 @@ impl Parts {
             Err((Hindrance::Absent, _)) => {}
             Err((Hindrance::Busy | Hindrance::Silent, _)) => self.hindered.push(device),
         }
-    }
-
-    /// Whether a device has the mark of one of them: a second way to the same drive is no copy.
-    fn have_mark_of<E: Engine>(&self, service: &mut Turn<E>, device: &DeviceSpec) -> bool {
-        let mut mark_of = |device: &DeviceSpec| service.mark_of(device).filter(|it| it.is_known());
-        let Some(mark) = mark_of(device) else { return false };
-        self.parts.iter().any(|part| mark_of(&part.device).as_ref() == Some(&mark))
     }
 
     /// Whether a recorded device is not among them.
@@ -307,16 +299,11 @@ fn is_of_a_volume<E: Engine>(
 ) -> bool {
     let Some(path) = device.path() else { return false };
     let mark = apart(service).drive_identity(path);
-    let drives: Vec<(DeviceSpec, Option<DriveIdentity>)> = service
-        .registry
-        .volumes()
-        .iter()
-        .flat_map(|volume| {
-            let cache = volume.cache.as_ref().map(|it| (it.device.clone(), it.identity.clone()));
-            [(volume.origin.clone(), volume.origin_identity.clone())].into_iter().chain(cache)
-        })
-        .collect();
-    drives.iter().any(|(drive, known)| match known.as_ref().filter(|known| known.is_known()) {
+    let mut drives = service.registry.volumes().iter().flat_map(|volume| {
+        let cache = volume.cache.as_ref().map(|it| (&it.device, it.identity.as_ref()));
+        [(&volume.origin, volume.origin_identity.as_ref())].into_iter().chain(cache)
+    });
+    drives.any(|(drive, known)| match known.filter(|known| known.is_known()) {
         Some(known) => mark.as_ref() == Some(known),
         None => !is_in_service && service.is_same(drive, device),
     })
