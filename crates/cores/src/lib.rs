@@ -27,7 +27,6 @@ mod table;
 mod volume_status;
 mod volumes;
 
-use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -41,7 +40,7 @@ use voltier_control::{
     ExportSpec, ModelBacking, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 use voltier_export::nbd::{Budget, NbdLimits};
-use voltier_ring::{Core, Domain, Handle};
+use voltier_ring::{Core, Domain};
 
 use call::Way;
 use fault::{CORE_THREAD, Fault};
@@ -158,60 +157,8 @@ impl CoreEngine {
             let array = name.clone();
             let listen = move |_| async move { members::listen(&array, waker) };
             // The array was opened a moment ago.
-            let _ = self.ask_array(&name, listen);
+            let _ = self.homes.array(&name).and_then(|home| home.way.ask(listen));
         }
-    }
-
-    /// Runs a task for an open array on its core and waits for the answer.
-    fn on_array<T, F>(
-        &self,
-        name: &ArrayName,
-        task: impl FnOnce(Handle) -> F + Send + 'static,
-    ) -> ControlResult<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = ControlResult<T>> + 'static,
-    {
-        self.homes.array(name)?.way.call(task)
-    }
-
-    /// [`Self::on_array`] of a task that waits for no device.
-    fn ask_array<T, F>(
-        &self,
-        name: &ArrayName,
-        task: impl FnOnce(Handle) -> F + Send + 'static,
-    ) -> ControlResult<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = ControlResult<T>> + 'static,
-    {
-        self.homes.array(name)?.way.ask(task)
-    }
-
-    /// Runs a task for an open volume on its core and waits for the answer.
-    fn on_core<T, F>(
-        &self,
-        name: &VolumeName,
-        task: impl FnOnce(Handle) -> F + Send + 'static,
-    ) -> ControlResult<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = ControlResult<T>> + 'static,
-    {
-        self.homes.volume(name)?.way.call(task)
-    }
-
-    /// [`Self::on_core`] of a task that waits for no device.
-    fn ask_volume<T, F>(
-        &self,
-        name: &VolumeName,
-        task: impl FnOnce(Handle) -> F + Send + 'static,
-    ) -> ControlResult<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = ControlResult<T>> + 'static,
-    {
-        self.homes.volume(name)?.way.ask(task)
     }
 }
 
@@ -278,7 +225,7 @@ impl Engine for CoreEngine {
 
     fn begin_evacuation(&self, name: &VolumeName) -> ControlResult<()> {
         let volume = name.clone();
-        self.ask_volume(name, move |_| async move { volumes::begin_evacuation(&volume) })
+        self.homes.volume(name)?.way.ask(move |_| async move { volumes::begin_evacuation(&volume) })
     }
 
     fn close(&self, name: &VolumeName) -> ControlResult<()> {
@@ -297,7 +244,8 @@ impl Engine for CoreEngine {
         let loss = Arc::new(SsdLoss::default());
         let gate = LossGate { loss: loss.clone(), waker: self.waker() };
         let (ssd, plan) = (ssd.map(ToString::to_string).unwrap_or_default(), record.clone());
-        let generation = self.on_core(name, move |handle| volumes::attach(handle, plan, gate))?;
+        let generation =
+            self.homes.volume(name)?.way.call(move |handle| volumes::attach(handle, plan, gate))?;
         if let Some(home) = self.homes.find(name) {
             *home.loss.get() = loss;
             home.devices.get().ssd = ssd;
@@ -306,19 +254,22 @@ impl Engine for CoreEngine {
     }
 
     fn quiesce(&self, name: &VolumeName) -> ControlResult<()> {
-        let (volume, devices) = (name.clone(), self.homes.volume(name)?.devices.get().clone());
-        self.on_core(name, move |_| volumes::quiesce(volume, devices))
+        let (volume, home) = (name.clone(), self.homes.volume(name)?);
+        let devices = home.devices.get().clone();
+        home.way.call(move |_| volumes::quiesce(volume, devices))
     }
 
     fn resume(&self, name: &VolumeName) {
         let volume = name.clone();
         // A volume that is not open has nobody waiting.
-        let _ = self.ask_volume(name, move |_| async move { volumes::resume(&volume) });
+        let resume = move |_| async move { volumes::resume(&volume) };
+        let _ = self.homes.volume(name).and_then(|home| home.way.ask(resume));
     }
 
     fn detach(&self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
-        let (volume, devices) = (name.clone(), self.homes.volume(name)?.devices.get().clone());
-        let detached = self.on_core(name, move |_| volumes::detach(volume, devices, write_back));
+        let (volume, home) = (name.clone(), self.homes.volume(name)?);
+        let devices = home.devices.get().clone();
+        let detached = home.way.call(move |_| volumes::detach(volume, devices, write_back));
         // The registry has the volume without this SSD.
         self.failure_is_recorded(name);
         detached
@@ -326,7 +277,7 @@ impl Engine for CoreEngine {
 
     fn configure(&self, name: &VolumeName, settings: &Settings) -> ControlResult<()> {
         let (volume, settings) = (name.clone(), settings.clone());
-        self.on_core(name, move |_| volumes::configure(volume, settings))
+        self.homes.volume(name)?.way.call(move |_| volumes::configure(volume, settings))
     }
 
     fn start_drain(&self, name: &VolumeName) -> ControlResult<()> {
@@ -361,7 +312,8 @@ impl Engine for CoreEngine {
         let volume = name.clone();
         let asked = move |_| async move { Ok(volumes::dirty_lines(&volume)) };
         let failed = |home: Arc<Home>| home.loss.get().happened.load(Ordering::Acquire);
-        let (dirty_lines, is_gone) = self.ask_volume(name, asked).ok().unzip();
+        let said = self.homes.volume(name).and_then(|home| home.way.ask(asked));
+        let (dirty_lines, is_gone) = said.ok().unzip();
         CacheHealth {
             dirty_lines,
             ssd_failed: self.homes.find(name).is_some_and(failed),
@@ -377,7 +329,8 @@ impl Engine for CoreEngine {
 
     fn fill_status(&self, name: &VolumeName, status: &mut VolumeStatus) {
         let volume = name.clone();
-        let facts = self.ask_volume(name, move |_| async move { volumes::facts(&volume) });
+        let facts = move |_| async move { volumes::facts(&volume) };
+        let facts = self.homes.volume(name).and_then(|home| home.way.ask(facts));
         match facts {
             Ok(facts) => volume_status::fill(status, &facts),
             Err(error) => status.error = error.message,
@@ -460,7 +413,7 @@ impl ArrayEngine for CoreEngine {
 
     fn set_journal(&self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
         let (array, new) = (name.clone(), device.cloned());
-        self.on_array(name, move |handle| journals::set(handle, array, new))?;
+        self.homes.array(name)?.way.call(move |handle| journals::set(handle, array, new))?;
         if let Some(home) = self.homes.find_array(name) {
             home.record.get().journal = device.cloned();
         }
@@ -505,12 +458,12 @@ impl ArrayEngine for CoreEngine {
 
     fn array_head(&self, name: &ArrayName) -> ControlResult<Vec<u8>> {
         let array = name.clone();
-        self.on_array(name, move |_| members::head(array))
+        self.homes.array(name)?.way.call(move |_| members::head(array))
     }
 
     fn fail_member(&self, name: &ArrayName, place: u32) -> ControlResult<bool> {
         let array = name.clone();
-        self.ask_array(name, move |handle| members::fail(handle, array, place as usize))
+        self.homes.array(name)?.way.ask(move |handle| members::fail(handle, array, place as usize))
     }
 
     fn replace_member(
@@ -520,17 +473,23 @@ impl ArrayEngine for CoreEngine {
         device: &DeviceSpec,
     ) -> ControlResult<Replaced> {
         let (array, device) = (name.clone(), device.clone());
-        self.on_array(name, move |handle| members::replace(handle, array, place as usize, device))
+        self.homes
+            .array(name)?
+            .way
+            .call(move |handle| members::replace(handle, array, place as usize, device))
     }
 
     fn take_back(&self, name: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool> {
         let (array, device) = (name.clone(), device.clone());
-        self.on_array(name, move |handle| members::take_back(handle, array, place as usize, device))
+        self.homes
+            .array(name)?
+            .way
+            .call(move |handle| members::take_back(handle, array, place as usize, device))
     }
 
     fn add_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         let (array, device) = (name.clone(), device.clone());
-        self.on_array(name, move |handle| members::add_spare(handle, array, device))
+        self.homes.array(name)?.way.call(move |handle| members::add_spare(handle, array, device))
     }
 
     fn grow_array(
@@ -540,22 +499,25 @@ impl ArrayEngine for CoreEngine {
         devices: &[DeviceSpec],
     ) -> ControlResult<()> {
         let (array, devices) = (name.clone(), devices.to_vec());
-        self.on_array(name, move |handle| members::grow(handle, array, by, devices))
+        self.homes.array(name)?.way.call(move |handle| members::grow(handle, array, by, devices))
     }
 
     fn start_rebuild(&self, name: &ArrayName) -> ControlResult<()> {
         let array = name.clone();
-        self.ask_array(name, move |_| async move { members::start_rebuild(&array) })
+        self.homes.array(name)?.way.ask(move |_| async move { members::start_rebuild(&array) })
     }
 
     fn start_scrub(&self, name: &ArrayName, repair: Repair) -> ControlResult<()> {
         let array = name.clone();
-        self.ask_array(name, move |_| async move { members::start_scrub(&array, repair) })
+        self.homes
+            .array(name)?
+            .way
+            .ask(move |_| async move { members::start_scrub(&array, repair) })
     }
 
     fn check_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         let (array, device) = (name.clone(), device.clone());
-        self.on_array(name, move |handle| members::check_spare(handle, array, device))
+        self.homes.array(name)?.way.call(move |handle| members::check_spare(handle, array, device))
     }
 
     fn configure_array(&self, name: &ArrayName, settings: &ArraySettings) {
@@ -564,18 +526,20 @@ impl ArrayEngine for CoreEngine {
             home.record.get().settings = settings.clone();
         }
         // An array that is not open has nothing to set.
-        let _ = self.ask_array(name, move |_| async move { members::configure(&array, &settings) });
+        let configure = move |_| async move { members::configure(&array, &settings) };
+        let _ = self.homes.array(name).and_then(|home| home.way.ask(configure));
     }
 
     fn array_devices(&self, name: &ArrayName) -> Option<ArrayDevices> {
         let array = name.clone();
-        self.ask_array(name, move |_| async move { members::devices(&array) }).ok()
+        let devices = move |_| async move { members::devices(&array) };
+        self.homes.array(name).and_then(|home| home.way.ask(devices)).ok()
     }
 
     fn fill_array_status(&self, name: &ArrayName, status: &mut ArrayDetail) {
         let (array, plain) = (name.clone(), status.clone());
-        let filled =
-            self.ask_array(name, move |_| async move { array_status::fill(&array, plain) });
+        let fill = move |_| async move { array_status::fill(&array, plain) };
+        let filled = self.homes.array(name).and_then(|home| home.way.ask(fill));
         match filled {
             Ok(filled) => *status = filled,
             Err(error) => status.error = error.message,

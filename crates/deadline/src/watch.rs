@@ -120,7 +120,7 @@ impl Watch {
 
     /// Has the requests of every device that is late end, until somebody else judges: nobody depends on the
     /// devices yet.
-    pub fn release_late(self: &Rc<Self>) {
+    pub fn release_late(&self) {
         self.set_judge(Rc::new(ReleaseLate(self.own.clone())));
     }
 

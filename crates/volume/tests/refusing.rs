@@ -2,11 +2,14 @@
 //! end, nothing is lost, and writing goes on when the origin takes writes again. Method: faults in virtual
 //! time under a volume whose lines are nearly all dirty.
 
+mod support;
+
 use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, MIB, SectorRange};
+use support::{LINE, read};
+use voltier_block::{BlockDevice, IoError, IoResult, MIB, SectorRange};
 use voltier_drive::MemoryDevice;
 use voltier_filter::{Delay, DelayDevice, Fault, FaultDevice, Faults};
 use voltier_ring::{Executor, Handle, NoFiles};
@@ -15,7 +18,6 @@ use voltier_volume::{
 };
 
 const SECOND_NS: u64 = 1_000_000_000;
-const LINE: u64 = 4096;
 const ORIGIN_BYTES: u64 = 32 * MIB;
 
 type Drive = Rc<FaultDevice<DelayDevice<MemoryDevice>>>;
@@ -63,14 +65,9 @@ fn settings(ordered: bool) -> Settings {
     Settings { mode: Mode::WriteBack, ordered, ..Settings::default() }
 }
 
+/// Fills a line with its number.
 async fn write(volume: &Volume<Drive>, line: u64) -> IoResult<()> {
-    let mut data = Buf::new(LINE as usize);
-    data.fill(line as u8);
-    volume.write(Lba::from_bytes(line * LINE), data.into(), Durability::Cached).await
-}
-
-async fn read(device: &impl BlockDevice, line: u64) -> IoResult<u8> {
-    Ok(device.read(Lba::from_bytes(line * LINE), Buf::new(LINE as usize)).await?[0])
+    support::write(volume, line, line as u8).await
 }
 
 impl World {

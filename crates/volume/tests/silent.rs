@@ -1,11 +1,14 @@
 //! Goal: a volume ends in bounded time although a drive of its cache does not answer, and nothing is given up
 //! unasked. Method: drives that hang in virtual time under a volume that clients use.
 
+mod support;
+
 use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, MIB};
+use support::{read, write};
+use voltier_block::{IoResult, MIB};
 use voltier_drive::MemoryDevice;
 use voltier_filter::{Hang, HangDevice};
 use voltier_ring::{Executor, Handle, NoFiles};
@@ -17,7 +20,6 @@ const SECOND_NS: u64 = 1_000_000_000;
 const DEADLINE_S: u64 = 8;
 /// When a drive that hangs is silent at the latest.
 const SILENT_S: u64 = DEADLINE_S + DEADLINE_S / 2;
-const LINE: u64 = 4096;
 
 type Drive = HangDevice<MemoryDevice>;
 
@@ -60,16 +62,6 @@ fn with_volume<F: Future<Output = ()> + 'static>(
 
 fn settings(mode: Mode) -> Settings {
     Settings { mode, deadline_ns: DEADLINE_S * SECOND_NS, ..Settings::default() }
-}
-
-async fn write(volume: &Volume<Drive>, line: u64, byte: u8) -> IoResult<()> {
-    let mut data = Buf::new(LINE as usize);
-    data.fill(byte);
-    volume.write(Lba::from_bytes(line * LINE), data.into(), Durability::Cached).await
-}
-
-async fn read(device: &impl BlockDevice, line: u64) -> IoResult<u8> {
-    Ok(device.read(Lba::from_bytes(line * LINE), Buf::new(LINE as usize)).await?[0])
 }
 
 impl World {

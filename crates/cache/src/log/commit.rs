@@ -37,7 +37,7 @@ pub(crate) struct Log<S> {
     flushing: Cell<bool>,
     /// So often ordered mode began or ended.
     order_switches: Cell<u64>,
-    /// Changes of clients wait for space that only the cleaner can make.
+    /// Changes of clients wait for space that the cleaner or the reclaimer makes.
     lacks_space: Cell<bool>,
 }
 

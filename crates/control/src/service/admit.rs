@@ -58,6 +58,13 @@ impl Beside<'_> {
     }
 }
 
+/// A device that may be used.
+pub(super) struct Admitted {
+    pub(super) size_bytes: u64,
+    /// The mark that its drive is known by.
+    pub(super) mark: Option<DriveIdentity>,
+}
+
 impl<E: Engine> Turn<E> {
     /// Checks an SSD and makes its record.
     pub(super) fn admit_cache(
@@ -68,9 +75,10 @@ impl<E: Engine> Turn<E> {
         new.settings.check()?;
         self.check_size_stays(origin)?;
         self.check_size_stays(&new.device)?;
-        self.admit(&new.device, Role::Cache, new.force, Beside::Origin(origin))?;
+        let beside = Beside::Origin(origin);
+        let Admitted { mark, .. } = self.admit(&new.device, Role::Cache, new.force, beside)?;
         Ok(CacheRecord {
-            identity: self.mark_of(&new.device),
+            identity: mark,
             device: new.device,
             uuid: self.engine.draw_identity()?,
             maybe_dirty: new.settings.mode.writes_back(),
@@ -94,18 +102,22 @@ impl<E: Engine> Turn<E> {
         self.registry.find_array(name).map(|array| DriveIdentity::of_array(&array.uuid))
     }
 
-    /// Checks a device that is to be used; its size in bytes.
+    /// Checks a device that is to be used.
     pub(super) fn admit(
         &mut self,
         device: &DeviceSpec,
         role: Role,
         force: bool,
         beside: Beside<'_>,
-    ) -> ControlResult<u64> {
+    ) -> ControlResult<Admitted> {
         if let Some(name) = device.array() {
-            return self.admit_array(name, role, force, beside);
+            let size_bytes = self.admit_array(name, role, force, beside)?;
+            return Ok(Admitted { size_bytes, mark: self.mark_of(device) });
         }
-        let Some(path) = device.path() else { return self.engine.size_of(device) };
+        let Some(path) = device.path() else {
+            let size_bytes = self.engine.size_of(device)?;
+            return Ok(Admitted { size_bytes, mark: self.mark_of(device) });
+        };
         let id = self.storage_at(path, role)?;
         self.is_not_being_taken(path, &id)?;
         for other in beside.devices().iter().filter_map(DeviceSpec::path) {
@@ -118,8 +130,9 @@ impl<E: Engine> Turn<E> {
             return Err(refusal(path, &what));
         }
         self.reserve(id);
-        let mark = self.mark_of(device).filter(DriveIdentity::is_known);
-        if let Some(user) = mark.and_then(|mark| self.user_by_mark(&mark, beside.own())) {
+        let mark = self.mark_of(device);
+        let known = mark.as_ref().filter(|mark| mark.is_known());
+        if let Some(user) = known.and_then(|mark| self.user_by_mark(mark, beside.own())) {
             let what = Finding::SameDevice(format!("a drive of {user}, which knows its mark"));
             return Err(refusal(path, &what));
         }
@@ -128,7 +141,8 @@ impl<E: Engine> Turn<E> {
         if force {
             self.log_override(&path.display().to_string(), &examined.findings);
         }
-        Ok(self.engine.size_of(device)?.min(examined.size_bytes))
+        let size_bytes = self.engine.size_of(device)?.min(examined.size_bytes);
+        Ok(Admitted { size_bytes, mark })
     }
 
     fn admit_array(

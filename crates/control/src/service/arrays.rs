@@ -121,7 +121,7 @@ impl<E: Engine> Turn<E> {
                 )));
             }
             let before = Beside::Members(&members[..at]);
-            sizes.push(self.admit(member, Role::Cache, force, before)?);
+            sizes.push(self.admit(member, Role::Cache, force, before)?.size_bytes);
         }
         Ok(sizes)
     }

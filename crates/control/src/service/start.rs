@@ -2,7 +2,7 @@
 
 use super::Turn;
 use super::absence::Hindrance;
-use super::admit::Beside;
+use super::admit::{Admitted, Beside};
 use super::apart::apart;
 use super::crash_wait::CRASH_STEP;
 use super::drives;
@@ -104,10 +104,10 @@ impl<E: Engine> Turn<E> {
                  that holds what its origin held"
             )));
         }
-        let size_bytes = self.admit(&device, Role::Origin, false, Beside::Cache(&record))?;
+        let Admitted { size_bytes, mark } =
+            self.admit(&device, Role::Origin, false, Beside::Cache(&record))?;
         large_enough(&device, size_bytes, record.size_bytes, "origin")?;
-        let origin_identity = self.mark_of(&device);
-        let taken = VolumeRecord { origin: device, origin_identity, ..record.clone() };
+        let taken = VolumeRecord { origin: device, origin_identity: mark, ..record.clone() };
         self.registry.put(taken.clone())?;
         let since = late::hold_off_of(self, name);
         self.adopted_origins.insert(name.clone());

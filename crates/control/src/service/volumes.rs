@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Turn;
-use super::admit::Beside;
+use super::admit::{Admitted, Beside};
 use super::apart::apart;
 use super::given_up;
 use super::jobs::Purpose;
@@ -35,10 +35,10 @@ impl<E: Engine> Turn<E> {
                 "a volume `{name}` exists; choose another name or `voltier delete {name}` first"
             )));
         }
-        let size_bytes = self.admit(&origin, Role::Origin, false, Beside::None)?;
-        let origin_identity = self.mark_of(&origin);
+        let Admitted { size_bytes, mark } =
+            self.admit(&origin, Role::Origin, false, Beside::None)?;
         let ssd = cache.as_ref().map(|new| &new.device);
-        given_up::no_cache_names(self, &origin, origin_identity.as_ref(), ssd)?;
+        given_up::no_cache_names(self, &origin, mark.as_ref(), ssd)?;
         let cache = match cache {
             None => None,
             Some(new) => Some(self.admit_cache(new, &origin)?),
@@ -47,7 +47,7 @@ impl<E: Engine> Turn<E> {
             name: name.clone(),
             uuid: self.engine.draw_identity()?,
             size_bytes,
-            origin_identity,
+            origin_identity: mark,
             origin,
             cache,
             exports: Vec::new(),
