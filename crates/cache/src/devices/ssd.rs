@@ -125,15 +125,34 @@ impl<S: BlockDevice> Ssd<S> {
     /// The device's, which are held against the SSD.
     pub(crate) async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
         let bytes = into.len() as u64;
-        add(&self.counters.ssd_read_bytes, bytes);
-        match self.device.read(at, into).await {
+        match self.begin_read(at, into).await {
             Ok(data) => Ok(data),
-            Err(error) if error != IoError::Gone && bytes > self.map.geometry().line_bytes => {
-                Err(error)
-            }
             // In a box: reads that work do not carry it along.
-            Err(error) => Box::pin(self.read_again(at, bytes, error)).await,
+            Err(error) => Box::pin(self.read_failed(at, bytes, error)).await,
         }
+    }
+
+    /// Begins a read of lines; a caller that gets an error goes on with [`read_failed`](Self::read_failed).
+    #[inline]
+    pub(crate) fn begin_read(
+        &self,
+        at: Lba,
+        into: Buf,
+    ) -> impl Future<Output = IoResult<Buf>> + use<'_, S> {
+        add(&self.counters.ssd_read_bytes, into.len() as u64);
+        self.device.read(at, into)
+    }
+
+    /// Goes on after a read of lines that failed with `error`: a single line is tried again.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    #[cold]
+    pub(crate) async fn read_failed(&self, at: Lba, bytes: u64, error: IoError) -> IoResult<Buf> {
+        if error != IoError::Gone && bytes > self.map.geometry().line_bytes {
+            return Err(error);
+        }
+        self.read_again(at, bytes, error).await
     }
 
     /// Reads a part of the stored map, without counting it; what fails is tried again.

@@ -123,10 +123,10 @@ impl LineLocks {
         free
     }
 
-    async fn take(&self, bucket: u32, access: Access) {
-        if self.is_waited_for(bucket) || !self.try_take(bucket, access) {
-            self.take_in_turn(bucket, access).await;
-        }
+    /// Takes a bucket that nobody waits for, if it is free.
+    #[inline]
+    fn take_now(&self, bucket: u32, access: Access) -> bool {
+        !self.is_waited_for(bucket) && self.try_take(bucket, access)
     }
 
     #[cold]
@@ -223,21 +223,31 @@ impl LineLocks {
     }
 
     /// Locks the lines `first..=last`.
+    #[inline]
     pub(crate) async fn lock(
         self: &Rc<Self>,
         first: Line,
         last: Line,
         access: Access,
     ) -> LineGuard {
-        if first == last {
-            let bucket = bucket_of(first);
-            self.take(bucket, access).await;
-            return LineGuard { locks: self.clone(), held: Held::One(bucket), access };
+        // In boxes: a request that finds its one line free carries neither wait along.
+        if first != last {
+            return Box::pin(self.lock_many(first, last, access)).await;
         }
+        let bucket = bucket_of(first);
+        if !self.take_now(bucket, access) {
+            Box::pin(self.take_in_turn(bucket, access)).await;
+        }
+        LineGuard { locks: self.clone(), held: Held::One(bucket), access }
+    }
+
+    async fn lock_many(self: &Rc<Self>, first: Line, last: Line, access: Access) -> LineGuard {
         let buckets = Self::buckets_of(first, last);
         let mut guard = LineGuard { locks: self.clone(), held: Held::Many(Vec::new()), access };
         for bucket in buckets {
-            self.take(bucket, access).await;
+            if !self.take_now(bucket, access) {
+                self.take_in_turn(bucket, access).await;
+            }
             // Held as it grows: a request dropped here gives back what it has.
             if let Held::Many(held) = &mut guard.held {
                 held.push(bucket);

@@ -10,14 +10,13 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use voltier_block::{BlockDevice, Buf, IoResult, Lba};
+use voltier_block::{BlockDevice, Buf};
 use voltier_ring::Handle;
 
 use crate::canary::{self, Canary};
 use crate::config::Settings;
 use crate::counters::{Counters, add};
 use crate::devices::origin::Origin;
-use crate::devices::ssd::Ssd;
 use crate::ground::Ground;
 use crate::map::shared::{Map, Pinned};
 use crate::numbers::Line;
@@ -37,10 +36,9 @@ const PATIENCE_MIN_NS: Nanos = 50_000_000;
 const REST_NS: Nanos = 1_000_000_000;
 
 /// The choice between a busy SSD and an idle origin, for the hits of one cache.
-pub(crate) struct IdleOrigin<S, O> {
+pub(crate) struct IdleOrigin<O> {
     handle: Handle,
     map: Rc<Map>,
-    ssd: Rc<Ssd<S>>,
     origin: Rc<Origin<O>>,
     settings: Rc<RefCell<Settings>>,
     counters: Rc<Counters>,
@@ -55,12 +53,11 @@ fn average(of: &Cell<Nanos>, newest: Nanos) {
     of.set(if old == 0 { newest } else { old - old / AVERAGE_OVER + newest / AVERAGE_OVER });
 }
 
-impl<S: BlockDevice, O: BlockDevice> IdleOrigin<S, O> {
-    pub(crate) fn new(ground: &Ground<S, O>) -> Self {
+impl<O: BlockDevice> IdleOrigin<O> {
+    pub(crate) fn new<S: BlockDevice>(ground: &Ground<S, O>) -> Self {
         Self {
             handle: ground.handle.clone(),
             map: ground.map.clone(),
-            ssd: ground.ssd.clone(),
             origin: ground.origin.clone(),
             settings: ground.settings.clone(),
             counters: ground.counters.clone(),
@@ -88,6 +85,7 @@ impl<S: BlockDevice, O: BlockDevice> IdleOrigin<S, O> {
     ///
     /// Where requests queue, one that goes elsewhere spares those behind it as long as it would have
     /// waited itself. So the origin may take twice the SSD's wait, and all are served sooner.
+    #[inline]
     fn prefers_origin(&self, congested_us: u32) -> bool {
         let ssd = self.ssd_wait_ns.get();
         congested_us > 0
@@ -96,40 +94,39 @@ impl<S: BlockDevice, O: BlockDevice> IdleOrigin<S, O> {
             && self.origin_wait_ns.get() < 2 * ssd
     }
 
-    /// Reads from the SSD; one read in some is timed.
-    pub(super) async fn read_ssd(&self, at: Lba, into: Buf) -> IoResult<Buf> {
-        if !self.times_next() {
-            return self.ssd.read(at, into).await;
-        }
-        let begun = self.handle.now();
-        let read = self.ssd.read(at, into).await;
-        self.note_ssd(self.handle.now() - begun);
-        read
+    /// Begins a read of the SSD: the time now, if the read is to be timed.
+    #[inline]
+    pub(super) fn begin_ssd_read(&self) -> Option<Nanos> {
+        self.times_next().then(|| self.handle.now())
     }
 
-    /// Reads pinned lines, neighbours on the origin, from there, if that is better and possible: true
-    /// if `into` has their content.
-    pub(super) async fn read_congested(
-        &self,
-        lines: &[(Line, Pinned<'_>)],
-        into: &mut Buf,
-    ) -> bool {
-        if !self.prefers_origin(self.settings.borrow().congested_us) {
-            return false;
+    /// The read of the SSD that began then is over.
+    #[inline]
+    pub(super) fn end_ssd_read(&self, begun: Option<Nanos>) {
+        if let Some(begun) = begun {
+            self.note_ssd(self.handle.now() - begun);
         }
-        let are_clean = {
-            let contents = self.map.get();
-            lines.iter().all(|(_, pinned)| !contents.index().is_dirty(pinned.copy().slot))
-        };
-        if !are_clean && !canary::is(Canary::CongestedUnchecked) {
-            return false;
-        }
-        // In a box: hits that go to the SSD do not carry it along.
-        let Some(data) = Box::pin(self.read_from_origin(lines, into.len())).await else {
-            return false;
-        };
-        into.copy_from_slice(&data);
-        true
+    }
+
+    /// Whether pinned lines, neighbours on the origin, are better read from there.
+    #[inline]
+    pub(super) fn is_better_for(&self, lines: &[(Line, Pinned<'_>)]) -> bool {
+        self.prefers_origin(self.settings.borrow().congested_us) && self.may_have(lines)
+    }
+
+    /// Whether the origin has these lines, as far as the map tells.
+    fn may_have(&self, lines: &[(Line, Pinned<'_>)]) -> bool {
+        let contents = self.map.get();
+        let are_clean =
+            lines.iter().all(|(_, pinned)| !contents.index().is_dirty(pinned.copy().slot));
+        are_clean || canary::is(Canary::CongestedUnchecked)
+    }
+
+    /// Reads lines from the origin that are better read from there: true if `into` has their content.
+    pub(super) async fn read(&self, lines: &[(Line, Pinned<'_>)], into: &mut Buf) -> bool {
+        let data = self.read_from_origin(lines, into.len()).await;
+        data.iter().for_each(|data| into.copy_from_slice(data));
+        data.is_some()
     }
 
     /// Reads pinned lines from the origin; `None` unless it has them as they are on the SSD and is

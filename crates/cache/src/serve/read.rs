@@ -33,7 +33,7 @@ pub(crate) struct Reader<S, O> {
     router: Rc<Router<S>>,
     planner: Planner<S>,
     misses: MissReader<S, O>,
-    idle_origin: IdleOrigin<S, O>,
+    idle_origin: IdleOrigin<O>,
     shared_reads: SharedReads,
     counters: Rc<Counters>,
 }
@@ -106,18 +106,40 @@ impl<S: BlockDevice, O: BlockDevice> Reader<S, O> {
         mut into: Buf,
     ) -> IoResult<Buf> {
         let lines = [(line, pinned)];
-        if self.idle_origin.read_congested(&lines, &mut into).await {
+        // In a box, like all that a usual hit does not need: the hit does not carry it along.
+        let is_better_elsewhere = self.idle_origin.is_better_for(&lines);
+        if is_better_elsewhere && Box::pin(self.idle_origin.read(&lines, &mut into)).await {
             return Ok(into);
         }
+        let read = self.read_ssd(&lines, into).await;
         let [(line, pinned)] = lines;
-        let request = pin!(self.idle_origin.read_ssd(pinned.copy().at, into));
-        let read = self.ssd.silence().released(request, || self.origin_has(line, line)).await;
         let copy = pinned.release();
         match read {
             Some(Ok(data)) if copy.holds(&data) => Ok(data),
-            Some(_) => self.read_after_error(line, copy.slot).await,
-            None => self.read_origin(self.map.geometry().line_range(line)).await,
+            Some(_) => Box::pin(self.read_after_error(line, copy.slot)).await,
+            None => Box::pin(self.read_origin(self.map.geometry().line_range(line))).await,
         }
+    }
+
+    /// Reads pinned lines, neighbours on the SSD. `None` if the SSD is silent and the origin has what was
+    /// acknowledged of the lines.
+    async fn read_ssd(&self, lines: &[(Line, Pinned<'_>)], into: Buf) -> Option<IoResult<Buf>> {
+        let (first, last) = (lines[0].0, lines[lines.len() - 1].0);
+        let (at, bytes) = (lines[0].1.copy().at, into.len() as u64);
+        let begun = self.idle_origin.begin_ssd_read();
+        let request = pin!(self.ssd.begin_read(at, into));
+        let silence = self.ssd.silence();
+        let read = match silence.released(request, || self.origin_has(first, last)).await {
+            Some(Err(error)) => {
+                let again = Box::pin(self.ssd.read_failed(at, bytes, error));
+                silence.released(pin!(again), || self.origin_has(first, last)).await
+            }
+            read => read,
+        };
+        if read.is_some() {
+            self.idle_origin.end_ssd_read(begun);
+        }
+        read
     }
 
     async fn read_after_error(&self, line: Line, slot: Slot) -> IoResult<Buf> {
@@ -168,13 +190,11 @@ impl<S: BlockDevice, O: BlockDevice> Reader<S, O> {
         mut part: Buf,
     ) -> IoResult<Buf> {
         let bytes = part.len();
-        if self.idle_origin.read_congested(&lines, &mut part).await {
+        let is_better_elsewhere = self.idle_origin.is_better_for(&lines);
+        if is_better_elsewhere && Box::pin(self.idle_origin.read(&lines, &mut part)).await {
             return Ok(part);
         }
-        let (first, last) = (lines[0].0, lines[lines.len() - 1].0);
-        let request = pin!(self.idle_origin.read_ssd(lines[0].1.copy().at, part));
-        let read = self.ssd.silence().released(request, || self.origin_has(first, last)).await;
-        let Some(read) = read else {
+        let Some(read) = self.read_ssd(&lines, part).await else {
             drop(lines);
             return self.read_origin(range).await;
         };
