@@ -115,14 +115,24 @@ impl OpenExport {
 
     /// Why clients cannot come through it any more, if that is so.
     pub(super) fn trouble(&self, way: &Way, name: &VolumeName) -> Option<String> {
-        let OpenExport::Nbd(_, bound) = self else { return None };
+        let bound = match self {
+            OpenExport::Nbd(_, bound) => bound,
+            OpenExport::Fuse(_, file) if file.is_reachable() => return None,
+            OpenExport::Fuse(_, file) => {
+                let path = file.path().display();
+                return Some(format!(
+                    "its file {path} was unmounted or covered; `voltier export {name} --fuse {path}` \
+                     mounts it again"
+                ));
+            }
+        };
         if let StreamAddress::Unix(path) = &bound.at
             && id_of(path) != bound.file
         {
             let path = path.display();
             return Some(format!(
-                "its socket {path} was removed or replaced; `voltier unexport {name} --nbd unix:{path}`, \
-                 then export it again"
+                "its socket {path} was removed or replaced; `voltier export {name} --nbd unix:{path}` \
+                 opens it again"
             ));
         }
         let (volume, at) = (name.clone(), bound.at.clone());
@@ -226,6 +236,29 @@ mod tests {
         fs::remove_file(&path).unwrap();
         let told = engine.export_trouble(&name, &export).unwrap();
         assert!(told.contains("removed or replaced"), "{told}");
+        engine.unexport(&name, &export, false).unwrap();
+        engine.close(&name).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_somebody_unmounted_is_told_and_can_be_mounted_again() {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            println!("skipped: needs root and /dev/fuse");
+            return;
+        }
+        let (engine, name) = engine();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("v.img");
+        let export = ExportSpec::Fuse(path.clone());
+        engine.export(&name, &export, None).unwrap();
+        assert_eq!(engine.export_trouble(&name, &export), None);
+        rustix::mount::unmount(&path, rustix::mount::UnmountFlags::empty()).unwrap();
+        let told = engine.export_trouble(&name, &export).unwrap();
+        assert!(told.contains("unmounted or covered"), "{told}");
+        engine.unexport(&name, &export, false).unwrap();
+        engine.export(&name, &export, None).unwrap();
+        assert_eq!(engine.export_trouble(&name, &export), None);
+        assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
         engine.unexport(&name, &export, false).unwrap();
         engine.close(&name).unwrap();
     }

@@ -316,3 +316,42 @@ fn fio_verifies_what_it_wrote() {
     }
     assert!(mounted.file.counters().failures == 0);
 }
+
+#[test]
+fn a_file_that_somebody_unmounted_is_not_reachable_and_ends_without_a_wait() {
+    let Some(mut mounted) = mount(plain()) else { return };
+    assert!(mounted.file.is_reachable());
+    let path = mounted.path();
+    rustix::mount::unmount(&path, rustix::mount::UnmountFlags::empty()).unwrap();
+    assert!(!mounted.file.is_reachable());
+    mounted.file.stop().unwrap();
+    assert_eq!(mounted.file.counters().connections_open, 0);
+}
+
+/// Goal: nobody waits for users of a file that its path does not lead to any more, and they are told.
+/// Method: a lazy unmount while the file is open, and another mount over the path.
+#[test]
+fn users_of_a_file_that_was_unmounted_lazily_keep_it_until_they_are_cut_off() {
+    let Some(mut mounted) = mount(plain()) else { return };
+    let file = mounted.open();
+    let path = mounted.path();
+    rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH).unwrap();
+    assert!(!mounted.file.is_reachable());
+    assert!(matches!(mounted.file.stop(), Err(ExportError::FileInUse(_))));
+    file.write_all_at(b"still there", 0).unwrap();
+    mounted.file.cut_off();
+    assert!(file.write_all_at(b"cut off", 0).is_err());
+}
+
+#[test]
+fn what_somebody_mounted_over_the_file_stays_when_the_file_ends() {
+    let Some(mut mounted) = mount(plain()) else { return };
+    let path = mounted.path();
+    let other = mounted.folder.path().join("other");
+    fs::write(&other, b"another file").unwrap();
+    rustix::mount::mount_bind(&other, &path).unwrap();
+    assert!(!mounted.file.is_reachable());
+    mounted.file.stop().unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"another file");
+    rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH).unwrap();
+}

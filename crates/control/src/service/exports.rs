@@ -30,7 +30,11 @@ impl<E: Engine> Turn<E> {
         let mut record = self.open_record(name)?;
         let uri = export.uri(name);
         check_access(&export, access.as_ref())?;
-        let is_open = record.exports.contains(&export) && !self.is_closed(name, &export);
+        let mut is_open = record.exports.contains(&export) && !self.is_closed(name, &export);
+        if is_open && let Some(why) = self.engine.export_trouble(name, &export) {
+            self.close_unreachable(&record, &export, why)?;
+            is_open = false;
+        }
         if is_open && access.is_some() && record.access_of(&export) != access.as_ref() {
             let before = record.access_of(&export);
             return Err(ControlError::failed(format!(
@@ -73,6 +77,22 @@ impl<E: Engine> Turn<E> {
             live.closed_exports.retain(|closed| closed.export != export);
         }
         Ok(self.volume(name))
+    }
+
+    /// Closes an open export through which no client can come any more. It stays on record, and is opened
+    /// again.
+    fn close_unreachable(
+        &mut self,
+        record: &VolumeRecord,
+        export: &ExportSpec,
+        why: String,
+    ) -> ControlResult<()> {
+        let name = &record.name;
+        let closing = VolumeRecord { exports: vec![export.clone()], ..record.clone() };
+        stops::is_unused(self, &closing, &format!("voltier unexport {name} --now"))?;
+        apart(self).unexport(name, export, false)?;
+        self.try_later(name, export, why);
+        Ok(())
     }
 
     /// Opens what the record of a volume says. Those that cannot be opened now are tried again later.

@@ -71,6 +71,31 @@ fn a_dead_export_and_one_of_a_volume_that_is_not_served_are_not_shown_as_open() 
 }
 
 #[test]
+fn a_dead_export_is_opened_again_when_it_is_asked_for_and_nobody_uses_it() {
+    let mut fixture = Fixture::new();
+    fixture.create(Mode::WriteBack);
+    let ask = || request(&fixture, "", false);
+    let (first, used, failing, again) = (ask(), ask(), ask(), ask());
+    fixture.service.handle(first);
+    fixture.calls();
+
+    fixture.steer(|books| (books.exports_fail, books.clients) = (true, 1));
+    let told = fixture.error(used);
+    assert!(told.contains("--now"), "{told}");
+    assert_eq!(fixture.calls(), [""; 0]);
+
+    fixture.steer(|books| books.clients = 0);
+    assert_eq!(fixture.error(failing), "cannot listen there");
+    assert_eq!(fixture.calls(), ["unexport nbd", "export nbd"]);
+    assert_eq!(export(&mut fixture).0, ExportState::Failed);
+
+    fixture.steer(|books| books.exports_fail = false);
+    fixture.service.handle(again);
+    assert_eq!(fixture.calls(), ["export nbd"]);
+    assert_eq!(export(&mut fixture), (ExportState::Open, String::new()));
+}
+
+#[test]
 fn an_export_to_other_hosts_needs_consent_and_a_recorded_one_has_it() {
     let mut fixture = Fixture::new();
     fixture.create(Mode::WriteBack);

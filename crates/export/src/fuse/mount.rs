@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::file::{File, FileExport};
+use super::mailbox::Mailbox;
 use crate::access::FileAccess;
 use crate::counters::{CounterCell, ExportCounters};
 use crate::error::ExportError;
@@ -27,6 +29,19 @@ pub struct FuseFile {
     counters: Arc<CounterCell>,
     handles: Arc<AtomicU64>,
     session: Option<BackgroundSession>,
+    /// The mount, by the device number that the kernel gave it.
+    device: Option<DeviceNumber>,
+    mailbox: Arc<Mailbox>,
+}
+
+/// The major and minor number of a device.
+type DeviceNumber = (u32, u32);
+
+/// The device that a path is on, as far as the kernel knows without asking the file system's server.
+fn device_of(path: &Path) -> Option<DeviceNumber> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+    let file = statx(CWD, path, flags, StatxFlags::TYPE).ok()?;
+    Some((file.stx_dev_major, file.stx_dev_minor))
 }
 
 impl FuseFile {
@@ -47,11 +62,20 @@ impl FuseFile {
         clear_dead(path);
         let created = prepare_mount_point(path)?;
         let (counters, handles) = (export.counters.clone(), export.handles.clone());
+        let mailbox = export.mailbox.clone();
         mount_over(export, path, access)
             .map(|session| {
                 counters.connected();
-                let (path, session) = (path.to_owned(), Some(session));
-                FuseFile { path, created, counters, handles, session }
+                let (device, path) = (device_of(path), path.to_owned());
+                FuseFile {
+                    path,
+                    created,
+                    counters,
+                    handles,
+                    session: Some(session),
+                    device,
+                    mailbox,
+                }
             })
             .inspect_err(|_| {
                 if created {
@@ -76,6 +100,13 @@ impl FuseFile {
         self.handles.load(Ordering::Relaxed)
     }
 
+    /// Whether who opens the path comes to the volume: false when somebody unmounted the file, mounted
+    /// something over it, or ended its connection. Waits for nobody.
+    pub fn is_reachable(&self) -> bool {
+        let is_served = self.session.as_ref().is_some_and(|session| !session.guard.is_finished());
+        is_served && device_of(&self.path) == self.device
+    }
+
     /// Takes the file away; the path is as it was before.
     ///
     /// Must not be called on the device's core: what the kernel still holds is written back first.
@@ -83,6 +114,9 @@ impl FuseFile {
     /// # Errors
     /// While somebody has the file open; it stays mounted then.
     pub fn stop(&mut self) -> Result<(), ExportError> {
+        if !self.is_reachable() {
+            return self.stop_unreachable();
+        }
         match unmount(&self.path, UnmountFlags::empty()) {
             Err(rustix::io::Errno::BUSY) => return Err(ExportError::FileInUse(self.path.clone())),
             // Without privileges it is fusermount's job, which fuser calls.
@@ -101,16 +135,32 @@ impl FuseFile {
         Ok(())
     }
 
+    /// Ends a file that its path does not lead to: whoever opened the file before may use it still.
+    fn stop_unreachable(&mut self) -> Result<(), ExportError> {
+        let is_served = self.session.as_ref().is_some_and(|session| !session.guard.is_finished());
+        if is_served && self.handles() > 0 {
+            return Err(ExportError::FileInUse(self.path.clone()));
+        }
+        self.cut_off();
+        Ok(())
+    }
+
     /// Takes the file away also while it is in use: requests of its users fail from then on.
     pub fn cut_off(&mut self) {
         if self.session.is_none() {
             return;
         }
-        abort(&self.path);
-        if unmount(&self.path, UnmountFlags::DETACH) == Err(rustix::io::Errno::PERM) {
-            lazily_by_fusermount(&self.path);
+        self.mailbox.fail();
+        if device_of(&self.path) == self.device {
+            abort(&self.path);
+            if unmount(&self.path, UnmountFlags::DETACH) == Err(rustix::io::Errno::PERM) {
+                lazily_by_fusermount(&self.path);
+            }
+            self.session = None;
+        } else {
+            // A session that ends unmounts what is at its path, which is another mount now.
+            std::mem::forget(self.session.take().filter(|session| !session.guard.is_finished()));
         }
-        self.session = None;
         self.ended();
     }
 
