@@ -56,6 +56,8 @@ pub enum FaultKind {
     ForeignOrigin,
     /// At a start, the origin has become larger.
     GrownOrigin,
+    /// At a start, a drive is not there, and comes within the hold-off.
+    LateDrive,
 }
 
 /// A request, as far as faults are concerned.
@@ -70,7 +72,7 @@ pub(crate) enum Request {
 
 impl FaultKind {
     /// All kinds, in the order of the tables.
-    pub const ALL: [FaultKind; 24] = [
+    pub const ALL: [FaultKind; 25] = [
         FaultKind::ReadErrorOnce,
         FaultKind::ReadErrorRange,
         FaultKind::ReadErrorForEver,
@@ -95,6 +97,7 @@ impl FaultKind {
         FaultKind::WrongOrder,
         FaultKind::ForeignOrigin,
         FaultKind::GrownOrigin,
+        FaultKind::LateDrive,
     ];
 
     /// Kinds that a drive makes at one of its requests, and that a seed draws. A seed has no slow reads
@@ -141,6 +144,7 @@ impl FaultKind {
             FaultKind::WrongOrder => "wrong-order",
             FaultKind::ForeignOrigin => "foreign-origin",
             FaultKind::GrownOrigin => "grown-origin",
+            FaultKind::LateDrive => "late-drive",
         }
     }
 
@@ -160,6 +164,7 @@ impl FaultKind {
                 | FaultKind::HungDrive
                 | FaultKind::PowerCut
                 | FaultKind::DaemonKill
+                | FaultKind::LateDrive
         )
     }
 

@@ -2,6 +2,7 @@
 //! clients.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -96,6 +97,8 @@ pub(super) struct DaemonFixture {
     pub(super) client_count: Cell<u64>,
     prng: RefCell<Prng>,
     drawn: Cell<u64>,
+    /// Drives that are not there, by their numbers.
+    absent: RefCell<BTreeSet<usize>>,
 }
 
 impl DaemonFixture {
@@ -112,7 +115,17 @@ impl DaemonFixture {
             clients: RefCell::default(),
             client_count: Cell::new(0),
             drawn: Cell::new(left.drawn),
+            absent: RefCell::default(),
         }
+    }
+
+    /// Takes these drives away; all others are there.
+    pub(super) fn unplug(&self, drives: &[usize]) {
+        self.absent.replace(drives.iter().copied().collect());
+    }
+
+    pub(super) fn is_there(&self, drive: usize) -> bool {
+        !self.absent.borrow().contains(&drive)
     }
 
     /// The registry as it is recorded now.

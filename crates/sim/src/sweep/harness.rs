@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::fmt::{Debug, Display};
 use std::ops::Deref;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use voltier_block::Prng;
 use voltier_control::engine::Engine;
@@ -14,13 +14,25 @@ use voltier_control::{Registry, Service};
 use super::daemon::DaemonFixture;
 use super::points::{Points, Progress, Second};
 use crate::budget;
+use crate::crash_points::dice_of;
+use crate::fault::FaultKind;
 use crate::ledger::Ledger;
 use crate::medium::Cut;
+
+/// One start after a crash in so many has drives that come late.
+const LATE_ONE_IN: u64 = 4;
+/// Tells the dice of late drives from those of crash points.
+const LATE_DICE: u64 = 0x1a7e_0000_0000;
+/// Longer than any start takes on the clock of the host, which hold-offs go by.
+const HOLD_OFF: Duration = Duration::from_secs(3600);
 
 /// One life of a daemon, with drives and clients.
 pub(super) trait Fixture: Deref<Target = DaemonFixture> + 'static {
     /// Everything that a crash leaves of a fixture.
     type Left: 'static;
+
+    /// The number of its drives.
+    const DRIVES: usize;
 
     /// Everything that a crash at this moment leaves.
     fn left_by(&self, cut: Cut, prng: &mut Prng) -> Self::Left;
@@ -250,7 +262,7 @@ impl<S: Subject> Sweep<S> {
         }
         subject.prepare(&fixture, prng);
         let mut service = S::service(&fixture);
-        service.start(false, Duration::ZERO);
+        self.start(&fixture, &service, event);
         fixture.step();
         subject.check_served(&fixture, &mut service);
         fixture.check_all("after the crash");
@@ -264,6 +276,29 @@ impl<S: Subject> Sweep<S> {
         drop((fixture, here));
         if let Some(crash) = later.take() {
             self.recover_again(crash, prng);
+        }
+    }
+
+    /// Starts a daemon after a crash. In some starts drives are late, and come one after the other.
+    fn start(&self, fixture: &S::Fixture, service: &Service<S::Engine>, event: u64) {
+        // Dice of its own: the rest of the sweep is the same with drives that are all there.
+        let mut dice = dice_of(self.subject.points().seed ^ LATE_DICE, event);
+        if !dice.one_in(LATE_ONE_IN) {
+            return service.start(false, Duration::ZERO);
+        }
+        let mut late: Vec<usize> = (0..S::Fixture::DRIVES).filter(|_| dice.one_in(2)).collect();
+        fixture.unplug(&late);
+        service.start(false, HOLD_OFF);
+        while !late.is_empty() {
+            late.swap_remove(dice.below(late.len() as u64) as usize);
+            fixture.unplug(&late);
+            fixture.step();
+            self.ledger.fault(FaultKind::LateDrive);
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "the hold-off is by real time, and longer"
+            )]
+            service.look_for_devices(Instant::now());
         }
     }
 

@@ -47,6 +47,7 @@ impl ArraySimEngine {
     fn number_of(&self, path: &Path) -> ControlResult<usize> {
         let mut numbers = 0..DRIVES;
         let found = numbers.find(|number| self.0.device(*number).path() == Some(path));
+        let found = found.filter(|number| self.0.is_there(*number));
         found.ok_or_else(|| failed(format!("{} does not exist", path.display())))
     }
 
@@ -415,7 +416,8 @@ impl Engine for ArraySimEngine {
     }
 
     fn own_devices(&self, _: &Machine) -> Vec<PathBuf> {
-        let paths = (0..DRIVES).filter_map(|it| self.0.device(it).path().map(Path::to_owned));
+        let there = (0..DRIVES).filter(|number| self.0.is_there(*number));
+        let paths = there.filter_map(|it| self.0.device(it).path().map(Path::to_owned));
         let mut paths: Vec<PathBuf> = paths.collect();
         paths.sort();
         paths

@@ -179,6 +179,8 @@ impl ArrayDaemonFixture {
 impl Fixture for ArrayDaemonFixture {
     type Left = Left;
 
+    const DRIVES: usize = DRIVES;
+
     fn left_by(&self, cut: Cut, prng: &mut Prng) -> Left {
         let media = self.disks.iter().map(|disk| disk.after(cut, prng)).collect();
         // A machine that starts anew gives other names; after a mere kill they stay.

@@ -57,6 +57,9 @@ impl SimEngine {
             return Err(ControlError::failed(format!("{} does not exist", path.display())));
         }
         let hdd = is_hdd != self.0.swapped.get();
+        if !self.0.is_there(usize::from(hdd)) {
+            return Err(ControlError::failed(format!("{} does not exist", path.display())));
+        }
         Ok(if hdd { self.0.hdd.clone() } else { self.0.ssd.clone() })
     }
 
@@ -117,12 +120,12 @@ impl Engine for SimEngine {
     }
 
     fn id_of(&self, _: &Machine, path: &Path) -> Option<DeviceId> {
-        Some(DeviceId::simulated(u64::from(path == Path::new(HDD))))
+        self.disk(path).ok().map(|_| DeviceId::simulated(u64::from(path == Path::new(HDD))))
     }
 
     fn drive_identity(&self, _: &Machine, path: &Path) -> Option<DriveIdentity> {
         let is_hdd = (path == Path::new(HDD)) != self.0.swapped.get();
-        self.0.identities.get().identity(is_hdd)
+        self.disk(path).ok().and_then(|_| self.0.identities.get().identity(is_hdd))
     }
 
     fn find_drive(&self, machine: &Machine, identity: &DriveIdentity, _: &Path) -> Option<PathBuf> {

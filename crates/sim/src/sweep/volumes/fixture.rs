@@ -174,6 +174,9 @@ impl VolumeFixture {
 impl Fixture for VolumeFixture {
     type Left = Left;
 
+    /// The SSD and the HDD.
+    const DRIVES: usize = 2;
+
     fn left_by(&self, cut: Cut, prng: &mut Prng) -> Left {
         let (ssd, hdd) = (self.ssd.after(cut, prng), self.hdd.after(cut, prng));
         Left { hdd, ssd, daemon: self.daemon.left_by(cut) }
