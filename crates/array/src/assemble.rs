@@ -247,10 +247,10 @@ struct Ready<D> {
     /// The newest record as it is on those members that have it.
     told: ArrayRecord,
     members: BTreeMap<MemberIndex, Candidate<D>>,
-    /// Of them those that do not have that record, or in one copy only.
+    /// Members that lack that record, or have one copy of it only.
     behind: Vec<MemberIndex>,
     left_out: Vec<LeftOut>,
-    /// Of those left out the ones whose places others have, and who do not say so.
+    /// Candidates left out whose places others have, and whose own superblocks do not say so.
     replaced: Vec<Candidate<D>>,
     /// Those that were given and do not flush.
     unflushed: Vec<(MemberIndex, D)>,

@@ -40,8 +40,8 @@ struct MemberNews {
     is_join: bool,
 }
 
-/// Members by whether they come with this record. Nobody is sent away on record before the one in his
-/// place can be known by his: new members are written first.
+/// Members by whether they come with this record. The array writes new members first: a member leaves on
+/// record only when the superblock of the member in its place says so.
 fn new_and_old(before: &ArrayRecord, next: &ArrayRecord) -> (Vec<MemberIndex>, Vec<MemberIndex>) {
     let is_new =
         |member: &MemberIndex| before.get(*member).map(|it| it.uuid) != Some(next[*member].uuid);

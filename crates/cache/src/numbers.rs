@@ -3,6 +3,9 @@
 use std::fmt;
 use std::ops::{Add, Range, Sub};
 
+/// Line numbers are below this: 2^40 - 1, so that a line or "none" takes 40 bits at most.
+pub const LINE_LIMIT: u64 = (1 << 40) - 1;
+
 /// The number of a line on the origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]

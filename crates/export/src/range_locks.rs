@@ -104,7 +104,7 @@ pub(crate) struct RangeGuard<'a> {
 }
 
 impl RangeLocks {
-    /// Waits until nobody who came before writes to `range` in a way that bears no company.
+    /// Waits until no writer from before has a part of `range` in a mode that excludes this one.
     pub(crate) async fn lock(&self, range: SectorRange, mode: Mode) -> RangeGuard<'_> {
         if mode == Mode::Modify {
             self.modifying.set(self.modifying.get() + 1);

@@ -2,7 +2,7 @@
 
 use crate::decoder::Decoder;
 use crate::error::CodeError;
-use crate::kernels::{Kernels, Stores};
+use crate::kernels::{Kernels, Stores, best_kernels};
 use crate::locate::{self, Verdict};
 use crate::matrix::{self, ROWS_MAX, coefficient};
 
@@ -23,7 +23,7 @@ pub struct Code {
 impl Code {
     /// A code that runs on the best kernels of this processor.
     pub fn new(data: usize, rows: usize) -> Result<Code, CodeError> {
-        Code::with_kernels(data, rows, Kernels::best())
+        Code::with_kernels(data, rows, best_kernels())
     }
 
     /// A code that runs on a chosen set of kernels.

@@ -68,7 +68,7 @@
 //! in registers. P is a sum. Q is summed by Horner's rule, where doubling takes one addition, one
 //! look-up and one sum of three. Further rows multiply by looking up both nibbles of a byte in tables
 //! of sixteen. Kernels for SSSE3, AVX2 and AVX-512 are one source compiled three times, chosen once at
-//! start ([`Kernels::best`]), and held to a scalar one by tests. Figures: `docs/benchmarks.md`.
+//! start ([`best_kernels`]), and held to a scalar one by tests. Figures: `docs/benchmarks.md`.
 //!
 //! # Sources
 //!
@@ -92,6 +92,6 @@ mod matrix;
 pub use code::Code;
 pub use decoder::Decoder;
 pub use error::CodeError;
-pub use kernels::{Kernels, Stores};
+pub use kernels::{Kernels, Stores, available_kernels, best_kernels};
 pub use locate::Verdict;
 pub use matrix::ROWS_MAX;

@@ -23,20 +23,28 @@ impl Round {
 impl DrainRounds {
     /// An operation begins, in the newer round.
     #[must_use]
+    #[inline]
     pub fn begin(&mut self) -> Round {
         self.under_way[self.newer.0 as usize] += 1;
         self.newer
     }
 
     /// An operation ends; whether the older round is empty by that.
+    #[inline]
     pub fn end(&mut self, round: Round) -> bool {
         self.under_way[round.0 as usize] -= 1;
         round != self.newer && self.is_drained()
     }
 
     /// Whether all operations of the older round have ended.
+    #[inline]
     pub fn is_drained(&self) -> bool {
         self.under_way[self.newer.other().0 as usize] == 0
+    }
+
+    /// Whether no operation is under way.
+    pub fn is_empty(&self) -> bool {
+        self.under_way == [0; 2]
     }
 
     /// Begins a new round: what is under way now becomes the older one.
@@ -59,10 +67,11 @@ mod tests {
         let (first, second) = (rounds.begin(), rounds.begin());
         rounds.advance();
         let newer = rounds.begin();
+        assert!(!rounds.is_empty());
         assert!(!rounds.end(first));
         assert!(!rounds.end(newer), "an operation of the newer round does not drain the older one");
         assert!(rounds.end(second));
-        assert!(rounds.is_drained());
+        assert!(rounds.is_drained() && rounds.is_empty());
     }
 
     #[test]

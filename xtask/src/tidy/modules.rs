@@ -1,9 +1,9 @@
 //! The modules of one crate, what each file names of the others, and the circles among them.
 //!
 //! A `use`, or a path in code, counts as an arrow from its file to the file that defines the name. A
-//! name that a module only passes on (`pub use`) is followed to its origin. A module's names of the
-//! modules inside it are containment, and no arrows of circles: a folder's `mod.rs` may dispatch to its
-//! files. Where a file also names what its folder defines, the two are a pair, which has a rule of its own.
+//! name that a module only passes on (`pub use`) is followed to its origin, and is no arrow of the module.
+//! A folder's `mod.rs` is a file like any other. Where it and one file inside it name each other, the two are
+//! a pair, which has a rule of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +27,8 @@ struct Use {
     path: Vec<String>,
     /// The name in this module; `*` for all of them.
     alias: String,
+    /// Whether the name is for others: `pub use`.
+    is_passed_on: bool,
 }
 
 /// The files of one crate with their code: (file, code without comments and strings).
@@ -99,7 +101,10 @@ fn uses(tokens: &[&str]) -> Vec<Use> {
     for (at, token) in tokens.iter().enumerate() {
         // `use<'a>` in a signature says what a type captures
         if *token == "use" && tokens.get(at + 1) != Some(&"<") {
+            let first = found.len();
             use_tree(&tokens[at + 1..], &[], &mut found);
+            let is_passed_on = at > 0 && ["pub", ")"].contains(&tokens[at - 1]);
+            found[first..].iter_mut().for_each(|used: &mut Use| used.is_passed_on = is_passed_on);
         }
     }
     found
@@ -122,7 +127,7 @@ fn use_tree(tokens: &[&str], prefix: &[String], found: &mut Vec<Use>) -> usize {
             Some("::") => at += 1,
             Some("as") => {
                 let alias = tokens.get(at + 1).copied().unwrap_or("_").to_owned();
-                found.push(Use { path, alias });
+                found.push(Use { path, alias, is_passed_on: false });
                 return at + 2;
             }
             Some("," | "}" | ";") | None => {
@@ -130,7 +135,7 @@ fn use_tree(tokens: &[&str], prefix: &[String], found: &mut Vec<Use>) -> usize {
                     path.pop();
                 }
                 let alias = path.last().cloned().unwrap_or_default();
-                found.push(Use { path, alias });
+                found.push(Use { path, alias, is_passed_on: false });
                 return at;
             }
             Some(name) => {
@@ -141,18 +146,14 @@ fn use_tree(tokens: &[&str], prefix: &[String], found: &mut Vec<Use>) -> usize {
     }
 }
 
-/// For each module, the indices of the modules whose names its file uses, without those inside it.
+/// For each module, the indices of the modules whose names its own code uses.
 pub(super) fn arrows(modules: &[Module<'_>]) -> Vec<BTreeSet<usize>> {
-    let mut arrows = names(modules);
-    for (module, targets) in modules.iter().zip(&mut arrows) {
-        targets.retain(|target| !modules[*target].path.starts_with(&module.path));
-    }
-    arrows
+    names(modules, |used| !used.is_passed_on)
 }
 
 /// Modules that name one inside them which names them: (parent, child).
 pub(super) fn pairs(modules: &[Module<'_>]) -> Vec<(usize, usize)> {
-    let names = names(modules);
+    let names = names(modules, |_| true);
     let inside = |parent: usize, child: usize| {
         parent != child && modules[child].path.starts_with(&modules[parent].path)
     };
@@ -163,20 +164,28 @@ pub(super) fn pairs(modules: &[Module<'_>]) -> Vec<(usize, usize)> {
     mutual.filter(|(parent, child)| names[*child].contains(parent)).collect()
 }
 
-/// For each module, the indices of all modules whose names its file uses.
-fn names(modules: &[Module<'_>]) -> Vec<BTreeSet<usize>> {
+/// For each module, the indices of all modules whose names its file uses, in code or by a counted `use`.
+fn names(modules: &[Module<'_>], counts: impl Fn(&Use) -> bool) -> Vec<BTreeSet<usize>> {
     let index = modules.iter().enumerate().map(|(at, module)| (module.path.clone(), at)).collect();
     let graph = Graph { modules, index };
     let of = |at: usize| {
         let module = &modules[at];
-        let named = module.uses.iter().map(|used| used.path.clone()).chain(paths(&module.tokens));
+        let counted = module.uses.iter().filter(|used| counts(used));
+        let named = counted.map(|used| used.path.clone()).chain(paths(&module.tokens));
         named.flat_map(|path| graph.targets(at, &path, 0)).collect()
     };
     (0..modules.len()).map(of).collect()
 }
 
-/// Every path of two or more names in code: `crate::a::b`, `super::x()`, `child::f()`.
+/// Every path of two or more names in code: `crate::a::b`, `super::x()`, `child::f()`. Those of a `use` are
+/// counted apart.
 fn paths(tokens: &[&str]) -> Vec<Vec<String>> {
+    let mut is_use = false;
+    let in_code = tokens.iter().enumerate().filter(|(at, token)| {
+        is_use = is_use && **token != ";" || **token == "use" && tokens.get(at + 1) != Some(&"<");
+        !is_use
+    });
+    let tokens: Vec<&str> = in_code.map(|(_, token)| *token).collect();
     let is_name = |token: &str| token.starts_with(|c: char| c.is_alphabetic() || c == '_');
     let mut found = Vec::new();
     let mut at = 0;
@@ -355,12 +364,15 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_with_its_files_and_files_of_tests_make_no_circle() {
-        let parent =
-            ("a/mod.rs", "mod b; mod c; use {b::B, c::C}; pub struct A; #[cfg(test)] mod t;");
-        let child = ("a/b.rs", "use super::{A, c::C}; pub struct B;");
+    fn a_way_through_a_folder_back_to_its_own_file_is_a_circle() {
+        let parent = ("a/mod.rs", "mod b; mod c; use b::B; pub struct A; #[cfg(test)] mod t;");
+        let child = ("a/b.rs", "use super::c::C; pub struct B;");
         let test = ("a/t.rs", "use super::b::B; fn f() { super::super::a::A }");
-        let other = ("a/c.rs", "use super::A; pub struct C;");
-        assert_eq!(circle_of(&[parent, child, other, test]), [""; 0]);
+        let back = ("a/c.rs", "use super::A; pub struct C;");
+        assert_eq!(circle_of(&[parent, child, back, test]), ["a", "a::b", "a::c"]);
+        let passing = ("a/mod.rs", "mod b; mod c; pub use b::B; pub struct A; #[cfg(test)] mod t;");
+        assert_eq!(circle_of(&[passing, child, back, test]), [""; 0]);
+        let ending = ("a/c.rs", "pub struct C;");
+        assert_eq!(circle_of(&[parent, child, ending, test]), [""; 0]);
     }
 }

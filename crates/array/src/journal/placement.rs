@@ -91,7 +91,7 @@ pub(super) async fn read_label(
 }
 
 /// The rings that take the records.
-enum Home<D> {
+enum Rings<D> {
     /// The members'; `lost` is the device that had the records and was given up, while the members say so.
     Members { lost: Option<[u8; 16]> },
     /// That of a device.
@@ -100,7 +100,7 @@ enum Home<D> {
     Failing(JournalDevice<D>),
 }
 
-impl<D> Home<D> {
+impl<D> Rings<D> {
     /// The device that takes the records, or is about to be left.
     fn device(&self) -> Option<&JournalDevice<D>> {
         match self {
@@ -132,7 +132,7 @@ impl<D> Home<D> {
 pub(crate) struct Placement<D> {
     members: Rc<MemberSet<D>>,
     membership: Rc<Membership>,
-    home: RefCell<Home<D>>,
+    rings: RefCell<Rings<D>>,
     /// Empty without redundancy, and until the journal is begun.
     ledger: OnceCell<Ledger>,
 }
@@ -142,19 +142,19 @@ impl<D: BlockDevice> Placement<D> {
     /// device on record, that is lost.
     pub(super) fn new(members: &Rc<MemberSet<D>>, membership: &Rc<Membership>) -> Self {
         let on_record = membership.durable().and_then(|durable| durable.record().journal_device);
-        let home = Home::Members { lost: on_record.map(|journal| journal.uuid) };
-        Self::at(members, membership, home)
+        let rings = Rings::Members { lost: on_record.map(|journal| journal.uuid) };
+        Self::at(members, membership, rings)
     }
 
     /// The placement of an array that takes over, with other members. Nothing is left of this one.
     pub(super) fn grown(&self, members: &Rc<MemberSet<D>>) -> Self {
-        let home = self.home.replace(Home::Members { lost: None });
-        Self::at(members, &self.membership, home)
+        let rings = self.rings.replace(Rings::Members { lost: None });
+        Self::at(members, &self.membership, rings)
     }
 
-    fn at(members: &Rc<MemberSet<D>>, membership: &Rc<Membership>, home: Home<D>) -> Self {
+    fn at(members: &Rc<MemberSet<D>>, membership: &Rc<Membership>, rings: Rings<D>) -> Self {
         let (members, membership) = (members.clone(), membership.clone());
-        Self { members, membership, home: RefCell::new(home), ledger: OnceCell::new() }
+        Self { members, membership, rings: RefCell::new(rings), ledger: OnceCell::new() }
     }
 
     pub(crate) fn ledger(&self) -> Option<&Ledger> {
@@ -174,7 +174,7 @@ impl<D: BlockDevice> Placement<D> {
     /// The device of an array that is being put together; none if it has none, or it is not there.
     pub(crate) fn take_device(&self, device: Option<(D, JournalLabel)>, is_lost: bool) {
         if let Some((device, label)) = device {
-            self.home.replace(Home::Device(JournalDevice::new(device, &label)));
+            self.rings.replace(Rings::Device(JournalDevice::new(device, &label)));
         } else if is_lost {
             self.membership.note_change();
         }
@@ -182,30 +182,30 @@ impl<D: BlockDevice> Placement<D> {
 
     /// Records go to another device from now on, or to the members; the device from before.
     pub(super) fn move_to(&self, device: Option<JournalDevice<D>>) -> Option<JournalDevice<D>> {
-        let home = device.map_or(Home::Members { lost: None }, Home::Device);
-        let before = self.home.replace(home);
+        let rings = device.map_or(Rings::Members { lost: None }, Rings::Device);
+        let before = self.rings.replace(rings);
         self.membership.note_change();
         match before {
-            Home::Members { .. } => None,
-            Home::Device(own) | Home::Failing(own) => Some(own),
+            Rings::Members { .. } => None,
+            Rings::Device(own) | Rings::Failing(own) => Some(own),
         }
     }
 
     /// Records go to the members from now on; the device is lost.
     pub(super) fn leave_device(&self) {
-        let lost = self.home.borrow().identity().map(|(uuid, _)| uuid);
-        self.home.replace(Home::Members { lost });
+        let lost = self.rings.borrow().identity().map(|(uuid, _)| uuid);
+        self.rings.replace(Rings::Members { lost });
         self.membership.note_change();
     }
 
     /// A device did not take a write: the journal is to leave it.
     pub(crate) fn lose_device(&self, device: &Rc<D>) {
         let is_it = |own: &JournalDevice<D>| Rc::ptr_eq(&own.device, device);
-        if !self.home.borrow().device_in_use().is_some_and(is_it) {
+        if !self.rings.borrow().device_in_use().is_some_and(is_it) {
             return;
         }
-        let before = self.home.replace(Home::Members { lost: None });
-        self.home.replace(before.failing());
+        let before = self.rings.replace(Rings::Members { lost: None });
+        self.rings.replace(before.failing());
         self.membership.note_change();
         if let Some(ledger) = self.ledger() {
             ledger.notify();
@@ -214,16 +214,16 @@ impl<D: BlockDevice> Placement<D> {
 
     /// Where the ring of the journal's own device is.
     pub(super) fn device_place(&self) -> Option<JournalPlace> {
-        self.home.borrow().device().map(|own| own.place)
+        self.rings.borrow().device().map(|own| own.place)
     }
 
     /// Whether a device takes the records, or is about to be left.
     pub(crate) fn is_on_device(&self) -> bool {
-        self.home.borrow().device().is_some()
+        self.rings.borrow().device().is_some()
     }
 
     pub(super) fn is_device_failing(&self) -> bool {
-        matches!(&*self.home.borrow(), Home::Failing(_))
+        matches!(&*self.rings.borrow(), Rings::Failing(_))
     }
 
     /// The device of a ring: a member's, or the journal's own.
@@ -234,8 +234,8 @@ impl<D: BlockDevice> Placement<D> {
         if let Some(member) = ring.entry_in(&self.members) {
             return member.device();
         }
-        let home = self.home.borrow();
-        home.device_in_use().map(|own| own.device.clone()).ok_or(IoError::Gone)
+        let rings = self.rings.borrow();
+        rings.device_in_use().map(|own| own.device.clone()).ok_or(IoError::Gone)
     }
 
     /// The consequence of a failed write to a ring: its member is lost, or the journal leaves its
@@ -267,8 +267,8 @@ impl<D: BlockDevice> Placement<D> {
     /// Tells the journal device the newest event, if there is one in service.
     pub(crate) async fn write_device_label(&self, record: &ArrayRecord) {
         let own = {
-            let home = self.home.borrow();
-            home.device_in_use().map(|own| (own.device.clone(), own.uuid, own.place))
+            let rings = self.rings.borrow();
+            rings.device_in_use().map(|own| (own.device.clone(), own.uuid, own.place))
         };
         let Some((device, uuid, place)) = own else { return };
         let label = JournalLabel {
@@ -288,13 +288,13 @@ impl<D: BlockDevice> Placement<D> {
     /// The journal device as the members are to name it; none if there never was one, or it was left in
     /// order.
     pub(crate) fn identity(&self) -> Option<([u8; 16], JournalState)> {
-        self.home.borrow().identity()
+        self.rings.borrow().identity()
     }
 
     /// The state of the journal device now: also what is not on record yet.
     pub(crate) fn record_now(&self) -> Option<JournalDeviceRecord> {
         let (uuid, _) = self.identity()?;
-        let is_in_use = self.home.borrow().device_in_use().is_some();
+        let is_in_use = self.rings.borrow().device_in_use().is_some();
         let state = if is_in_use { JournalState::InService } else { JournalState::Lost };
         let on_record = self.membership.durable()?.record().journal_device;
         let since_event = on_record.filter(|it| it.uuid == uuid).map_or(0, |it| it.since_event);

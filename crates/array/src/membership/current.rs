@@ -5,8 +5,8 @@
 //! member that comes back without the changes from those that have everything. Many requests that meet
 //! one loss share one update.
 //!
-//! The next event is written only when all members in service have the one before it. A start tells that one
-//! first to those that lack it. So a member that is one event behind the newest, and in service by it, has
+//! The next event is written only when all members in service have the event before. A start first writes
+//! that event to the members that lack it. So a member that is one event behind the newest, and in service by it, has
 //! everything that was acknowledged.
 
 use std::cell::{Cell, Ref, RefCell};

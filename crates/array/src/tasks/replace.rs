@@ -297,8 +297,8 @@ impl<D: BlockDevice> Replacements<D> {
         })
     }
 
-    /// A device that came lacks all regions so far. From now on it lacks only those that it does, and the
-    /// rebuild fills them.
+    /// A device that came counts as lacking all regions so far. From now on it counts as lacking those that
+    /// the bitmap names, which the rebuild fills.
     fn narrow(&self, member: MemberIndex, device: &Rc<D>, is_back: bool) {
         let all = || Bits::all(self.bitmap.regions().count());
         let lacking = self.bitmap.lacking(is_back).unwrap_or_else(all);

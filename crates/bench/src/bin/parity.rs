@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use voltier_bench::emit_digits;
 use voltier_block::{Buf, Prng};
-use voltier_parity::{Code, Decoder, Kernels, ROWS_MAX, Stores};
+use voltier_parity::{Code, Decoder, Kernels, ROWS_MAX, Stores, available_kernels, best_kernels};
 
 /// Stripes of at least so many bytes in all are in no cache.
 const COLD_BYTES: usize = 512 << 20;
@@ -395,10 +395,10 @@ fn measure_op(isa_l: &IsaL, op: Op, code: &Code, seconds: f64) {
 
 /// The best kernels of this processor, or those that BENCH_KERNELS names.
 fn kernels() -> Result<&'static Kernels, String> {
-    let Ok(name) = std::env::var("BENCH_KERNELS") else { return Ok(Kernels::best()) };
-    let set = Kernels::available().iter().find(|set| set.name() == name);
+    let Ok(name) = std::env::var("BENCH_KERNELS") else { return Ok(best_kernels()) };
+    let set = available_kernels().iter().find(|set| set.name() == name);
     set.copied().ok_or_else(|| {
-        let names: Vec<&str> = Kernels::available().iter().map(|set| set.name()).collect();
+        let names: Vec<&str> = available_kernels().iter().map(|set| set.name()).collect();
         format!("BENCH_KERNELS={name} does not run here: try one of {}", names.join(", "))
     })
 }

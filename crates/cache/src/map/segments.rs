@@ -9,6 +9,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use voltier_ring::{DrainRounds, Round};
+
 use crate::canary::{self, Canary};
 use crate::format::geometry::Geometry;
 use crate::map::index::Index;
@@ -104,9 +106,8 @@ struct SegmentState {
     known: bool,
     /// The last record in it: replay needs the segment until a checkpoint is past this.
     last_sequence: u64,
-    /// Reads under way, in two rounds: preparing begins a new one and waits for the old.
-    pins: [u32; 2],
-    round: u8,
+    /// Reads under way: preparing begins a new round and waits for the old one.
+    pins: DrainRounds,
     /// Fixed when it is prepared; lines that leave later wait for the next time.
     free_slots: Option<FreeSlots>,
 }
@@ -125,8 +126,7 @@ impl Segments {
             life: Life::Closed,
             known: false,
             last_sequence: 0,
-            pins: [0; 2],
-            round: 0,
+            pins: DrainRounds::default(),
             free_slots: None,
         };
         let all = (0..count).map(closed).collect();
@@ -206,18 +206,14 @@ impl Segments {
 
     /// Keeps the segment's slots as they are; the round to give back to `unpin`.
     #[inline]
-    pub(crate) fn pin(&mut self, segment: Segment) -> u8 {
-        let state = &mut self.all[segment.index()];
-        state.pins[state.round as usize] += 1;
-        state.round
+    pub(crate) fn pin(&mut self, segment: Segment) -> Round {
+        self.all[segment.index()].pins.begin()
     }
 
     /// Ends a read; true when somebody who prepares the segment may have waited for it.
     #[inline]
-    pub(crate) fn unpin(&mut self, segment: Segment, round: u8) -> bool {
-        let state = &mut self.all[segment.index()];
-        state.pins[round as usize] -= 1;
-        state.round != round && state.pins[round as usize] == 0
+    pub(crate) fn unpin(&mut self, segment: Segment, round: Round) -> bool {
+        self.all[segment.index()].pins.end(round)
     }
 
     /// Begins to prepare a closed segment. Records below `next_sequence` tell of every slot that is dead
@@ -231,15 +227,14 @@ impl Segments {
     ) -> Preparing {
         let state = &mut self.all[segment.index()];
         assert_eq!(state.life, Life::Closed);
-        let other = 1 - state.round;
-        if state.pins[other as usize] > 0 {
+        if !state.pins.is_drained() {
             return Preparing::Read;
         }
         let free_slots = FreeSlots::of(segment, index, geometry);
         if free_slots.head_place(0).is_none() {
             return Preparing::NoRoom;
         }
-        state.round = other;
+        state.pins.advance();
         state.life = Life::Preparing { since: next_sequence };
         state.free_slots = Some(free_slots);
         Preparing::Begun
@@ -250,7 +245,7 @@ impl Segments {
         for (number, state) in self.all.iter_mut().enumerate() {
             if let Life::Preparing { since } = state.life
                 && since <= durable_sequence
-                && (state.pins[1 - state.round as usize] == 0 || canary::is(Canary::PinIgnored))
+                && (state.pins.is_drained() || canary::is(Canary::PinIgnored))
             {
                 state.life = Life::Free;
                 self.free.push_back(Segment(number as u32));
@@ -260,7 +255,7 @@ impl Segments {
 
     /// Whether no read is under way anywhere; else which segment is pinned.
     pub(crate) fn audit_pins(&self) -> Result<(), String> {
-        match self.all.iter().position(|state| state.pins != [0; 2]) {
+        match self.all.iter().position(|state| !state.pins.is_empty()) {
             None => Ok(()),
             Some(number) => Err(format!("segment {number} is pinned: {:?}", self.all[number].pins)),
         }

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use voltier_block::Lba;
-use voltier_ring::Signal;
+use voltier_ring::{Round, Signal};
 
 use crate::canary::{self, Canary};
 use crate::format::checksum::{crc32c, kept_crc_bits};
@@ -45,7 +45,7 @@ pub(crate) struct Pinned<'a> {
     copy: SlotCopy,
     map: &'a Map,
     segment: Segment,
-    round: u8,
+    round: Round,
 }
 
 impl Pinned<'_> {

@@ -24,10 +24,8 @@ use lru::Lru;
 use rand::Rand;
 use s3_fifo::S3Fifo;
 
+pub use crate::numbers::LINE_LIMIT;
 use crate::numbers::{Line, Slot};
-
-/// Line numbers are below this: 2^40 - 1, so that a line or "none" takes 40 bits at most.
-pub const LINE_LIMIT: u64 = (1 << 40) - 1;
 
 /// The replacement policies, by the names of the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

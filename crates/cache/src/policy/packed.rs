@@ -1,6 +1,6 @@
 //! Line numbers in as many bits as they need, and a small multiset of them.
 
-use super::LINE_LIMIT;
+use crate::numbers::LINE_LIMIT;
 use crate::numbers::Line;
 use crate::packed_array::{PackedArray, bits_for};
 

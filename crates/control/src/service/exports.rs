@@ -79,8 +79,8 @@ impl<E: Engine> Turn<E> {
         Ok(self.volume(name))
     }
 
-    /// Closes an open export through which no client can come any more. It stays on record, and is opened
-    /// again.
+    /// Closes an open export through which no client can come any more. The export stays on record, to be
+    /// opened again.
     fn close_unreachable(
         &mut self,
         record: &VolumeRecord,

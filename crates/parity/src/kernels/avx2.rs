@@ -11,7 +11,7 @@ use std::arch::x86_64::{
 };
 
 use super::blocks::{self, Factor, Operand, Vector, kernels};
-use super::{Kernels, Stores};
+use super::kernel_set::{Kernels, Stores};
 
 kernels!(
     "avx2", "avx2", Ymm, update: 2,

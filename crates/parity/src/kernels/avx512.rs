@@ -13,7 +13,7 @@ use std::arch::x86_64::{
 };
 
 use super::blocks::{self, Factor, Operand, Vector, kernels};
-use super::{Kernels, Stores};
+use super::kernel_set::{Kernels, Stores};
 use crate::field::MATRICES;
 
 kernels!(

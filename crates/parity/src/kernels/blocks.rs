@@ -7,7 +7,8 @@
 //! have checked. All functions are inlined into functions that enable the instruction set.
 #![allow(unsafe_code)]
 
-use super::{Stores, scalar};
+use super::kernel_set::Stores;
+use super::scalar;
 use crate::field::{REDUCTION, SPLIT, Split};
 
 /// One vector register.
@@ -175,7 +176,7 @@ unsafe fn add_products<V: Vector, const N: usize>(
     }
 }
 
-/// See [`super::Encode`].
+/// See [`super::kernel_set::Encode`].
 #[inline(always)]
 pub(super) unsafe fn encode<V: Vector, const ROWS: usize, const N: usize>(
     extra: &[u8],
@@ -206,7 +207,7 @@ pub(super) unsafe fn encode<V: Vector, const ROWS: usize, const N: usize>(
     scalar::encode_from(bytes, extra, data, parity);
 }
 
-/// See [`super::Check`].
+/// See [`super::kernel_set::Check`].
 #[inline(always)]
 pub(super) unsafe fn check<V: Vector, const ROWS: usize, const N: usize>(
     extra: &[u8],
@@ -234,7 +235,7 @@ pub(super) unsafe fn check<V: Vector, const ROWS: usize, const N: usize>(
     scalar::check_from(bytes, extra, data, parity)
 }
 
-/// See [`super::Combine`].
+/// See [`super::kernel_set::Combine`].
 #[inline(always)]
 pub(super) unsafe fn combine<V: Vector, const TARGETS: usize, const N: usize>(
     coefficients: &[u8],
@@ -269,7 +270,7 @@ pub(super) unsafe fn combine<V: Vector, const TARGETS: usize, const N: usize>(
 /// Rows that one pass over the change updates: more would not stay in registers with their factors.
 const UPDATE_ROWS_MAX: usize = 4;
 
-/// See [`super::Update`].
+/// See [`super::kernel_set::Update`].
 #[inline(always)]
 pub(super) unsafe fn update<V: Vector, const N: usize>(
     old: &[u8],

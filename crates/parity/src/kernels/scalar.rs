@@ -1,6 +1,6 @@
 //! The plain kernels: every other one is held to these, and uses them for the last bytes of a row.
 
-use super::{Kernels, Stores};
+use super::kernel_set::{Kernels, Stores};
 use crate::field::{SPLIT, power_of_two};
 
 pub(super) static KERNELS: Kernels = Kernels { name: "scalar", encode, check, combine, update };

@@ -10,7 +10,7 @@ use std::arch::x86_64::{
 };
 
 use super::blocks::{self, Factor, Operand, Vector, kernels};
-use super::{Kernels, Stores};
+use super::kernel_set::{Kernels, Stores};
 
 kernels!(
     "ssse3", "ssse3", Xmm, update: 2,

@@ -123,7 +123,7 @@ impl Known {
         self.newest(given).is_some_and(is_on_device)
     }
 
-    /// Whether it is on one that is not among them as it was left.
+    /// Whether the journal is on a device that is not among these drives as the device was left.
     pub(crate) fn lacks_journal(&self, given: DriveSet) -> bool {
         let Some(newest) = self.newest(given).filter(|newest| is_on_device(newest)) else {
             return false;
