@@ -217,10 +217,14 @@ pub(super) fn survey<E: Engine>(
     present.extend(others.iter().cloned());
     let known = labels_of(service, record, &mut present, &mut left_out, &mut missing);
     let newest = known.iter().max_by_key(|label| label.event);
-    if newest.is_some_and(|newest| lacks_a_member(newest, &known)) {
+    let lacks = newest.is_none_or(|newest| lacks_a_member(newest, &known));
+    if lacks && newest.is_some() {
         missing.extend(free.iter().filter_map(|spare| hindered(service, spare, "spare")));
     }
-    missing.retain(|missing| is_awaited(record, newest, missing));
+    // With all members there nobody is behind the old path of one: that member is under the path of a device
+    // on its way.
+    missing
+        .retain(|missing| is_awaited(record, newest, missing) && (lacks || !missing.is_member()));
     let is_exposed = is_exposed(record, newest, &missing);
     Survey { present, left_out, missing, is_exposed }
 }
