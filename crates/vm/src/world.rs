@@ -161,10 +161,17 @@ impl World {
         self.machine.take().map_or(Ok(()), Machine::cut_power)
     }
 
-    /// Plugs a drive in.
+    /// Plugs a drive in; it stays in over restarts.
     pub(crate) fn plug(&mut self, serial: &str) -> Result<(), Failure> {
         let drive = self.drive(serial);
+        self.plugged.push(serial.to_owned());
         self.machine().plug(&drive)
+    }
+
+    /// Pulls a drive out; it stays out over restarts.
+    pub(crate) fn unplug(&mut self, serial: &str) -> Result<(), Failure> {
+        self.plugged.retain(|plugged| plugged != serial);
+        self.machine().unplug(serial)
     }
 
     /// Whether a machine is on.

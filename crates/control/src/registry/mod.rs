@@ -19,10 +19,7 @@ use body::{Body, decode, encode};
 use store::RegistryFile;
 
 pub use body::REGISTRY_VERSION;
-pub use store::RegistryStore;
-
-/// Name of the file in the state folder.
-pub const REGISTRY_FILE: &str = "registry.json";
+pub use store::{REGISTRY_FILE, RegistryStore};
 
 /// All volumes and arrays of one state folder, in the order of their names.
 #[derive(Debug)]
@@ -39,7 +36,7 @@ impl Registry {
     /// # Errors
     /// When the file is foreign, newer or damaged; the message names it and the previous copy.
     pub fn load(state_dir: &Path) -> ControlResult<Self> {
-        Self::load_from(Box::new(RegistryFile(state_dir.join(REGISTRY_FILE))))
+        Self::load_from(Box::new(RegistryFile::of(state_dir)?))
     }
 
     /// Reads the registry that is kept in `store`.
@@ -269,6 +266,20 @@ mod tests {
         assert_eq!(decode(&previous).unwrap().volumes, [volume("b")]);
         registry.remove(&"a".parse().unwrap()).unwrap();
         assert_eq!(Registry::load(dir.path()).unwrap().volumes(), [volume("b")]);
+    }
+
+    #[test]
+    fn records_stay_in_the_folder_that_was_opened_when_another_takes_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let [state, aside] = ["state", "aside"].map(|name| dir.path().join(name));
+        fs::create_dir(&state).unwrap();
+        let mut registry = Registry::load(&state).unwrap();
+        registry.put(volume("a")).unwrap();
+        fs::rename(&state, &aside).unwrap();
+        fs::create_dir(&state).unwrap();
+        registry.put(volume("b")).unwrap();
+        assert_eq!(Registry::load(&aside).unwrap().volumes(), [volume("a"), volume("b")]);
+        assert_eq!(fs::read_dir(&state).unwrap().count(), 0);
     }
 
     #[test]

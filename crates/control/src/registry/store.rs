@@ -1,11 +1,24 @@
 //! The place of a registry: a file that is replaced whole, with the copy before the last change beside it.
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, Mode, OFlags, fsync, linkat, openat, renameat, unlinkat};
+use rustix::io::Errno;
+
 use crate::error::{ControlError, ControlResult};
+
+/// Name of the file in the state folder.
+pub const REGISTRY_FILE: &str = "registry.json";
+/// The content before the last change.
+const PREVIOUS: &str = "registry.json.previous";
+/// The next content until it has the name.
+const FRESH: &str = "registry.json.new";
+/// The old content on its way to be the previous one.
+const LINK: &str = "registry.json.link";
 
 /// A registry of 10,000 volumes has about 10 MB; what is longer is no registry.
 const REGISTRY_BYTES_MAX: u64 = 64 << 20;
@@ -42,39 +55,102 @@ pub trait RegistryStore: fmt::Debug + Send {
 }
 
 /// A file of the state folder, with the copy before the last change beside it.
+///
+/// The folder is opened once. A file system that is mounted over the folder later may lie on a volume of this
+/// very daemon: a record written there would wait for clients, and clients wait for records.
 #[derive(Debug)]
-pub(super) struct RegistryFile(pub(super) PathBuf);
+pub(super) struct RegistryFile {
+    /// `None` when the folder was not there.
+    folder: Option<OwnedFd>,
+    /// Where the file was, for people.
+    path: PathBuf,
+}
+
+impl RegistryFile {
+    /// The registry in a state folder.
+    ///
+    /// # Errors
+    /// When the folder is there and cannot be opened.
+    pub(super) fn of(state_dir: &Path) -> ControlResult<Self> {
+        let path = state_dir.join(REGISTRY_FILE);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::open(state_dir, flags, Mode::empty()) {
+            Ok(folder) => Ok(Self { folder: Some(folder), path }),
+            Err(Errno::NOENT) => Ok(Self { folder: None, path }),
+            Err(errno) => Err(ControlError::io(reading(&path), &errno.into())),
+        }
+    }
+
+    fn folder(&self) -> io::Result<&OwnedFd> {
+        self.folder.as_ref().ok_or_else(|| Errno::NOENT.into())
+    }
+
+    /// The file, if it is there.
+    fn open(&self) -> io::Result<Option<File>> {
+        let Some(folder) = &self.folder else { return Ok(None) };
+        match openat(folder, REGISTRY_FILE, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(file) => Ok(Some(file.into())),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn length(&self) -> io::Result<Option<u64>> {
+        self.open()?.map(|file| file.metadata().map(|meta| meta.len())).transpose()
+    }
+
+    /// An empty file beside the registry.
+    fn fresh(&self) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        Ok(openat(self.folder()?, FRESH, flags, Mode::from_raw_mode(0o666))?.into())
+    }
+
+    /// New content under the name, old content under its previous name, both synced.
+    fn write_atomically(&self, bytes: &[u8]) -> io::Result<()> {
+        let folder = self.folder()?;
+        let mut file = self.fresh()?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        if self.open()?.is_some() {
+            // A link made beside it and renamed over: the previous copy is never half there.
+            let _ = unlinkat(folder, LINK, AtFlags::empty());
+            linkat(folder, REGISTRY_FILE, folder, LINK, AtFlags::empty())?;
+            renameat(folder, LINK, folder, PREVIOUS)?;
+        }
+        renameat(folder, FRESH, folder, REGISTRY_FILE)?;
+        Ok(fsync(folder)?)
+    }
+}
 
 impl RegistryStore for RegistryFile {
     fn read(&self) -> ControlResult<Option<Vec<u8>>> {
-        let path = &self.0;
-        let length = match fs::metadata(path) {
-            Ok(meta) => meta.len(),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(ControlError::io(reading(path), &error)),
-        };
+        let failed = |error| ControlError::io(reading(&self.path), &error);
+        let Some(length) = self.length().map_err(failed)? else { return Ok(None) };
         if length > REGISTRY_BYTES_MAX {
             return Err(self.refusal("it is no registry of this program (too long)"));
         }
-        fs::read(path).map(Some).map_err(|error| ControlError::io(reading(path), &error))
+        let mut bytes = Vec::new();
+        let file = self.open().map_err(failed)?;
+        let whole = file.map(|mut file| file.read_to_end(&mut bytes)).transpose();
+        whole.map(|read| read.map(|_| bytes)).map_err(failed)
     }
 
     fn write(&mut self, bytes: &[u8]) -> ControlResult<()> {
-        write_atomically(&self.0, bytes)
-            .map_err(|error| ControlError::io(format!("writing {}", self.0.display()), &error))
+        let writing = || format!("writing {}", self.path.display());
+        self.write_atomically(bytes).map_err(|error| ControlError::io(writing(), &error))
     }
 
     fn check_room(&mut self) -> ControlResult<()> {
-        let trial = self.0.with_extension("json.new");
-        let length = fs::metadata(&self.0).map_or(0, |meta| meta.len() as usize);
-        let written = File::create(&trial)
-            .and_then(|mut file| file.write_all(&vec![b' '; length + ROOM_BYTES]));
-        let _ = fs::remove_file(&trial);
-        written.map_err(|error| ControlError::io(format!("writing {}", self.0.display()), &error))
+        let length = self.length().ok().flatten().unwrap_or(0) as usize;
+        let trial = vec![b' '; length + ROOM_BYTES];
+        let written = self.fresh().and_then(|mut file| file.write_all(&trial));
+        let _ = self.folder().map(|folder| unlinkat(folder, FRESH, AtFlags::empty()));
+        let writing = || format!("writing {}", self.path.display());
+        written.map_err(|error| ControlError::io(writing(), &error))
     }
 
     fn refusal(&self, reason: &str) -> ControlError {
-        let previous = previous_path(&self.0);
+        let previous = previous_path(&self.path);
         let hint = if previous.exists() {
             format!(
                 "; the copy before the last change, {}, may trust an SSD or a member that was given up \
@@ -88,7 +164,7 @@ impl RegistryStore for RegistryFile {
         ControlError::failed(format!(
             "refusing the registry {}: {reason}; put your own backup of its newest state in place, or \
              move the file away and have `voltier import DEVICE...` bring back what the drives say{hint}",
-            self.0.display()
+            self.path.display()
         ))
     }
 }
@@ -99,23 +175,5 @@ fn reading(path: &Path) -> String {
 
 /// Where the copy before the last change is kept.
 pub(super) fn previous_path(path: &Path) -> PathBuf {
-    path.with_extension("json.previous")
-}
-
-/// New content under `path`, old content under its previous name, both synced.
-fn write_atomically(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let fresh = path.with_extension("json.new");
-    let mut file = File::create(&fresh)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    if path.exists() {
-        // A link made beside it and renamed over: the previous copy is never half there.
-        let link = path.with_extension("json.link");
-        let _ = fs::remove_file(&link);
-        fs::hard_link(path, &link)?;
-        fs::rename(&link, previous_path(path))?;
-    }
-    fs::rename(&fresh, path)?;
-    let dir = path.parent().expect("a registry is in a folder");
-    File::open(dir)?.sync_all()
+    path.with_file_name(PREVIOUS)
 }

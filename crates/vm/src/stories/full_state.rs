@@ -38,7 +38,7 @@ pub(super) fn serves_on_and_recovers(world: &mut World) -> Result<(), Failure> {
     checks::everything_serves(world)?;
     world.run(FILL)?;
     let sums = checks::make_files(world, "full")?;
-    world.machine().unplug("m4")?;
+    world.unplug("m4")?;
     let refused = world.attempt("voltier set data dirty_low=1 dirty_high=2")?;
     ensure(refused.code == 1 && refused.text().contains("no space left"), || refused.text())?;
     world.run("sync; echo 3 >/proc/sys/vm/drop_caches")?;

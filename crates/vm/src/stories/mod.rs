@@ -4,6 +4,7 @@
 mod checks;
 mod full_state;
 mod install;
+mod killed;
 mod late;
 mod power_cut;
 mod reboot;
@@ -16,8 +17,8 @@ use xtask::Failure;
 use crate::world::World;
 
 /// The stories that can be chosen; what installs the product comes before them.
-pub(crate) const NAMES: [&str; 6] =
-    ["reboot", "power-cut", "renamed", "late", "missing", "full-state"];
+pub(crate) const NAMES: [&str; 7] =
+    ["reboot", "power-cut", "renamed", "late", "missing", "killed", "full-state"];
 
 /// The drives by serial number, and their MiB.
 const DRIVES: [(&str, u64); 10] = [
@@ -63,6 +64,7 @@ fn story(name: &str) -> Story {
         "renamed" => renamed::finds_its_drives_under_other_names,
         "late" => late::waits_for_drives_and_loses_nothing,
         "missing" => late::boots_without_a_drive_that_comes_too_late,
+        "killed" => killed::is_started_again_with_what_was_synced,
         "full-state" => full_state::serves_on_and_recovers,
         _ => unreachable!("main knows the names"),
     }
