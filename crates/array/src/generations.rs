@@ -30,8 +30,8 @@ impl<D: BlockDevice> Link<D> {
     }
 }
 
-/// The generation that serves, behind the generations that served before. Those are empty, and stay for
-/// whoever still looks at their geometry.
+/// The generation that serves, behind the generations that served before. Generations that served before are
+/// empty, and stay for whoever still looks at their geometry.
 pub(crate) struct Generations<D> {
     first: Link<D>,
     /// Requests that are through the gate.

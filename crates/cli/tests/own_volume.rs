@@ -1,5 +1,5 @@
-//! The place of the state folder is taken by a file system on a volume of the daemon itself. What clients of the
-//! volume wait for may not wait for that file system.
+//! A file system on a volume of the daemon itself takes the place of the state folder. The daemon waits for
+//! nothing of that file system on behalf of clients.
 
 mod support;
 
@@ -36,7 +36,7 @@ fn is_done(command: &mut Command) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Puts a file system of volume `v` over the state folder, with a copy of the folder in it; `None`, aloud,
+/// Puts a file system of volume `v` over the state folder, with a copy of the folder in it. `None`, aloud,
 /// where FUSE or loop devices are missing.
 fn cover(instance: &Instance) -> Option<Covered> {
     let (file, state, copy) = (instance.path("v.raw"), instance.state(), instance.path("copy"));
@@ -57,7 +57,7 @@ fn cover(instance: &Instance) -> Option<Covered> {
     is_covered.then_some(Covered { file, state })
 }
 
-/// The SSD is a file of another daemon, which is killed. Writes wait for the record of the loss: a record on
+/// The SSD is a file of another daemon, which is killed. Writes wait for the record of the loss. A record on
 /// the volume itself would wait for the writes, and not even SIGKILL would end that.
 #[test]
 fn the_loss_of_an_ssd_is_recorded_below_a_file_system_that_waits_for_the_record() {

@@ -281,4 +281,15 @@ impl VolumeRecord {
     pub fn devices(&self) -> impl Iterator<Item = &DeviceSpec> {
         std::iter::once(&self.origin).chain(self.cache.as_ref().map(|cache| &cache.device))
     }
+
+    /// Refuses what a stopped volume cannot do.
+    pub(crate) fn must_not_be_stopped(&self) -> ControlResult<()> {
+        match self.desired {
+            Desired::Stopped => Err(ControlError::failed(format!(
+                "{0} is stopped; `voltier start {0}` first",
+                self.name
+            ))),
+            _ => Ok(()),
+        }
+    }
 }

@@ -248,8 +248,9 @@ impl<D: BlockDevice> Bitmap<D> {
         self.enter_as(stripe, Some((self.matched.clone(), group_region))).await
     }
 
-    /// A repair enters the region of its stripe. A repair makes the stripe what the scrub of its region holds the stripe to be,
-    /// so the region counts as unchanged. The scrub has locked the stripe; nothing here waits for a lock.
+    /// A repair enters the region of its stripe. A repair makes the stripe what the scrub of its region holds
+    /// the stripe to be, so the region counts as unchanged. The scrub has locked the stripe; nothing here waits
+    /// for a lock.
     ///
     /// # Errors
     /// When the state of the region cannot be stored.

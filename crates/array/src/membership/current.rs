@@ -6,8 +6,8 @@
 //! one loss share one update.
 //!
 //! The next event is written only when all members in service have the event before. A start first writes
-//! that event to the members that lack it. So a member that is one event behind the newest, and in service by it, has
-//! everything that was acknowledged.
+//! that event to the members that lack it. So a member that is one event behind the newest, and in service by
+//! it, has everything that was acknowledged.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;

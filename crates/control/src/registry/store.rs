@@ -57,7 +57,7 @@ pub trait RegistryStore: fmt::Debug + Send {
 /// A file of the state folder, with the copy before the last change beside it.
 ///
 /// The folder is opened once. A file system that is mounted over the folder later may lie on a volume of this
-/// very daemon: a record written there would wait for clients, and clients wait for records.
+/// very daemon. A record written there would wait for clients, and clients wait for records.
 #[derive(Debug)]
 pub(super) struct RegistryFile {
     /// `None` when the folder was not there.

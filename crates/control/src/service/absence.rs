@@ -1,24 +1,14 @@
-//! Devices of the registry that are not there: which are awaited, for how long, and whether they have come.
+//! Devices of the registry that are not there: which are awaited, until when, and what is said of them.
 //!
 //! Buses are slow and enclosures are switched on late. So nothing is opened without a recorded device before
 //! its hold-off is over ([why](../../../../docs/adr/0030-drives-that-come-late.md)).
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use voltier_array::MemberState;
-
-use super::Turn;
-use super::apart::apart;
 use super::live::now;
-use crate::engine::{CacheLabel, Engine, MemberLabel};
-use crate::records::{CacheRecord, RegisteredArray, VolumeRecord};
 use crate::safety::{DeviceId, DriveIdentity};
 use crate::spec::DeviceSpec;
 use crate::status::DeviceState;
-
-/// Hold-off of an array that would be left without redundancy, or could not be assembled, in hold-offs of
-/// others. With the usual 30 s that is 90 s: as long as systemd waits for a device.
-const EXPOSED_FACTOR: u32 = 3;
 
 /// The reason for which a recorded device cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,37 +32,16 @@ impl Hindrance {
     }
 }
 
-/// The superblock of the SSD of a volume that could not be opened, if the SSD is there and the volume's.
-pub(super) fn ssd_label<E: Engine>(
-    service: &mut Turn<E>,
-    record: &VolumeRecord,
-    missing: &[Missing],
-) -> Option<CacheLabel> {
-    let cache = record.cache.as_ref().filter(|cache| cache.device.path().is_some())?;
-    if missing.iter().any(|missing| missing.device == cache.device) {
-        return None;
-    }
-    let ssd = ssd_of(service, cache)?;
-    // The volume's own error says what is wrong with an SSD that cannot be read.
-    let label = apart(service).cache_label_of(&ssd).ok().flatten()?;
-    (label.uuid == cache.uuid).then_some(label)
-}
-
-/// Where the SSD of a cache is now; `None` when the SSD is not there.
-pub(super) fn ssd_of<E: Engine>(service: &mut Turn<E>, cache: &CacheRecord) -> Option<DeviceSpec> {
-    found(service, &cache.device, cache.identity.as_ref())
-}
-
 /// A recorded device that is not there, or cannot be used.
 #[derive(Clone, Debug)]
 pub(super) struct Missing {
     pub(super) device: DeviceSpec,
     /// The part of the device: `origin`, `SSD`, `member`, `pending member`, `journal`, `spare`.
-    part: &'static str,
-    identity: Option<DriveIdentity>,
+    pub(super) part: &'static str,
+    pub(super) identity: Option<DriveIdentity>,
     /// The storage under its path when it was looked for: another drive, or nothing.
-    seen: Option<DeviceId>,
-    hindrance: Hindrance,
+    pub(super) seen: Option<DeviceId>,
+    pub(super) hindrance: Hindrance,
     /// Why the device does not count as there.
     pub(super) why: String,
 }
@@ -161,255 +130,4 @@ impl Absence {
             "it waits for {named}; `{verb} show {name}` says how long, `{verb} start {name}` tries it now"
         )
     }
-}
-
-/// The devices of an array as a start finds them.
-pub(super) struct Survey {
-    /// Devices that may be used.
-    pub(super) present: Vec<DeviceSpec>,
-    /// Devices that may not, and why.
-    pub(super) left_out: Vec<String>,
-    /// Devices that the array counts on and that may still come.
-    pub(super) missing: Vec<Missing>,
-    /// Whether no redundancy would be left without them, or the array not be assembled at all.
-    is_exposed: bool,
-}
-
-impl Survey {
-    /// The end of a hold-off that has begun.
-    pub(super) fn until(&self, since: Instant, wait: Duration) -> Instant {
-        since + if self.is_exposed { wait * EXPOSED_FACTOR } else { wait }
-    }
-}
-
-/// Looks at the recorded devices of an array and at `others` that say they are of it; nothing is written. A
-/// member counts as there when it says that it is one.
-pub(super) fn survey<E: Engine>(
-    service: &mut Turn<E>,
-    record: &RegisteredArray,
-    others: &[DeviceSpec],
-) -> Survey {
-    let (mut present, mut left_out, mut missing) = (Vec::new(), Vec::new(), Vec::new());
-    // A spare that has the array's label was taken before a crash.
-    let spares: Vec<DeviceSpec> = record.spares.clone();
-    let (taken, free): (Vec<_>, Vec<_>) =
-        spares.into_iter().partition(|spare| service.has_label(spare, record.uuid));
-    let members = record.members.iter().flatten().map(|device| (device, "member"));
-    let ours = members.chain(record.incoming.iter().map(|device| (device, "pending member")));
-    let ours = ours.chain(record.journal.iter().map(|device| (device, "journal")));
-    for (device, part) in ours.chain(taken.iter().map(|device| (device, "spare"))) {
-        if device.is_volatile() {
-            left_out.push(format!("{device} ended with the daemon before"));
-            continue;
-        }
-        // A path that is on record twice is opened once.
-        if present.contains(device) {
-            continue;
-        }
-        match hindered(service, device, part) {
-            None => present.push(device.clone()),
-            Some(hindered) => {
-                left_out.push(hindered.why.clone());
-                missing.push(hindered);
-            }
-        }
-    }
-    present.extend(others.iter().cloned());
-    let known = labels_of(service, record, &mut present, &mut left_out, &mut missing);
-    let newest = known.iter().max_by_key(|label| label.event);
-    let lacks = newest.is_none_or(|newest| lacks_a_member(newest, &known));
-    if lacks && newest.is_some() {
-        missing.extend(free.iter().filter_map(|spare| hindered(service, spare, "spare")));
-    }
-    // With all members there nobody is behind the old path of one: that member is under the path of a device
-    // on its way.
-    missing
-        .retain(|missing| is_awaited(record, newest, missing) && (lacks || !missing.is_member()));
-    let is_exposed = is_exposed(record, newest, &missing);
-    Survey { present, left_out, missing, is_exposed }
-}
-
-/// The labels of the members that are there, devices on their way and spares that became members among them.
-/// Recorded members that have none of the array are missing, and such devices are left as they are.
-fn labels_of<E: Engine>(
-    service: &mut Turn<E>,
-    record: &RegisteredArray,
-    present: &mut Vec<DeviceSpec>,
-    left_out: &mut Vec<String>,
-    missing: &mut Vec<Missing>,
-) -> Vec<MemberLabel> {
-    let mut labels = Vec::new();
-    let is_member = |device: &&DeviceSpec| record.members.contains(&Some((*device).clone()));
-    for device in std::mem::take(present) {
-        let why = match apart(service).label_of(&device) {
-            Ok(Some(label)) if label.array == record.uuid => {
-                labels.push(label);
-                present.push(device);
-                continue;
-            }
-            // The array itself looks for the label of a journal, and for that of one on its way to be one.
-            _ if !is_member(&&device) => {
-                present.push(device);
-                continue;
-            }
-            Ok(other) => {
-                let why = stranger(service, record, &device, other);
-                left_out.push(why.clone());
-                (Hindrance::Absent, why)
-            }
-            Err(error) => {
-                present.push(device.clone());
-                (Hindrance::Silent, error.message)
-            }
-        };
-        missing.push(missing_as(service, &device, "member", None, why));
-    }
-    labels
-}
-
-/// A device that has the path of a part of an array, and is none of it, in words.
-fn stranger<E: Engine>(
-    service: &mut Turn<E>,
-    record: &RegisteredArray,
-    device: &DeviceSpec,
-    label: Option<MemberLabel>,
-) -> String {
-    let name = &record.name;
-    let mark = device.path().and_then(|path| apart(service).drive_identity(path));
-    let mark = mark.map(|mark| format!(" ({mark})")).unwrap_or_default();
-    let is = match label {
-        Some(label) => format!("member {} of the array {}", label.place, label.name),
-        None => "without a label of an array".to_owned(),
-    };
-    let place = record.members.iter().position(|known| known.as_ref() == Some(device));
-    let part = place.map_or_else(|| "no part".to_owned(), |place| format!("not member {place}"));
-    format!("{device} is another device{mark}, {is}, and {part} of {name}: it is left as it is")
-}
-
-/// Whether the newest label counts on a member that none of the others is: a spare may be that by now.
-fn lacks_a_member(newest: &MemberLabel, labels: &[MemberLabel]) -> bool {
-    let is_there = |place: usize| {
-        labels.iter().any(|label| label.place as usize == place && label.event == newest.event)
-    };
-    let mut places = newest.places.iter().enumerate();
-    places.any(|(place, own)| is_counted_on(own.state) && !is_there(place))
-}
-
-fn is_counted_on(state: MemberState) -> bool {
-    matches!(state, MemberState::InService | MemberState::Rebuilding)
-}
-
-/// The recorded drives that a volume needs and that are not there.
-pub(super) fn missing_drives<E: Engine>(
-    service: &mut Turn<E>,
-    record: &VolumeRecord,
-) -> Vec<Missing> {
-    let origin = (&record.origin, "origin", record.origin_identity.as_ref());
-    let ssd = record.cache.as_ref().filter(|cache| is_needed(cache));
-    let ssd = ssd.map(|cache| (&cache.device, "SSD", cache.identity.as_ref()));
-    let mut missing = Vec::new();
-    for (device, part, identity) in [origin].into_iter().chain(ssd) {
-        let is_waiting =
-            |name| service.live_arrays.get(name).is_some_and(|it| it.absence.is_waiting());
-        let is_waiting = device.array().is_some_and(is_waiting);
-        let found = found(service, device, identity).filter(|_| !is_waiting);
-        let Some(found) = found else {
-            let why = (Hindrance::Absent, format!("{device} is not there"));
-            missing.push(missing_as(service, device, part, identity, why));
-            continue;
-        };
-        if let Err(why) = service.look(&found) {
-            missing.push(missing_as(service, device, part, identity, why));
-        }
-    }
-    missing
-}
-
-/// A device that cannot be used now; `None` of one that can.
-pub(super) fn hindered<E: Engine>(
-    service: &mut Turn<E>,
-    device: &DeviceSpec,
-    part: &'static str,
-) -> Option<Missing> {
-    let why = service.look(device).err()?;
-    Some(missing_as(service, device, part, None, why))
-}
-
-pub(super) fn missing_as<E: Engine>(
-    service: &mut Turn<E>,
-    device: &DeviceSpec,
-    part: &'static str,
-    identity: Option<&DriveIdentity>,
-    (hindrance, why): (Hindrance, String),
-) -> Missing {
-    let seen = device.path().and_then(|path| service.id_of(path));
-    Missing { device: device.clone(), part, identity: identity.cloned(), seen, hindrance, why }
-}
-
-/// Where a drive is now; `None` when nothing, or another drive, is under its path, and its mark on no other.
-fn found<E: Engine>(
-    service: &mut Turn<E>,
-    device: &DeviceSpec,
-    identity: Option<&DriveIdentity>,
-) -> Option<DeviceSpec> {
-    let Some(path) = device.path() else { return Some(device.clone()) };
-    match identity.filter(|identity| identity.is_known()) {
-        Some(known) if apart(service).drive_identity(path).as_ref() == Some(known) => {
-            Some(device.clone())
-        }
-        Some(known) => {
-            let found = apart(service).find_drive(known, path);
-            found.map(|found| device.moved_to(found))
-        }
-        None => service.id_of(path).map(|_| device.clone()),
-    }
-}
-
-/// Whether a device may have come since it was looked for, or can be used again.
-pub(super) fn has_come<E: Engine>(service: &mut Turn<E>, missing: &Missing) -> bool {
-    let Missing { device, identity, seen, hindrance, .. } = missing;
-    let Some(path) = device.path() else { return false };
-    let Some(found) = found(service, device, identity.as_ref()) else { return false };
-    if *hindrance != Hindrance::Absent {
-        return service.look(&found).is_ok();
-    }
-    identity.as_ref().is_some_and(DriveIdentity::is_known) || service.id_of(path) != *seen
-}
-
-/// Whether a volume is not opened as it was without the SSD of this cache.
-fn is_needed(cache: &CacheRecord) -> bool {
-    let is_attached = cache.generation > 0 || cache.maybe_dirty;
-    cache.failed.is_none() && is_attached
-}
-
-/// Whether an array counts on a device that is missing: not on a member or a journal that it has given up.
-fn is_awaited(record: &RegisteredArray, newest: Option<&MemberLabel>, missing: &Missing) -> bool {
-    let Some(label) = newest else { return true };
-    let places = record.members.iter().enumerate();
-    let mut places = places.filter(|(_, known)| known.as_ref() == Some(&missing.device));
-    match missing.part {
-        "member" => places.any(|(place, _)| {
-            label.places.get(place).is_none_or(|known| is_counted_on(known.state))
-        }),
-        "journal" => label.has_journal_device,
-        _ => true,
-    }
-}
-
-/// Whether a group would have no redundancy left without what is missing, or could not serve. Without a label
-/// to go by, yes.
-fn is_exposed(record: &RegisteredArray, newest: Option<&MemberLabel>, missing: &[Missing]) -> bool {
-    let Some(label) = newest else { return true };
-    let is_missing = |place: usize| {
-        let known = record.members.get(place).and_then(Option::as_ref);
-        missing.iter().any(|it| it.part == "member" && known == Some(&it.device))
-    };
-    let mut lost: Vec<u32> = Vec::new();
-    for (place, own) in label.places.iter().enumerate() {
-        let group = own.group as usize;
-        lost.resize(lost.len().max(group + 1), 0);
-        lost[group] += u32::from(own.state != MemberState::InService || is_missing(place));
-    }
-    let is_journal_missing = missing.iter().any(|it| it.part == "journal");
-    is_journal_missing || lost.iter().any(|lost| *lost >= label.redundancy)
 }

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::Turn;
 use super::apart::apart;
 use super::drives;
+use super::turn::Turn;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::Turn;
+use super::turn::Turn;
 use crate::engine::{
     CacheLabel, CacheStart, Engine, JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume,
     Replaced, SpareLabel,

@@ -4,8 +4,9 @@ use voltier_array::Level;
 
 use super::admit::Beside;
 use super::apart::apart;
+use super::turn::Turn;
 use super::wanting::Wanting;
-use super::{Turn, absence, spare_labels};
+use super::{spare_labels, survey};
 use crate::array_settings::MERGE_KEYS;
 use crate::engine::{ArrayDevices, ArrayNews, Engine, Replaced};
 use crate::error::{ControlError, ControlResult};
@@ -214,7 +215,7 @@ impl<E: Engine> Turn<E> {
     pub(super) fn spare_again(&mut self, name: &ArrayName, spare: &DeviceSpec) {
         let again =
             self.still_a_spare(name, spare).and_then(|()| apart(self).add_spare(name, spare));
-        let hindered = again.is_err().then(|| absence::hindered(self, spare, "spare")).flatten();
+        let hindered = again.is_err().then(|| survey::hindered(self, spare, "spare")).flatten();
         let Some(live) = self.live_arrays.get_mut(name) else { return };
         let was_left_out = |it: &String| it.starts_with(&format!("the spare {spare} "));
         let before = live.left_out.extract_if(.., |it| was_left_out(it)).next();

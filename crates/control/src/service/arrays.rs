@@ -4,13 +4,14 @@ use std::time::Instant;
 
 use voltier_array::Consistency;
 
-use super::Turn;
-use super::absence::{Missing, Survey};
+use super::absence::Missing;
 use super::admit::Beside;
 use super::apart::apart;
 use super::claims::Subject;
 use super::live::{LiveArray, now};
 use super::spare_labels;
+use super::survey::Survey;
+use super::turn::Turn;
 use super::{late, stops, subjects};
 use crate::array_settings::ArraySettings;
 use crate::array_status::{ArrayDetail, ArrayState};

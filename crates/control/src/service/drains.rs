@@ -1,8 +1,8 @@
 //! Writing dirty lines back as a job, alone or on the way to a detach or a delete.
 
-use super::Turn;
 use super::apart::apart;
 use super::jobs::Purpose;
+use super::turn::Turn;
 use crate::engine::{Drain, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;

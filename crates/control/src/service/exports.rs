@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::apart::apart;
 use super::live::{ClosedExport, now};
-use super::{Turn, stops};
+use super::stops;
+use super::turn::Turn;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::export_access::ExportAccess;

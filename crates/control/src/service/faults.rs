@@ -4,9 +4,9 @@
 //! Such a failure is a crash of one volume. Nothing is recorded, and the next start replays the log, or makes
 //! parity match. A user starts it: a bug that comes back at once would come back for ever.
 
-use super::Turn;
 use super::crash_wait::CRASH_TRIES;
 use super::live::{Live, LiveArray};
+use super::turn::Turn;
 use crate::engine::Engine;
 use crate::error::ControlError;
 use crate::name::{ArrayName, VolumeName};

@@ -3,9 +3,9 @@
 //! A superblock says nothing of what was written to the origin later. So a cache that is given up loses its
 //! superblock wherever the SSD is there. An origin that a cache on another SSD names gets no new volume.
 
-use super::Turn;
-use super::absence;
 use super::apart::apart;
+use super::survey;
+use super::turn::Turn;
 use crate::engine::{CacheLabel, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
@@ -27,7 +27,7 @@ pub(super) fn erase<E: Engine>(service: &mut Turn<E>, name: &VolumeName, cache: 
     if device.is_volatile() {
         return;
     }
-    let Some(ssd) = absence::ssd_of(service, cache) else {
+    let Some(ssd) = survey::ssd_of(service, cache) else {
         return service.log(name, &kept(device, "the SSD is not there"));
     };
     let erased = match apart(service).cache_label_of(&ssd) {

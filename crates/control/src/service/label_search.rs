@@ -6,10 +6,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::Turn;
 use super::absence::Hindrance;
 use super::apart::apart;
 use super::last_search::Copied;
+use super::turn::Turn;
 use crate::engine::{Engine, MemberLabel};
 use crate::records::RegisteredArray;
 use crate::safety::DeviceId;

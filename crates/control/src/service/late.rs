@@ -6,13 +6,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::Turn;
-use super::absence::{self, Absence, Missing};
+use super::absence::{Absence, Missing};
 use super::apart::apart;
 use super::faults;
 use super::live::{Live, LiveArray, now};
 use super::moved::{self, Located};
 use super::stops;
+use super::survey;
+use super::turn::Turn;
 use crate::engine::Engine;
 use crate::error::ControlResult;
 use crate::name::{ArrayName, VolumeName};
@@ -106,7 +107,7 @@ pub(super) fn next_look<E: Engine>(service: &Turn<E>) -> Option<Duration> {
 /// The beginning of the hold-off with which something that is not open is tried now, if it is. A device
 /// that comes after the hold-off begins a new one: others may be behind it.
 fn is_due<E: Engine>(service: &mut Turn<E>, absence: &Absence, now: Instant) -> Option<Instant> {
-    let has_come = absence.missing.iter().any(|missing| absence::has_come(service, missing));
+    let has_come = absence.missing.iter().any(|missing| survey::has_come(service, missing));
     due_since(absence, has_come, now)
 }
 
@@ -144,7 +145,7 @@ pub(super) fn look_for_members<E: Engine>(service: &mut Turn<E>, name: &ArrayNam
             if !is_ours {
                 forget_missing(service, &name, device);
             } else if !moved::is_copied(service, &name, device)
-                && absence::has_come(service, &missing)
+                && survey::has_come(service, &missing)
             {
                 if is_spare {
                     service.spare_again(&name, device);
@@ -203,7 +204,7 @@ fn attempt_located<E: Engine>(
 ) {
     let (record, wait) = (located.record.clone(), service.device_wait);
     let name = record.name.clone();
-    let survey = absence::survey(service, &record, &located.others);
+    let survey = survey::survey(service, &record, &located.others);
     let until = since.map(|since| survey.until(since, wait)).filter(|until| now < *until);
     if until.is_some() && !survey.missing.is_empty() {
         let absence = Absence { missing: survey.missing, since, until };
@@ -245,7 +246,7 @@ fn attempt_volume<E: Engine>(
     let (name, wait) = (record.name.clone(), service.device_wait);
     let since = since.filter(|_| !wait.is_zero());
     if let Some(begun) = since {
-        let missing = absence::missing_drives(service, record);
+        let missing = survey::missing_drives(service, record);
         let arrays = missing.iter().filter_map(|it| service.live_arrays.get(it.device.array()?));
         let ends = arrays.filter_map(|live| live.absence.until).chain([begun + wait]);
         let until = ends.max().filter(|until| now < *until && !missing.is_empty());
@@ -262,9 +263,9 @@ fn attempt_volume<E: Engine>(
     }
     service.open_up(record);
     if service.live.get(&name).is_some_and(|live| !live.is_open) {
-        let missing = absence::missing_drives(service, record);
+        let missing = survey::missing_drives(service, record);
         let since = since.filter(|since| now < *since + wait);
-        let ssd_label = absence::ssd_label(service, record, &missing);
+        let ssd_label = survey::ssd_label(service, record, &missing);
         if let Some(live) = service.live.get_mut(&name) {
             live.absence = Absence { missing, since, until: None };
             live.ssd_label = ssd_label;

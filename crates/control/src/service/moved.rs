@@ -2,12 +2,13 @@
 //! start. So a recorded path is a hint, and the label of a device says which part of which array it is
 //! ([why](../../../../docs/adr/0049-members-known-by-their-labels.md)).
 
-use super::Turn;
-use super::absence::{Absence, Hindrance, missing_as};
+use super::absence::{Absence, Hindrance};
 use super::apart::apart;
 use super::label_search::{Wanted, around, find, is_current};
 use super::last_search::{Copied, Search};
 use super::live::LiveArray;
+use super::survey::missing_as;
+use super::turn::Turn;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;

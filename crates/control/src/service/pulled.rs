@@ -8,7 +8,8 @@
 use std::time::Instant;
 
 use super::apart::apart;
-use super::{Turn, late};
+use super::late;
+use super::turn::Turn;
 use crate::engine::Engine;
 use crate::error::ControlError;
 use crate::name::VolumeName;

@@ -1,6 +1,6 @@
 //! Records that could not be written: tried again until the state folder takes them.
 
-use super::Turn;
+use super::turn::Turn;
 use super::{faults, subjects};
 use crate::engine::Engine;
 use crate::error::ControlError;

@@ -1,8 +1,8 @@
 //! The state of volumes, put together from the registry, the service and the data path.
 
-use super::Turn;
 use super::claims::Subject;
 use super::jobs::Purpose;
+use super::turn::Turn;
 use crate::array_status::{ArrayDetail, ArrayState};
 use crate::engine::Engine;
 use crate::error::ControlResult;

@@ -1,6 +1,6 @@
 //! Drives of a volume that answer nothing: requests that need them are refused, with the way on.
 
-use super::Turn;
+use super::turn::Turn;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::records::VolumeRecord;

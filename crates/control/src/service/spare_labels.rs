@@ -4,7 +4,7 @@
 //! something else of it. So consent to overwrite a device is used when the device becomes a spare: its ends
 //! are cleared, and the device gets a label. All that is found there later came after the consent.
 
-use super::Turn;
+use super::turn::Turn;
 use crate::engine::{Engine, SpareLabel};
 use crate::error::{ControlError, ControlResult};
 use crate::name::PoolName;

@@ -7,11 +7,11 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::Turn;
 use super::admit::Beside;
 use super::apart::apart;
 use super::claims::Subject;
 use super::live::now;
+use super::turn::Turn;
 use super::unfit_spare::{ASK_AGAIN, UnfitSpare};
 use super::wanting::Wanting;
 use super::{drives, spare_labels, subjects};

@@ -1,6 +1,5 @@
 //! Bringing recorded volumes up when the daemon starts, and to rest when it ends.
 
-use super::Turn;
 use super::absence::Hindrance;
 use super::admit::{Admitted, Beside};
 use super::apart::apart;
@@ -10,7 +9,7 @@ use super::jobs::Purpose;
 use super::late;
 use super::live::{Live, now};
 use super::moved;
-use super::stops;
+use super::turn::Turn;
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
@@ -91,7 +90,7 @@ impl<E: Engine> Turn<E> {
         device: DeviceSpec,
     ) -> ControlResult<Response> {
         let record = self.record(name)?;
-        stops::is_not_stopped(&record)?;
+        record.must_not_be_stopped()?;
         if self.is_open(name) {
             return Err(ControlError::failed(format!(
                 "{name} is served from {}: its origin changes only while it is not served",

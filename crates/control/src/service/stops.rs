@@ -1,10 +1,10 @@
 //! Stops on request: of a volume, of an array, of the daemon. A stop does not take storage away from clients
 //! that use it, unless told to ([why](../../../../docs/adr/0040-stop-while-in-use.md)).
 
-use super::Turn;
 use super::apart::apart;
 use super::live::LiveArray;
 use super::silence::{self, WayOn};
+use super::turn::Turn;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
@@ -196,17 +196,6 @@ pub(super) fn is_unused<E: Engine>(
          lost then",
         users.join("; ")
     )))
-}
-
-/// Refuses what a stopped volume cannot do.
-pub(super) fn is_not_stopped(record: &VolumeRecord) -> ControlResult<()> {
-    match record.desired {
-        Desired::Stopped => Err(ControlError::failed(format!(
-            "{0} is stopped; `voltier start {0}` first",
-            record.name
-        ))),
-        _ => Ok(()),
-    }
 }
 
 /// Lets a stopped volume be served again; its record then.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::Turn;
 use super::admit::{Admitted, Beside};
 use super::apart::apart;
 use super::given_up;
@@ -11,6 +10,7 @@ use super::late;
 use super::live::Live;
 use super::silence::{self, WayOn};
 use super::stops;
+use super::turn::Turn;
 use voltier_cache::Mode;
 
 use crate::engine::{CacheStart, Engine};
@@ -159,7 +159,7 @@ impl<E: Engine> Turn<E> {
         let Some(cache) = record.cache.clone() else {
             return Err(ControlError::failed(format!("{name} has no cache to detach")));
         };
-        stops::is_not_stopped(&record)?;
+        record.must_not_be_stopped()?;
         let is_open = self.is_open(name);
         if flush {
             self.not_evacuating(&record)?;
@@ -191,7 +191,7 @@ impl<E: Engine> Turn<E> {
             _ => self.not_leaving(name)?,
         }
         if flush && record.cache.is_some() {
-            stops::is_not_stopped(&record)?;
+            record.must_not_be_stopped()?;
         }
         stops::is_unused(self, &record, &format!("voltier unexport {name} --now"))?;
         if flush {

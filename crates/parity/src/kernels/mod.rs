@@ -1,6 +1,4 @@
 //! The loops over bytes, one set for each instruction set, chosen once.
-#![allow(unsafe_code)]
-
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]

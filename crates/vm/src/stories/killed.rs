@@ -6,7 +6,7 @@ use super::checks::{self, MOUNTS, ensure};
 use crate::patience;
 use crate::world::World;
 
-/// What was synced outlives a SIGKILL. Systemd starts the daemon again, and mounts anew what needs it.
+/// Synced files outlive a SIGKILL. Systemd starts the daemon again, and mounts anew what needs it.
 pub(super) fn is_started_again_with_what_was_synced(world: &mut World) -> Result<(), Failure> {
     a_stop_refuses_while_file_systems_are_mounted(world)?;
     let sums = checks::make_files(world, "killed")?;

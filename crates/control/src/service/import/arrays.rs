@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use voltier_array::MemberState;
 
-use super::super::Turn;
 use super::super::apart::apart;
+use super::super::turn::Turn;
 use super::done::Done;
 use super::find::{Found, FoundArray};
 use crate::array_settings::ArraySettings;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use voltier_array::MemberState;
 
-use super::super::Turn;
 use super::super::apart::apart;
+use super::super::turn::Turn;
 use crate::engine::{CacheLabel, Engine, MemberLabel, SpareLabel};
 use crate::error::{ControlError, ControlResult};
 use crate::records::Identity;

@@ -16,10 +16,10 @@ mod find;
 mod names;
 mod volumes;
 
-use super::Turn;
 use super::apart::apart;
 use super::claims::Subject;
 use super::live::Live;
+use super::turn::Turn;
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::import_report::{ImportOrder, ImportReport};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::super::Turn;
 use super::super::apart::apart;
+use super::super::turn::Turn;
 use super::arrays::ArrayPlan;
 use super::find::{Found, FoundCache, OtherDevice, holds_nothing_of_ours, in_use};
 use super::names::Names;
