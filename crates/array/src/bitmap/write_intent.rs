@@ -249,8 +249,8 @@ impl<D: BlockDevice> Bitmap<D> {
     }
 
     /// A repair enters the region of its stripe. A repair makes the stripe what the scrub of its region holds
-    /// the stripe to be, so the region counts as unchanged. The scrub has locked the stripe; nothing here waits
-    /// for a lock.
+    /// the stripe to be, so the region counts as unchanged. The scrub has locked the stripe: nothing waits for
+    /// a lock here.
     ///
     /// # Errors
     /// When the state of the region cannot be stored.

@@ -7,8 +7,8 @@ use voltier_cache::Mode;
 use super::fixture::{Fixture, name};
 use voltier_control::protocol::{ArrayRequest, JobState, NewCache, Request, Response};
 use voltier_control::{
-    ByteRange, CacheRecord, Desired, DeviceSpec, ExportSpec, Identity, Settings, VolumeName,
-    VolumeState,
+    ByteRange, CacheRecord, Desired, DeviceSpec, ExportSpec, Identity, REGISTRY_FILE, Settings,
+    VolumeName, VolumeState,
 };
 
 fn delete(flush: bool) -> Request {
@@ -282,13 +282,13 @@ fn the_loss_of_an_ssd_that_cannot_be_recorded_is_recorded_later() {
     let mut fixture = Fixture::new();
     fixture.create(Mode::WriteThrough);
     fixture.steer(|books| books.ssd_failed = true);
-    let (state, away) =
-        (fixture.state_dir().to_owned(), fixture.state_dir().with_extension("away"));
-    std::fs::rename(&state, &away).unwrap();
+    // Nothing can be written beside the registry.
+    let blocker = fixture.state_dir().join(format!("{REGISTRY_FILE}.new"));
+    std::fs::create_dir(&blocker).unwrap();
     for _ in 0..2 {
         assert!(!fixture.service.notice_lost_ssds(), "somebody has to ask again");
     }
-    std::fs::rename(&away, &state).unwrap();
+    std::fs::remove_dir(&blocker).unwrap();
     assert!(fixture.service.notice_lost_ssds());
     assert_eq!(fixture.calls(), ["open Format", "recorded v"]);
     assert!(fixture.registry().volumes()[0].cache.as_ref().unwrap().failed.is_some());
