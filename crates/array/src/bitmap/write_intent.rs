@@ -248,9 +248,8 @@ impl<D: BlockDevice> Bitmap<D> {
         self.enter_as(stripe, Some((self.matched.clone(), group_region))).await
     }
 
-    /// A repair enters the region of its stripe. A repair makes the stripe what the scrub of its region holds
-    /// the stripe to be, so the region counts as unchanged. The scrub has locked the stripe: nothing waits for
-    /// a lock here.
+    /// A repair enters the region of its stripe. A repair makes the stripe what the scrub holds the stripe to
+    /// be, so the region counts as unchanged. The scrub has locked the stripe: nothing waits for a lock here.
     ///
     /// # Errors
     /// When the state of the region cannot be stored.
