@@ -47,6 +47,16 @@ pub struct LabelledPlace {
     pub group: u32,
     /// The state of the member in it.
     pub state: MemberState,
+    /// The identity of that member.
+    pub member: Identity,
+}
+
+impl MemberLabel {
+    /// Whether a newer label says that another member has this one's place: this one was replaced.
+    pub fn is_replaced_by(&self, newer: &Self) -> bool {
+        let place = newer.places.get(self.place as usize);
+        newer.event > self.event && place.is_some_and(|place| place.member != self.member)
+    }
 }
 
 impl From<Superblock> for MemberLabel {
@@ -56,6 +66,7 @@ impl From<Superblock> for MemberLabel {
         let place = |(at, member): (usize, &MemberRecord)| LabelledPlace {
             group: geometry.group_of_member(MemberIndex(at)).0 as u32,
             state: member.state,
+            member: Identity(member.uuid),
         };
         let in_service = JournalState::InService;
         Self {

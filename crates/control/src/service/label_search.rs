@@ -202,6 +202,9 @@ impl Parts {
     /// The devices of the places, as their labels say.
     fn places(&self, record: &RegisteredArray, wanted: &Wanted) -> Vec<Option<DeviceSpec>> {
         let copies = self.copies();
+        let newest = self.parts.iter().filter_map(Part::member).max_by_key(|label| label.event);
+        let is_replaced =
+            |label: &MemberLabel| newest.is_some_and(|newest| label.is_replaced_by(newest));
         // A device on its way beside a member in service says that it is that member.
         let is_member = |part: &&Part| {
             let device = &part.device;
@@ -216,6 +219,7 @@ impl Parts {
             };
             let labels = self.parts.iter().filter(is_member);
             let labels = labels.filter_map(|part| Some((part.member()?, &part.device)));
+            let labels = labels.filter(|(label, _)| !is_replaced(label));
             let claims = labels.filter(|(label, _)| is_wanted && label.place as usize == place);
             // The newest of those that had the place one after the other, of equals the one on record. A
             // spare that was taken before a crash has the place when there is no other.

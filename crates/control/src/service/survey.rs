@@ -71,14 +71,14 @@ pub(super) fn survey<E: Engine>(
     present.extend(others.iter().cloned());
     let known = labels_of(service, record, &mut present, &mut left_out, &mut missing);
     let newest = known.iter().max_by_key(|label| label.event);
-    let lacks = newest.is_none_or(|newest| lacks_a_member(newest, &known));
-    if lacks && newest.is_some() {
+    if newest.is_some_and(|newest| lacks_a_member(newest, &known)) {
         missing.extend(free.iter().filter_map(|spare| hindered(service, spare, "spare")));
+        missing.extend(unlabelled(service, record, &present));
     }
-    // With all members there nobody is behind the old path of one: that member is under the path of a device
-    // on its way.
-    missing
-        .retain(|missing| is_awaited(record, newest, missing) && (lacks || !missing.is_member()));
+    missing.extend(newest.into_iter().flat_map(|newest| replaced(service, record, newest, &known)));
+    missing.retain(|missing| {
+        is_awaited(record, newest, missing) && !is_elsewhere(record, newest, &known, missing)
+    });
     let is_exposed = is_exposed(record, newest, &missing);
     Survey { present, left_out, missing, is_exposed }
 }
@@ -138,6 +138,63 @@ fn stranger<E: Engine>(
     let place = record.members.iter().position(|known| known.as_ref() == Some(device));
     let part = place.map_or_else(|| "no part".to_owned(), |place| format!("not member {place}"));
     format!("{device} is another device{mark}, {is}, and {part} of {name}: it is left as it is")
+}
+
+/// Whether a recorded member that is missing is there under the path of another part, for instance of a
+/// device on its way. Nobody is behind the old path then.
+fn is_elsewhere(
+    record: &RegisteredArray,
+    newest: Option<&MemberLabel>,
+    labels: &[MemberLabel],
+    missing: &Missing,
+) -> bool {
+    let Some(newest) = newest.filter(|_| missing.is_member()) else { return false };
+    let place = record.members.iter().position(|known| known.as_ref() == Some(&missing.device));
+    place.is_some_and(|place| is_labelled(newest, labels, place))
+}
+
+/// Devices on their way that have become members, by what other labels say, and are not under their paths.
+fn unlabelled<E: Engine>(
+    service: &mut Turn<E>,
+    record: &RegisteredArray,
+    present: &[DeviceSpec],
+) -> Vec<Missing> {
+    let mut missing = Vec::new();
+    for device in record.incoming.iter().filter(|device| present.contains(device)) {
+        let label = apart(service).label_of(device).ok().flatten();
+        if label.is_none_or(|label| label.array != record.uuid) {
+            let why = stranger(service, record, device, None);
+            let why = (Hindrance::Absent, why);
+            missing.push(missing_as(service, device, "pending member", None, why));
+        }
+    }
+    missing
+}
+
+/// Members under whose recorded paths are devices that they replaced: the members themselves may still come.
+fn replaced<E: Engine>(
+    service: &mut Turn<E>,
+    record: &RegisteredArray,
+    newest: &MemberLabel,
+    labels: &[MemberLabel],
+) -> Vec<Missing> {
+    let mut missing = Vec::new();
+    for (place, device) in record.members.iter().enumerate() {
+        let has_old =
+            |label: &&MemberLabel| label.place as usize == place && label.is_replaced_by(newest);
+        let Some(device) = device else { continue };
+        if labels.iter().any(|label| has_old(&label)) && !is_labelled(newest, labels, place) {
+            let why = format!("{device} was member {place} before another device replaced it");
+            missing.push(missing_as(service, device, "member", None, (Hindrance::Absent, why)));
+        }
+    }
+    missing
+}
+
+/// Whether one of these labels is that of the member in a place.
+fn is_labelled(newest: &MemberLabel, labels: &[MemberLabel], place: usize) -> bool {
+    let own = newest.places.get(place);
+    own.is_some_and(|own| labels.iter().any(|label| label.member == own.member))
 }
 
 /// Whether the newest label counts on a member that none of the others is: a spare may be that by now.

@@ -354,7 +354,11 @@ impl ArrayEngine for BookEngine {
 
     fn create_array(&self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
         self.call("make", record.name.as_str())?;
-        let in_service = LabelledPlace { group: 0, state: MemberState::InService };
+        let in_service = |place: usize| LabelledPlace {
+            group: 0,
+            state: MemberState::InService,
+            member: Identity([place as u8; 16]),
+        };
         let label = MemberLabel {
             array: record.uuid,
             name: record.name.to_string(),
@@ -365,7 +369,7 @@ impl ArrayEngine for BookEngine {
             place: 0,
             event: 1,
             redundancy: 1,
-            places: vec![in_service; record.members.len()],
+            places: (0..record.members.len()).map(in_service).collect(),
             has_journal_device: record.journal.is_some(),
         };
         let mut books = self.books();

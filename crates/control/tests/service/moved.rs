@@ -233,7 +233,8 @@ fn a_late_member_that_comes_twice_is_not_taken_back() {
 #[test]
 fn a_member_that_another_one_replaced_is_no_copy_and_does_not_come_back() {
     let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
-    let old = MemberLabel { member: Identity([9; 16]), ..fixture.take_label("d2") };
+    let mut old = MemberLabel { member: Identity([9; 16]), ..fixture.take_label("d2") };
+    old.places[1].member = old.member;
     fixture.put_label("d2", MemberLabel { event: old.event + 4, ..old.clone() });
     fixture.put_label("d4", MemberLabel { member: Identity([8; 16]), ..old });
     // The old one is where the new one was, and that one is beyond.
@@ -241,6 +242,32 @@ fn a_member_that_another_one_replaced_is_no_copy_and_does_not_come_back() {
     fixture.is_block_device(&["far/new"]);
     fixture.restart_and_wait(true, WAIT);
     assert_eq!(fixture.array().state, ArrayState::Running);
+    fixture.has_places(&["d1", "far/new", "d3"]);
+}
+
+/// Goal: an array waits for a member although the device that the member replaced is there.
+/// Method: the old device has the path of the member at a start, and the member comes later under another.
+#[test]
+fn a_member_is_awaited_while_the_device_that_it_replaced_has_its_path() {
+    let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
+    let old = fixture.take_label("d2");
+    let mut new = MemberLabel { member: Identity([9; 16]), event: old.event + 4, ..old.clone() };
+    new.places[1].member = new.member;
+    for drive in ["d1", "d3"] {
+        let label = fixture.take_label(drive);
+        let (event, places) = (new.event, new.places.clone());
+        fixture.put_label(drive, MemberLabel { event, places, ..label });
+    }
+    fixture.put_label("d2", old);
+    fixture.restart_and_wait(true, WAIT);
+    let begun = super::late::now();
+    let array = fixture.array();
+    assert_eq!(array.state, ArrayState::Waiting, "{array:?}");
+    fixture.put_label("d4", new);
+    fixture.shuffle(&[("d4", "far/new")]);
+    fixture.is_block_device(&["far/new"]);
+    fixture.look(begun, 1);
+    assert_eq!(fixture.array().state, ArrayState::Running, "{:?}", fixture.array());
     fixture.has_places(&["d1", "far/new", "d3"]);
 }
 
