@@ -77,6 +77,7 @@ fn the_loss_of_an_ssd_is_recorded_below_a_file_system_that_waits_for_the_record(
     other.kill();
     let (done, ends) = mpsc::channel();
     let file = instance.state().join("file");
+    #[expect(clippy::disallowed_methods, reason = "a write that may never end outlives the test")]
     std::thread::spawn(move || {
         let written = fs::write(&file, vec![7; MIB as usize]);
         let _ = done.send(written.and_then(|()| fs::File::open(&file)?.sync_all()));
