@@ -95,10 +95,6 @@ impl RegistryFile {
         }
     }
 
-    fn length(&self) -> io::Result<Option<u64>> {
-        self.open()?.map(|file| file.metadata().map(|meta| meta.len())).transpose()
-    }
-
     /// An empty file beside the registry.
     fn fresh(&self) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
@@ -125,14 +121,13 @@ impl RegistryFile {
 impl RegistryStore for RegistryFile {
     fn read(&self) -> ControlResult<Option<Vec<u8>>> {
         let failed = |error| ControlError::io(reading(&self.path), &error);
-        let Some(length) = self.length().map_err(failed)? else { return Ok(None) };
-        if length > REGISTRY_BYTES_MAX {
+        let Some(mut file) = self.open().map_err(failed)? else { return Ok(None) };
+        if file.metadata().map_err(failed)?.len() > REGISTRY_BYTES_MAX {
             return Err(self.refusal("it is no registry of this program (too long)"));
         }
         let mut bytes = Vec::new();
-        let file = self.open().map_err(failed)?;
-        let whole = file.map(|mut file| file.read_to_end(&mut bytes)).transpose();
-        whole.map(|read| read.map(|_| bytes)).map_err(failed)
+        file.read_to_end(&mut bytes).map_err(failed)?;
+        Ok(Some(bytes))
     }
 
     fn write(&mut self, bytes: &[u8]) -> ControlResult<()> {
@@ -141,8 +136,9 @@ impl RegistryStore for RegistryFile {
     }
 
     fn check_room(&mut self) -> ControlResult<()> {
-        let length = self.length().ok().flatten().unwrap_or(0) as usize;
-        let trial = vec![b' '; length + ROOM_BYTES];
+        let file = self.open().ok().flatten();
+        let length = file.and_then(|file| file.metadata().ok()).map_or(0, |meta| meta.len());
+        let trial = vec![b' '; length as usize + ROOM_BYTES];
         let written = self.fresh().and_then(|mut file| file.write_all(&trial));
         let _ = self.folder().map(|folder| unlinkat(folder, FRESH, AtFlags::empty()));
         let writing = || format!("writing {}", self.path.display());

@@ -69,11 +69,14 @@ pub(super) fn survey<E: Engine>(
         }
     }
     present.extend(others.iter().cloned());
-    let known = labels_of(service, record, &mut present, &mut left_out, &mut missing);
+    let labelled = labels_of(service, record, &mut present, &mut left_out, &mut missing);
+    let (labelled, known): (Vec<DeviceSpec>, Vec<MemberLabel>) = labelled.into_iter().unzip();
     let newest = known.iter().max_by_key(|label| label.event);
     if newest.is_some_and(|newest| lacks_a_member(newest, &known)) {
         missing.extend(free.iter().filter_map(|spare| hindered(service, spare, "spare")));
-        missing.extend(unlabelled(service, record, &present));
+        let incoming = record.incoming.iter();
+        let strange = incoming.filter(|it| present.contains(it) && !labelled.contains(it));
+        missing.extend(strange.map(|device| unlabelled(service, record, device)));
     }
     missing.extend(newest.into_iter().flat_map(|newest| replaced(service, record, newest, &known)));
     missing.retain(|missing| {
@@ -83,21 +86,21 @@ pub(super) fn survey<E: Engine>(
     Survey { present, left_out, missing, is_exposed }
 }
 
-/// The labels of the members that are there, devices on their way and spares that became members among them.
-/// Recorded members that have none of the array are missing, and such devices are left as they are.
+/// The members that are there with their labels, among them devices on their way and spares that became
+/// members. Recorded members that have none of the array are missing, and such devices are left as they are.
 fn labels_of<E: Engine>(
     service: &mut Turn<E>,
     record: &RegisteredArray,
     present: &mut Vec<DeviceSpec>,
     left_out: &mut Vec<String>,
     missing: &mut Vec<Missing>,
-) -> Vec<MemberLabel> {
+) -> Vec<(DeviceSpec, MemberLabel)> {
     let mut labels = Vec::new();
     let is_member = |device: &&DeviceSpec| record.members.contains(&Some((*device).clone()));
     for device in std::mem::take(present) {
         let why = match apart(service).label_of(&device) {
             Ok(Some(label)) if label.array == record.uuid => {
-                labels.push(label);
+                labels.push((device.clone(), label));
                 present.push(device);
                 continue;
             }
@@ -153,22 +156,14 @@ fn is_elsewhere(
     place.is_some_and(|place| is_labelled(newest, labels, place))
 }
 
-/// Devices on their way that have become members, by what other labels say, and are not under their paths.
+/// A device on its way that has become a member, by what other labels say, and is not under its path.
 fn unlabelled<E: Engine>(
     service: &mut Turn<E>,
     record: &RegisteredArray,
-    present: &[DeviceSpec],
-) -> Vec<Missing> {
-    let mut missing = Vec::new();
-    for device in record.incoming.iter().filter(|device| present.contains(device)) {
-        let label = apart(service).label_of(device).ok().flatten();
-        if label.is_none_or(|label| label.array != record.uuid) {
-            let why = stranger(service, record, device, None);
-            let why = (Hindrance::Absent, why);
-            missing.push(missing_as(service, device, "pending member", None, why));
-        }
-    }
-    missing
+    device: &DeviceSpec,
+) -> Missing {
+    let why = (Hindrance::Absent, stranger(service, record, device, None));
+    missing_as(service, device, "pending member", None, why)
 }
 
 /// Members under whose recorded paths are devices that they replaced: the members themselves may still come.

@@ -103,8 +103,12 @@ impl FuseFile {
     /// Whether who opens the path comes to the volume: false when somebody unmounted the file, mounted
     /// something over it, or ended its connection. Waits for nobody.
     pub fn is_reachable(&self) -> bool {
-        let is_served = self.session.as_ref().is_some_and(|session| !session.guard.is_finished());
-        is_served && device_of(&self.path) == self.device
+        self.is_served() && device_of(&self.path) == self.device
+    }
+
+    /// Whether the kernel still brings requests, by whatever way clients come to the file.
+    fn is_served(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| !session.guard.is_finished())
     }
 
     /// Takes the file away; the path is as it was before.
@@ -137,8 +141,7 @@ impl FuseFile {
 
     /// Ends a file that its path does not lead to: whoever opened the file before may use it still.
     fn stop_unreachable(&mut self) -> Result<(), ExportError> {
-        let is_served = self.session.as_ref().is_some_and(|session| !session.guard.is_finished());
-        if is_served && self.handles() > 0 {
+        if self.is_served() && self.handles() > 0 {
             return Err(ExportError::FileInUse(self.path.clone()));
         }
         self.cut_off();

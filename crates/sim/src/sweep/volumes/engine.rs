@@ -53,11 +53,8 @@ fn check_owner(record: &VolumeRecord, ssd: &SimDisk) {
 impl SimEngine {
     fn disk(&self, path: &Path) -> ControlResult<SimDisk> {
         let is_hdd = path == Path::new(HDD);
-        if !is_hdd && path != Path::new(SSD) {
-            return Err(ControlError::failed(format!("{} does not exist", path.display())));
-        }
         let hdd = is_hdd != self.0.swapped.get();
-        if !self.0.is_there(usize::from(hdd)) {
+        if !is_hdd && path != Path::new(SSD) || !self.0.is_there(usize::from(hdd)) {
             return Err(ControlError::failed(format!("{} does not exist", path.display())));
         }
         Ok(if hdd { self.0.hdd.clone() } else { self.0.ssd.clone() })
