@@ -1,6 +1,6 @@
 //! Members that fail, and what a client sees of it.
 
-use voltier_array::{Array, ArrayError, Geometry, GroupIndex, Layout, Level};
+use voltier_array::{Array, ArrayError, Geometry, GroupIndex, Layout, Level, StripeSlot};
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, Lba, MIB};
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, NoFiles};
@@ -53,7 +53,7 @@ fn a_medium_error_met_by_a_write_is_planned_around() {
         let geometry = world.array.geometry().clone();
         let stripe = geometry.place_of(Lba(0)).stripe;
         for slot in [0, 4, 5] {
-            let watch = &world.watches[geometry.member_of(stripe, slot).0];
+            let watch = &world.watches[geometry.member_of(stripe, StripeSlot(slot)).0];
             watch.bad.borrow_mut().insert(0);
             write(&world, Lba(0), 2 + slot as u8).await.expect("write");
             assert!(watch.bad.borrow().is_empty(), "slot {slot} was written");

@@ -2,7 +2,7 @@
 
 use voltier_array::{
     Array, ArrayError, AssembleOptions, Consistency, Level, MemberIndex, MetadataError,
-    StripeNumber,
+    StripeNumber, StripeSlot,
 };
 use voltier_block::{IoError, MIB, SECTOR_BYTES};
 
@@ -16,7 +16,7 @@ const SECOND: u64 = 16;
 
 /// The member of a slot of the first stripe.
 fn member(array: &Array<Drive>, slot: usize) -> usize {
-    let MemberIndex(member) = array.geometry().member_of(StripeNumber(0), slot);
+    let MemberIndex(member) = array.geometry().member_of(StripeNumber(0), StripeSlot(slot));
     member
 }
 

@@ -2,7 +2,7 @@
 
 use voltier_array::{
     Array, AssembleOptions, BackgroundTask, Consistency, Level, MemberIndex, MemberState, Pace,
-    Priority, Replacement, ScrubRepair, StripeNumber,
+    Priority, Replacement, ScrubRepair, StripeNumber, StripeSlot,
 };
 use voltier_block::{BlockDevice, Bytes, Durability, Lba, MIB, Prng, SECTOR_BYTES};
 
@@ -371,7 +371,8 @@ fn a_replay_does_not_bring_back_what_a_scrub_repaired() {
         write(&array, 0, 1).await.expect("write");
         flush(&world.drives).await;
         let geometry = array.geometry();
-        let MemberIndex(first_parity) = geometry.member_of(StripeNumber(0), geometry.data_chunks());
+        let first_parity = StripeSlot(geometry.data_chunks());
+        let MemberIndex(first_parity) = geometry.member_of(StripeNumber(0), first_parity);
         // Labels and journal have one MiB each.
         let at = 2 * MIB + geometry.member_lba(StripeNumber(0), 0).0 * SECTOR_BYTES;
         world.drives[first_parity].medium.borrow_mut().overwrite(at, &[0x55; 100]);

@@ -2,7 +2,7 @@
 
 use voltier_array::{
     Array, AssembleOptions, Consistency, HealthPolicy, Level, MemberIndex, MemberState,
-    StripeNumber,
+    StripeNumber, StripeSlot,
 };
 use voltier_block::{MIB, SECTOR_BYTES};
 
@@ -76,7 +76,7 @@ fn an_unreadable_block_is_computed_and_the_rest_of_its_chunk_is_left_alone() {
     let (data, parity) = on_media(media.clone(), |world| async move {
         let array = assemble(&world).await;
         let member = |slot| {
-            let MemberIndex(member) = array.geometry().member_of(StripeNumber(0), slot);
+            let MemberIndex(member) = array.geometry().member_of(StripeNumber(0), StripeSlot(slot));
             member
         };
         (member(0), member(2))
