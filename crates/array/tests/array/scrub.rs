@@ -1,8 +1,8 @@
 //! Scrub: a block that was changed on a member is found and put right, and it alone.
 
 use voltier_array::{
-    BackgroundTask, Geometry, Layout, Level, ScrubFinding, ScrubRepair, ScrubStatus, StripeNumber,
-    StripeSlot,
+    BackgroundTask, Geometry, Layout, Level, MemberIndex, ScrubFinding, ScrubRepair, ScrubStatus,
+    StripeNumber, StripeSlot,
 };
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, KIB, Lba, MIB, Prng, SECTOR_BYTES, SectorRange,
@@ -197,7 +197,7 @@ fn writers_go_on_beside_a_scrub_and_nothing_of_theirs_is_called_wrong() {
         assert_eq!(world.array.scrub_status().mismatched_blocks, 0);
         world.check_stripes(&volume).await;
         // A group that lacks a member is left out, and that is said.
-        world.array.fail(2).expect("one may go");
+        world.array.fail(MemberIndex(2)).expect("one may go");
         let found = scrubbed(&world, ScrubRepair::RewriteData).await;
         assert_eq!(found.skipped_bytes, MEMBER_BYTES * 5);
     });

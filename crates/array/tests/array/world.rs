@@ -233,7 +233,7 @@ impl World {
                 .collect();
             for slot in 0..geometry.width() {
                 let MemberIndex(member) = geometry.member_of(stripe, StripeSlot(slot));
-                if !self.array.is_online(member) {
+                if !self.array.is_online(MemberIndex(member)) {
                     continue;
                 }
                 let at = self.data_start.plus(geometry.member_lba(stripe, 0).0);
