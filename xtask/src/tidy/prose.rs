@@ -50,7 +50,7 @@ const VERBS: [&str; 30] = [
 
 /// Words that a standard term of the field replaced: (word, term). Both numbers of a noun are listed. The
 /// table grows with every rename; a word with a second, good meaning in the tree stays out of it.
-const SYNONYMS: [(&str, &str); 21] = [
+const SYNONYMS: [(&str, &str); 23] = [
     ("door", "export"),
     ("doors", "exports"),
     ("newcomer", "pending member"),
@@ -72,6 +72,8 @@ const SYNONYMS: [(&str, &str); 21] = [
     ("meeting", "write coalescing"),
     ("member for room", "member for capacity"),
     ("members for room", "members for capacity"),
+    ("story", "scenario"),
+    ("stories", "scenarios"),
 ];
 
 /// Everything one file's prose is told.
