@@ -50,7 +50,7 @@ impl fmt::Display for Line {
 }
 
 /// The number of a slot: the place of a line on the SSD. Slots are counted through all segments; within its
-/// segment a slot is a [`SegmentSlot`].
+/// segment a slot is a `SegmentSlot`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Slot(pub u32);
