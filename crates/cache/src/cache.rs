@@ -31,7 +31,7 @@ use crate::serve::route::Router;
 use crate::serve::write::{DirectWriter, LineMerger, Writer};
 use crate::status::{Side, SilentDrive, Status};
 
-/// What a stop waits for a map that is being loaded: the map of a terabyte comes within these seconds.
+/// The time that a stop waits for a map that is being loaded: the map of a terabyte comes within it.
 const STOP_LOAD_WAIT_NS: u64 = 10_000_000_000;
 
 /// A cache in service. Clones are the same cache.

@@ -31,7 +31,7 @@ struct Held {
     passes: Rc<Cell<u32>>,
     released: Rc<Signal>,
     handle: Handle,
-    /// What the first read of the map takes; each of those behind it takes that much longer.
+    /// The first read of the map takes this long; each of those behind it takes that much longer.
     map_read_ns: Rc<Cell<u64>>,
     map_reads: Rc<Cell<u64>>,
 }
