@@ -471,13 +471,8 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         let flushed = ground.origin.flush().await;
         let (has_left, is_evacuating) = (ground.health.has_left(), ground.health.is_evacuating());
         // Nothing more is written, and no loss is recorded.
-        ground.lifecycle.advance_to(Stage::Stopping);
         ground.health.leave();
-        let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
-        for task in tasks.into_iter().rev() {
-            ground.wake_all();
-            task.await;
-        }
+        self.end_tasks().await;
         match (durable, flushed) {
             _ if has_left => Err(IoError::Gone),
             (Err(error), _) | (_, Err(error)) => Err(error),

@@ -169,10 +169,11 @@ pub(crate) async fn write_zeroes(
         }
     }
     let most = ZERO_WRITE_BYTES_MAX.min(transfer_bytes(device) as u64);
+    let zeroes = Payload::zeroes(most.min(range.bytes()), ZERO_BYTES);
     let mut at = range.start;
     while at < range.end() {
         let piece = (range.end().0 - at.0).min(most / SECTOR_BYTES);
-        let data = Payload::zeroes(piece * SECTOR_BYTES, ZERO_BYTES);
+        let data = zeroes.slice(0..(piece * SECTOR_BYTES) as usize);
         device.write(at, data, durability).await?;
         at = at.plus(piece);
     }

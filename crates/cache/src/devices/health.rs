@@ -330,6 +330,17 @@ mod tests {
     struct Steps(Rc<RefCell<Vec<&'static str>>>);
 
     impl Steps {
+        /// The steps of an SSD's life.
+        fn of<F: Future<Output = ()> + 'static>(
+            life: impl FnOnce(Handle, Rc<SsdHealth>, Self) -> F,
+        ) -> Vec<&'static str> {
+            let mut executor = Executor::in_virtual_time(NoFiles);
+            let (handle, steps) = (executor.handle(), Self::default());
+            let health = SsdHealth::new(handle.clone());
+            executor.block_on(life(handle, health, steps.clone()));
+            steps.0.take()
+        }
+
         fn note(&self, step: &'static str) -> impl Fn() + use<> {
             let steps = self.0.clone();
             move || steps.borrow_mut().push(step)
@@ -395,12 +406,7 @@ mod tests {
 
     #[test]
     fn an_ssd_that_is_left_is_on_record_nowhere_and_holds_no_request() {
-        let mut executor = Executor::in_virtual_time(NoFiles);
-        let handle = executor.handle();
-        let steps = Steps::default();
-        let noted = steps.clone();
-        executor.block_on(async move {
-            let health = SsdHealth::new(handle.clone());
+        let steps = Steps::of(|handle, health, noted| async move {
             noted.take_in(&health, || {}, noted.note("log ends"), true);
             health.leave();
             health.give_up();
@@ -408,17 +414,12 @@ mod tests {
             assert!(health.has_left() && health.failed() && health.ends_waits());
             assert_eq!(health.past_gate().await, Err(IoError::Medium));
         });
-        assert_eq!(*steps.0.borrow(), ["log ends", "all wake"]);
+        assert_eq!(steps, ["log ends", "all wake"]);
     }
 
     #[test]
     fn an_evacuation_ends_the_log_once_and_lets_nobody_pass_before_its_end_is_on_record() {
-        let mut executor = Executor::in_virtual_time(NoFiles);
-        let handle = executor.handle();
-        let steps = Steps::default();
-        let noted = steps.clone();
-        executor.block_on(async move {
-            let health = SsdHealth::new(handle.clone());
+        let steps = Steps::of(|handle, health, noted| async move {
             noted.take_in(&health, noted.note("log ends"), noted.note("abandoned"), false);
             health.refuse_writes();
             health.refuse_writes();
@@ -436,7 +437,7 @@ mod tests {
             waiter.await;
         });
         let order = ["log ends", "all wake", "abandoned", "all wake", "recorded", "passed"];
-        assert_eq!(*steps.0.borrow(), order);
+        assert_eq!(steps, order);
     }
 
     #[test]
@@ -471,12 +472,7 @@ mod tests {
 
     #[test]
     fn a_lost_ssd_ends_the_log_once_and_lets_nobody_pass_before_the_gate_has_run() {
-        let mut executor = Executor::in_virtual_time(NoFiles);
-        let handle = executor.handle();
-        let steps = Steps::default();
-        let noted = steps.clone();
-        executor.block_on(async move {
-            let health = SsdHealth::new(handle.clone());
+        let steps = Steps::of(|_, health, noted| async move {
             noted.take_in(&health, || {}, noted.note("log ends"), true);
             health.past_gate().await.expect("nothing is wrong");
             health.give_up();
@@ -485,6 +481,6 @@ mod tests {
             health.past_gate().await.expect("the gate has run");
             noted.note("passed")();
         });
-        assert_eq!(*steps.0.borrow(), ["log ends", "all wake", "recorded", "passed"]);
+        assert_eq!(steps, ["log ends", "all wake", "recorded", "passed"]);
     }
 }
