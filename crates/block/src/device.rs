@@ -52,6 +52,8 @@ pub struct Limits {
     pub stripe: Option<StripeShape>,
     /// The content that a discard leaves behind.
     pub after_discard: AfterDiscard,
+    /// Whether zeroes cost the device metadata only. Else they are data like any other.
+    pub cheap_zeroes: bool,
     /// Whether completed writes can be lost by a power cut before a flush.
     pub volatile_cache: bool,
     /// Whether writes fail with `ReadOnly`.
@@ -68,6 +70,7 @@ impl Limits {
             max_transfer_bytes: 32 << 20,
             stripe: None,
             after_discard: AfterDiscard::Zeroes,
+            cheap_zeroes: true,
             volatile_cache: false,
             read_only: false,
         }

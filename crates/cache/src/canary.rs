@@ -66,6 +66,8 @@ pub enum Canary {
     SilentSsdPassed,
     /// A sample has lines of regions that were being written past the log.
     IntentBitsUnasked,
+    /// Zeroes go past the log where the log has the newest copy of a line.
+    ZeroesPassDirty,
 }
 
 voltier_ring::canary_switch!(Canary);

@@ -212,6 +212,7 @@ fn limits_over(origin: &Limits, geometry: &Geometry) -> Limits {
         max_transfer_bytes: 1 << 20,
         stripe: None,
         after_discard: AfterDiscard::Anything,
+        cheap_zeroes: origin.cheap_zeroes,
         volatile_cache: true,
         read_only: origin.read_only,
     }

@@ -1,5 +1,6 @@
 //! Opening a file: the facts found out, and the refusals.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
@@ -90,6 +91,27 @@ fn the_trailing_part_of_a_block_is_not_used_and_not_touched() {
     let content = std::fs::read(&seen).unwrap();
     let zeroes = content.iter().take_while(|&&byte| byte == 0).count();
     assert!(content.len() - zeroes >= 188 && content[zeroes..].iter().all(|&byte| byte == 0xee));
+}
+
+#[test]
+fn zeroes_give_the_space_of_a_file_up() {
+    let folder = folder();
+    let path = file_of(&folder, 8 * MIB);
+    let blocks = |path: &Path| std::fs::metadata(path).unwrap().blocks();
+    let seen = path.clone();
+    with_ring(async move |handle| {
+        let device = FileDevice::open(&handle, &path, &FileOptions::default()).unwrap();
+        assert!(device.limits().cheap_zeroes);
+        let pieces = vec![Bytes::copy_of(&vec![5; 4 << 20])];
+        device.write(Lba(0), Payload::Many(pieces), Durability::Durable).await.unwrap();
+        let full = blocks(&path);
+        let zeroes = SectorRange::from_bytes(0, 3 * MIB);
+        device.write_zeroes(zeroes, Durability::Durable).await.unwrap();
+        assert!(blocks(&path) + 5000 < full, "{full} blocks, and {} after it", blocks(&path));
+    });
+    let content = std::fs::read(&seen).unwrap();
+    let zeroes = content.iter().take_while(|byte| **byte == 0).count() as u64;
+    assert_eq!((zeroes, content[4 << 20]), (3 * MIB, 0));
 }
 
 #[test]

@@ -152,6 +152,23 @@ fn holes_and_zeroes_are_exact_to_the_byte() {
     assert_eq!(fallocate(&file, collapse, 0, 4096), Err(Errno::OPNOTSUPP));
 }
 
+/// A loop device makes holes of discards, and mkfs and fstrim discard all that is free.
+#[test]
+fn holes_are_refused_where_zeroes_are_data() {
+    let Some(mounted) = mount(Limits { cheap_zeroes: false, ..plain() }) else { return };
+    let file = mounted.open();
+    let written = vec![0xaa; 8192];
+    file.write_all_at(&written, 0).unwrap();
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    assert_eq!(fallocate(&file, punch, 0, SIZE_BYTES), Err(Errno::OPNOTSUPP));
+    let mut data = vec![0; 8192];
+    file.read_exact_at(&mut data, 0).unwrap();
+    assert!(data == written, "nothing is changed");
+    fallocate(&file, FallocateFlags::ZERO_RANGE, 0, 4096).unwrap();
+    file.read_exact_at(&mut data, 0).unwrap();
+    assert!(data[..4096] == [0; 4096] && data[4096..] == written[4096..]);
+}
+
 #[test]
 fn a_read_only_device_is_a_read_only_file() {
     let Some(mounted) = mount(Limits { read_only: true, ..plain() }) else { return };

@@ -96,6 +96,7 @@ impl SimDisk {
             } else {
                 AfterDiscard::Anything
             },
+            cheap_zeroes: spec.zeroing_discards,
             volatile_cache: true,
             stripe: spec.stripe,
             ..Limits::plain(spec.bytes)

@@ -63,6 +63,18 @@ pub(crate) fn flush_losses(profile: &mut Profile, seed: u64) {
     }
 }
 
+/// Mixed into the seed as `CROWD` is.
+const ZEROES: u64 = 0x7a65_726f_6573_0006;
+/// One seed in so many has it.
+const ZEROES_ONE_IN: u64 = 5;
+
+/// Clients that zero long ranges before an origin on which zeroes are cheap, if the seed draws them.
+pub(crate) fn zeroes(profile: &mut Profile, seed: u64) {
+    if Prng::new(seed ^ ZEROES).one_in(ZEROES_ONE_IN) {
+        (profile.zeroes, profile.origin.zeroing_discards) = (true, true);
+    }
+}
+
 /// Draws cache, drives and clients, without faults.
 pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
     let line_bytes = *prng.pick(&[2048, 4096, 4096, 8192, 16384, 32768, 65536]);
@@ -98,6 +110,7 @@ pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
         align_sectors: *prng.pick(&[1, 8, 8, line_bytes / 512]),
         window_bytes,
         settings: draw_settings(prng),
+        zeroes: false,
         hangs: false,
         ssd_faults: FaultMix::default(),
         origin_faults: FaultMix::default(),

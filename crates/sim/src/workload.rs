@@ -29,6 +29,11 @@ pub(crate) const UUID: [u8; 16] = *b"simulated cache!";
 /// Longest single check, in sectors.
 const CHECK_SECTORS: u64 = 512;
 
+/// Shorter runs of zeroes are data for every cache.
+const LONG_SECTORS_MIN: u64 = 128;
+/// One request in so many is such a run, where clients make them.
+const LONG_ZEROES_ONE_IN: u64 = 4;
+
 /// All modes.
 pub const MODES: [Mode; 5] =
     [Mode::WriteBack, Mode::WriteThrough, Mode::ReadOnly, Mode::WriteOnly, Mode::PassThrough];
@@ -60,6 +65,8 @@ pub struct Profile {
     pub window_bytes: u64,
     /// All settings but mode and order.
     pub settings: Settings,
+    /// Whether clients zero and discard long ranges among their other requests.
+    pub zeroes: bool,
     /// Whether drives answer nothing for a time, now and then.
     pub hangs: bool,
     /// The faults of the fast drive.
@@ -102,6 +109,7 @@ impl Profile {
             align_sectors: 8,
             window_bytes: 2 * MIB,
             settings: Settings::default(),
+            zeroes: false,
             hangs: false,
             ssd_faults: FaultMix::default(),
             origin_faults: FaultMix::default(),
@@ -240,6 +248,8 @@ pub struct Client<S, O> {
     pub sectors_max: u64,
     /// Sectors that half of its requests are aligned to.
     pub align_sectors: u64,
+    /// Whether it zeroes and discards long ranges among its other requests.
+    pub zeroes: bool,
 }
 
 impl<S: BlockDevice, O: BlockDevice> Client<S, O> {
@@ -251,6 +261,13 @@ impl<S: BlockDevice, O: BlockDevice> Client<S, O> {
     }
 
     async fn step(&mut self) {
+        if self.zeroes && self.prng.one_in(LONG_ZEROES_ONE_IN) {
+            let range = self.long_range();
+            return match self.prng.below(4) {
+                0 => self.discard(range).await,
+                _ => self.zero(range).await,
+            };
+        }
         let range = self.range();
         match self.prng.below(32) {
             0..14 => self.write(range).await,
@@ -288,6 +305,15 @@ impl<S: BlockDevice, O: BlockDevice> Client<S, O> {
         let align = self.align_sectors;
         let start = if self.prng.one_in(2) { start / align * align } else { start };
         SectorRange::new(window.start.plus(start), count)
+    }
+
+    /// A range of which a cache has some lines, and most of which it may not have.
+    fn long_range(&mut self) -> SectorRange {
+        let window = *self.prng.pick(&self.dut.windows);
+        let count = (LONG_SECTORS_MIN + self.prng.below(window.count)).min(window.count);
+        let start = self.prng.below(window.count - count + 1);
+        let align = if self.prng.one_in(2) { self.align_sectors } else { 1 };
+        SectorRange::new(window.start.plus(start / align * align), count)
     }
 
     fn durability(&mut self) -> Durability {
@@ -379,6 +405,7 @@ pub async fn run_clients<S: BlockDevice, O: BlockDevice>(
                 modes: profile.modes.clone(),
                 sectors_max: profile.sectors_max,
                 align_sectors: profile.align_sectors,
+                zeroes: profile.zeroes,
             };
             dut.world.handle().spawn(client.run(steps))
         })

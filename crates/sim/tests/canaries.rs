@@ -56,12 +56,14 @@ enum Worlds {
     FailedFlush,
     /// Crashes while flushes of the origin fail, and lose what they were for.
     FlushLoss,
+    /// Crashes while long ranges are zeroed before an origin on which zeroes are cheap.
+    Zeroes,
     /// Lives of the swarm: starts before other origins among them.
     Swarm,
 }
 
 impl Worlds {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         Self::WriteBack,
         Self::Small,
         Self::Busy,
@@ -79,6 +81,7 @@ impl Worlds {
         Self::Evacuation,
         Self::FailedFlush,
         Self::FlushLoss,
+        Self::Zeroes,
         Self::Swarm,
     ];
 
@@ -92,7 +95,7 @@ impl Worlds {
             | Self::LongLog
             | Self::Mixed
             | Self::Past => 2,
-            Self::Congested => 4,
+            Self::Congested | Self::Zeroes => 4,
             Self::Crowd | Self::Busy => 24,
             Self::BitRot | Self::Ordered | Self::FailedFlush | Self::FlushLoss => 12,
             Self::Evacuation => 24,
@@ -110,7 +113,8 @@ impl Worlds {
             | Self::Crowd
             | Self::Congested
             | Self::Evacuation
-            | Self::FailedFlush => &[Mode::WriteBack],
+            | Self::FailedFlush
+            | Self::Zeroes => &[Mode::WriteBack],
             Self::Mixed | Self::Spikes | Self::Stripes | Self::FlushLoss => &MODES,
             Self::Past => &[Mode::WriteThrough, Mode::ReadOnly],
             Self::BitRot => return trials::bit_rot(&Profile::small(&[Mode::WriteBack]), seed),
@@ -163,6 +167,10 @@ impl Worlds {
             (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (4, 1);
             profile.origin_faults.rates = vec![(FaultKind::FlushLoss, 4)];
         }
+        if self == Self::Zeroes {
+            (profile.zeroes, profile.origin.zeroing_discards) = (true, true);
+            (profile.window_bytes, one_in, warm_up_steps) = (512 << 10, 8, 60);
+        }
         if self == Self::Spikes {
             (one_in, profile.clients, profile.steps) = (u64::MAX, 12, 200);
             (profile.sectors_max, profile.window_bytes) = (64, 512 << 10);
@@ -183,7 +191,7 @@ impl Worlds {
     }
 }
 
-const CANARIES: [(Canary, Worlds); 31] = [
+const CANARIES: [(Canary, Worlds); 32] = [
     (Canary::CongestedUnchecked, Worlds::Congested),
     (Canary::OverwrittenAnsweredEarly, Worlds::Crowd),
     (Canary::HolesUnlocked, Worlds::Stripes),
@@ -215,6 +223,7 @@ const CANARIES: [(Canary, Worlds); 31] = [
     (Canary::SilentSsdGivenUp, Worlds::Swarm),
     (Canary::SilentSsdPassed, Worlds::Swarm),
     (Canary::IntentBitsUnasked, Worlds::Past),
+    (Canary::ZeroesPassDirty, Worlds::Zeroes),
 ];
 
 /// Runs what a seed of the swarm draws.

@@ -101,6 +101,11 @@ impl<O: BlockDevice> Origin<O> {
         self.device.limits()
     }
 
+    /// Whether the origin takes zeroes, as far as is known, and zeroes cost it metadata only.
+    pub(crate) fn takes_cheap_zeroes(&self) -> bool {
+        self.limits().cheap_zeroes && !self.silence.is_silent() && !self.refusal.has_begun()
+    }
+
     /// The locks that order changes of lines.
     pub(crate) fn locks(&self) -> &LineLocks {
         &self.locks

@@ -1,9 +1,16 @@
 //! Discards and zeroes: the cache forgets, the origin is told.
+//!
+//! Zeroes that are written back go past the log where that costs the origin metadata only. Runs of lines of
+//! which the log has the newest copy stay in the log, as data: all rules of dirty lines hold for them. The
+//! other runs keep the rules of a write past the log.
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Durability, IoError, IoResult, SectorRange, zero_writes};
+use voltier_block::{
+    BlockDevice, Durability, IoError, IoResult, SECTOR_BYTES, SectorRange, zero_writes,
+};
 
+use crate::canary::{self, Canary};
 use crate::devices::health::SsdHealth;
 use crate::devices::origin::Origin;
 use crate::devices::ssd::Ssd;
@@ -16,7 +23,13 @@ use crate::serve::route::{Router, WritePath};
 use crate::serve::write::{DirectWriter, Writer};
 
 /// Zeroes written as data go in pieces of this size.
-const ZERO_PIECE_BYTES: u64 = 128 << 10;
+const DATA_BYTES: u64 = 128 << 10;
+/// Zeroes of which a part may go to the origin, where zeroes are cheap, go in pieces of this size. The piece
+/// is so short that its locks stop no client for long.
+const CHEAP_PIECE_BYTES: u64 = 4 << 20;
+/// Shorter runs of zeroes are data for the log wherever they are. A run past the log may cost a write of an
+/// intent bit, and costs the next flush a flush of the origin.
+const CHEAP_BYTES_MIN: u64 = 64 << 10;
 
 /// The discards and zeroes of one cache.
 pub(crate) struct Discarder<S, O> {
@@ -98,23 +111,90 @@ impl<S: BlockDevice, O: BlockDevice> Discarder<S, O> {
     }
 
     async fn zero_pieces(&self, range: SectorRange) -> IoResult<()> {
-        let piece_bytes = ZERO_PIECE_BYTES.max(self.map.geometry().line_bytes);
-        for (piece, data) in zero_writes(range, piece_bytes) {
-            let (first, last) = self.map.geometry().lines_of(piece);
-            let guard = self.locks.lock(first, last, Access::Exclusive).await;
-            let mut zeroed = match self.router.write_path(piece) {
-                WritePath::Log => self.writer.write_to_log(piece, &data).await,
-                WritePath::Through | WritePath::Around => {
-                    self.direct.zero_past(piece, first, last).await
-                }
-            };
-            drop(guard);
-            if zeroed == Err(IoError::Gone) && !self.ssd.takes_writes() {
-                self.health.past_gate().await?;
-                let _guard = self.locks.lock(first, last, Access::Exclusive).await;
-                zeroed = self.direct.write_without_ssd(piece, &data).await;
+        let longest =
+            if self.origin.limits().cheap_zeroes { CHEAP_PIECE_BYTES } else { DATA_BYTES };
+        let piece_bytes = longest.max(self.map.geometry().line_bytes);
+        for piece in range.split_at_multiples(piece_bytes / SECTOR_BYTES) {
+            self.zero_piece(piece).await?;
+        }
+        Ok(())
+    }
+
+    async fn zero_piece(&self, piece: SectorRange) -> IoResult<()> {
+        let (first, last) = self.map.geometry().lines_of(piece);
+        let guard = self.locks.lock(first, last, Access::Exclusive).await;
+        let zeroed = match self.router.write_path(piece) {
+            WritePath::Log => self.zero_line_runs(piece).await,
+            WritePath::Through | WritePath::Around => {
+                self.direct.zero_past(piece, first, last).await
             }
-            zeroed?;
+        };
+        drop(guard);
+        if zeroed != Err(IoError::Gone) || self.ssd.takes_writes() {
+            return zeroed;
+        }
+        self.health.past_gate().await?;
+        let _guard = self.locks.lock(first, last, Access::Exclusive).await;
+        self.direct.zero_without_ssd(piece).await
+    }
+
+    /// Zeroes runs of lines, each on its way. The caller holds the locks of the lines, so that no other line
+    /// becomes dirty meanwhile.
+    async fn zero_line_runs(&self, piece: SectorRange) -> IoResult<()> {
+        let is_passing = self.origin.takes_cheap_zeroes()
+            && !self.log.is_ordered()
+            && piece.bytes() >= CHEAP_BYTES_MIN;
+        let past = if is_passing { self.runs_past(piece) } else { Vec::new() };
+        let mut at = piece.start;
+        for run in past {
+            self.zero_in_log(SectorRange::new(at, run.start.0 - at.0)).await?;
+            self.zero_past_or_in_log(run).await?;
+            at = run.end();
+        }
+        self.zero_in_log(SectorRange::new(at, piece.end().0 - at.0)).await
+    }
+
+    /// The runs of whole lines that may go past the log: long ones, of which the origin has the newest copy.
+    fn runs_past(&self, piece: SectorRange) -> Vec<SectorRange> {
+        let Some((first, last, whole)) = self.map.geometry().whole_lines(piece) else {
+            return Vec::new();
+        };
+        let contents = self.map.get();
+        if contents.index().dirty_lines() == 0 {
+            return Vec::from([whole]);
+        }
+        let mut runs: Vec<SectorRange> = Vec::new();
+        for line in first.through(last) {
+            if contents.is_dirty(line) && !canary::is(Canary::ZeroesPassDirty) {
+                continue;
+            }
+            let range = self.map.geometry().line_range(line);
+            match runs.last_mut() {
+                Some(run) if run.end() == range.start => run.count += range.count,
+                _ => runs.push(range),
+            }
+        }
+        runs.retain(|run| run.bytes() >= CHEAP_BYTES_MIN);
+        runs
+    }
+
+    /// What the origin does not take goes into the log, as every write does that is written back.
+    async fn zero_past_or_in_log(&self, run: SectorRange) -> IoResult<()> {
+        let (first, last) = self.map.geometry().lines_of(run);
+        match self.direct.zero_past(run, first, last).await {
+            Err(_) if self.ssd.takes_writes() => self.zero_in_log(run).await,
+            zeroed => zeroed,
+        }
+    }
+
+    /// Zeroes as data.
+    async fn zero_in_log(&self, range: SectorRange) -> IoResult<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let data_bytes = DATA_BYTES.max(self.map.geometry().line_bytes);
+        for (part, data) in zero_writes(range, data_bytes) {
+            self.writer.write_to_log(part, &data).await?;
         }
         Ok(())
     }

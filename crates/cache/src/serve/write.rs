@@ -482,6 +482,15 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
         Ok(())
     }
 
+    /// Zeroes without the SSD: sectors that were lost have content again.
+    pub(super) async fn zero_without_ssd(&self, piece: SectorRange) -> IoResult<()> {
+        let (first, last) = self.map.geometry().lines_of(piece);
+        let _order = self.origin.lock(first, last).await;
+        self.origin.write_zeroes(piece).await?;
+        self.map.change().heal(piece);
+        Ok(())
+    }
+
     /// Zeroes of the origin; the log gets the news that its copies are void.
     pub(super) async fn zero_past(
         &self,

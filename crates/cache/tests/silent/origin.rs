@@ -1,6 +1,6 @@
 //! An origin that does not answer.
 
-use voltier_block::BlockDevice;
+use voltier_block::{BlockDevice, Durability, SectorRange};
 use voltier_cache::{Health, Mode, Side};
 
 use crate::world::{
@@ -61,5 +61,24 @@ fn a_stop_does_not_wait_for_an_origin_that_does_not_answer() {
         world.seconds(1).await;
         let cache = world.open(Mode::WriteThrough).await;
         assert_eq!(read(&cache, 1, LINE).await, Ok(world.on_origin(1).await));
+    });
+}
+
+#[test]
+fn zeroes_go_to_the_log_while_the_origin_does_not_answer() {
+    with_world(|world| async move {
+        let cache = world.clean(Mode::WriteBack, 64).await;
+        world.origin_hang.begin();
+        let miss = world.reads(&cache, 500, LINE);
+        world.seconds(2 * SILENT_S).await;
+        assert!(cache.silent_drive().is_some());
+        let range = SectorRange::from_bytes(0, 64 * 4096);
+        cache.write_zeroes(range, Durability::Durable).await.expect("the log takes them");
+        assert_eq!((read(&cache, 7, LINE).await, cache.status().lines_dirty), (Ok(0), 64));
+        world.origin_hang.end();
+        world.seconds(3).await;
+        assert_eq!(miss.end(), Some(Ok(0)));
+        cache.drain().await.expect("the origin takes them");
+        assert_eq!(world.on_origin(7).await, 0);
     });
 }

@@ -28,6 +28,8 @@ pub struct FileDevice {
     facts: Option<FileFacts>,
     /// Alignment in memory that the kernel wants; pieces that lack it are copied.
     memory_align_bytes: usize,
+    /// Whether the kernel takes these: zeroes that give space up, and zeroes that keep it.
+    can_punch: Cell<bool>,
     can_zero: Cell<bool>,
     /// A failed flush may have dropped the very writes it was for, and the kernel reports that once. So
     /// after one failure no later flush may claim that all is well, before the owner has seen to these
@@ -74,12 +76,14 @@ impl FileDevice {
 
     /// A device over a descriptor of whoever knows its limits: a simulator's file, for one.
     pub fn over(handle: Handle, fd: Fd, limits: Limits) -> Self {
+        let can_punch = Cell::new(limits.cheap_zeroes);
         Self {
             handle,
             fd,
             limits,
             facts: None,
             memory_align_bytes: 1,
+            can_punch,
             can_zero: Cell::new(true),
             flush_failed: Cell::new(false),
             own_hold: Rc::default(),
@@ -254,11 +258,8 @@ impl BlockDevice for FileDevice {
         if range.is_empty() || self.limits.after_discard == AfterDiscard::Unchanged {
             return Ok(());
         }
-        match self.allocate(AllocateMode::PunchHole, range).await {
-            // The promise of zeroes was made when it was opened, so they are written if need be.
-            Err(IoError::Unsupported) => self.write_zeroes(range, Durability::Cached).await,
-            other => other,
-        }
+        // The promise of zeroes was made when it was opened, so they are written if need be.
+        self.write_zeroes(range, Durability::Cached).await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
@@ -267,10 +268,15 @@ impl BlockDevice for FileDevice {
             return Ok(());
         }
         let durable = durability == Durability::Durable;
-        if self.can_zero.get() {
-            match self.allocate(AllocateMode::ZeroRange, range).await {
+        let ways =
+            [(&self.can_punch, AllocateMode::PunchHole), (&self.can_zero, AllocateMode::ZeroRange)];
+        for (can, mode) in ways {
+            if !can.get() {
+                continue;
+            }
+            match self.allocate(mode, range).await {
                 Ok(()) if durable => return self.sync().await,
-                Err(IoError::Unsupported) => self.can_zero.set(false),
+                Err(IoError::Unsupported) => can.set(false),
                 other => return other,
             }
         }

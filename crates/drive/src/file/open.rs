@@ -161,6 +161,7 @@ fn open_file(path: &Path, options: &FileOptions) -> Result<OpenFile, OpenError> 
         block_bytes,
         preferred_bytes: alignment.preferred_bytes.max(block_bytes),
         after_discard: if discards { AfterDiscard::Zeroes } else { AfterDiscard::Unchanged },
+        cheap_zeroes: discards,
         volatile_cache: true, // the drive's, the page cache's, or the file's own metadata
         read_only: options.read_only,
         ..Limits::plain(bytes)

@@ -103,6 +103,7 @@ impl<D: BlockDevice> ModelDevice<D> {
         let limits = Limits {
             block_bytes: below.block_bytes.max(profile.block_bytes),
             after_discard: if zeroes { AfterDiscard::Zeroes } else { AfterDiscard::Unchanged },
+            cheap_zeroes: zeroes,
             volatile_cache: profile.volatile_cache() || below.volatile_cache,
             ..below.clone()
         };

@@ -42,6 +42,9 @@ pub struct FileExport {
     size_bytes: u64,
     preferred_bytes: u32,
     pub(super) read_only: bool,
+    /// Whether holes cost metadata only. Loop devices make holes of discards: where zeroes are data, these
+    /// would fill the volume.
+    can_punch: bool,
 }
 
 impl FileExport {
@@ -57,6 +60,7 @@ impl FileExport {
             size_bytes: limits.bytes(),
             preferred_bytes: limits.preferred_bytes,
             read_only: limits.read_only,
+            can_punch: limits.cheap_zeroes,
         };
         let service = Serve { device, counters };
         let workers = Workers::new(handle.clone(), service, WORKERS_MAX);
@@ -356,7 +360,7 @@ impl Filesystem for File {
         let keep_space = match mode.difference(keep_size) {
             // The volume provides every byte of its size: there is nothing to allocate.
             plain if plain.is_empty() => return reply.ok(),
-            FallocateFlags::PUNCH_HOLE => false,
+            FallocateFlags::PUNCH_HOLE if self.export.can_punch => false,
             FallocateFlags::ZERO_RANGE => true,
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
