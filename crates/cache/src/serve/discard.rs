@@ -160,18 +160,16 @@ impl<S: BlockDevice, O: BlockDevice> Discarder<S, O> {
             return Vec::new();
         };
         let contents = self.map.get();
-        if contents.index().dirty_lines() == 0 {
-            return Vec::from([whole]);
-        }
         let mut runs: Vec<SectorRange> = Vec::new();
-        for line in first.through(last) {
-            if contents.is_dirty(line) && !canary::is(Canary::ZeroesPassDirty) {
-                continue;
-            }
-            let range = self.map.geometry().line_range(line);
-            match runs.last_mut() {
-                Some(run) if run.end() == range.start => run.count += range.count,
-                _ => runs.push(range),
+        if contents.index().dirty_lines() == 0 || canary::is(Canary::ZeroesPassDirty) {
+            runs.push(whole);
+        } else {
+            for line in first.through(last).filter(|line| !contents.is_dirty(*line)) {
+                let range = self.map.geometry().line_range(line);
+                match runs.last_mut() {
+                    Some(run) if run.end() == range.start => run.count += range.count,
+                    _ => runs.push(range),
+                }
             }
         }
         runs.retain(|run| run.bytes() >= CHEAP_BYTES_MIN);
