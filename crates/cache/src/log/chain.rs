@@ -52,7 +52,7 @@ pub(crate) struct LogReader<'a, S> {
 }
 
 impl<S: BlockDevice> LogReader<'_, S> {
-    /// The record whose head is at this place, if there is a whole one of this cache.
+    /// The record whose head is at this address, if there is a whole one of this cache.
     pub(crate) async fn record(
         &self,
         segment: Segment,
@@ -110,7 +110,7 @@ struct HeadAddress {
 
 /// Reads the first record of a segment.
 struct Scout<'a> {
-    place: HeadAddress,
+    address: HeadAddress,
     reads: Part<'a, Result<Option<Found>, OpenError>>,
     /// The record that the scout found before the chain asked for it.
     found: Option<Result<Option<Found>, OpenError>>,
@@ -124,7 +124,7 @@ pub(crate) struct Chain<'a, S> {
     /// Whether the first of them is known to go there.
     is_scouting: bool,
     /// Where the log goes on, until there is room for another walk.
-    next_place: Option<HeadAddress>,
+    next_address: Option<HeadAddress>,
     /// The segment that was scouted last: the next one behind it may be guessed from here.
     last_segment: Option<Segment>,
     walks: VecDeque<Walk<'a>>,
@@ -135,7 +135,7 @@ pub(crate) struct Chain<'a, S> {
 impl<'a, S: BlockDevice> Chain<'a, S> {
     /// The log from this position on.
     pub(crate) fn new(reader: &'a LogReader<'a, S>, begin: Position) -> Self {
-        let place = match begin.unit {
+        let address = match begin.unit {
             NO_UNIT => HeadAddress { segment: begin.next_segment, unit: begin.next_segment_unit },
             unit => HeadAddress { segment: begin.segment, unit },
         };
@@ -143,7 +143,7 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
             reader,
             scouts: VecDeque::new(),
             is_scouting: false,
-            next_place: Some(place),
+            next_address: Some(address),
             last_segment: None,
             walks: VecDeque::new(),
             last_first: 0,
@@ -194,9 +194,9 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
     fn poll_scouts(&mut self, context: &mut Context<'_>) -> bool {
         if !self.is_scouting
             && self.walks.len() < WALKS_MAX
-            && let Some(place) = self.next_place.take()
+            && let Some(address) = self.next_address.take()
         {
-            self.send_scouts(place);
+            self.send_scouts(address);
         }
         for scout in &mut self.scouts {
             if scout.found.is_none()
@@ -216,7 +216,7 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
             Some(Ok(Some(first))) => {
                 self.last_first = first.sequence();
                 let Position { next_segment, next_segment_unit, .. } = first.next;
-                self.next_place =
+                self.next_address =
                     Some(HeadAddress { segment: next_segment, unit: next_segment_unit });
                 let reader = self.reader;
                 self.walks.push_back(Walk::Going(Box::pin(reader.walk(first))));
@@ -228,20 +228,21 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
 
     /// Sees to it that a scout is on its way to where the log goes on. If the log goes straight on,
     /// others are on their way ahead of it.
-    fn send_scouts(&mut self, place: HeadAddress) {
-        let goes_straight_on = self.last_segment.is_some_and(|last| last.0 + 1 == place.segment.0);
-        if self.scouts.front().is_none_or(|scout| scout.place != place) {
+    fn send_scouts(&mut self, address: HeadAddress) {
+        let goes_straight_on =
+            self.last_segment.is_some_and(|last| last.0 + 1 == address.segment.0);
+        if self.scouts.front().is_none_or(|scout| scout.address != address) {
             self.scouts.clear();
         }
         let guesses = if goes_straight_on { GUESSES_MAX } else { 0 };
         for ahead in self.scouts.len() as u32..=guesses {
             // The first of all may begin in the middle of a segment; from then on all begin alike.
-            let segment = Segment(place.segment.0.saturating_add(ahead));
-            let place = HeadAddress { segment, ..place };
-            let reads = Box::pin(self.reader.record(place.segment, place.unit));
-            self.scouts.push_back(Scout { place, reads, found: None });
+            let segment = Segment(address.segment.0.saturating_add(ahead));
+            let address = HeadAddress { segment, ..address };
+            let reads = Box::pin(self.reader.record(address.segment, address.unit));
+            self.scouts.push_back(Scout { address, reads, found: None });
         }
-        self.last_segment = Some(place.segment);
+        self.last_segment = Some(address.segment);
         self.is_scouting = true;
     }
 }

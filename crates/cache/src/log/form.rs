@@ -263,7 +263,7 @@ impl LogState {
         }
         let Some((next_segment, slots)) = map.segments_mut().take_free() else { return false };
         map.segments_mut().close(self.position.segment);
-        let first = slots.head_place(SegmentSlot(0)).map(|slot| self.geometry.first_head_in(slot));
+        let first = slots.head_slot(SegmentSlot(0)).map(|slot| self.geometry.first_head_in(slot));
         self.position = Position {
             segment: self.position.next_segment,
             unit: self.position.next_segment_unit,
@@ -293,14 +293,14 @@ impl LogState {
             return Formed::Blocked;
         }
         let mut builder = Builder::new(&self.geometry, self.position);
-        let fits = builder.find_line_place(&self.free_slots);
+        let fits = builder.find_line_slot(&self.free_slots);
         debug_assert!(fits, "the head of record {} stands where no line fits", self.next_sequence);
         while builder.has_room()
             && let Some((line, slot)) = map.pop_given_up()
         {
             builder.note(ENTRY_DROP, line, slot);
         }
-        while builder.has_room() && builder.find_line_place(&self.free_slots) {
+        while builder.has_room() && builder.find_line_slot(&self.free_slots) {
             let next = if self.queues.has_internal() { Sender::Cache } else { Sender::Client };
             if next == Sender::Client && !user_may(map) {
                 break;
@@ -378,7 +378,7 @@ impl LogState {
         }
         let effect = effect_on(map, line, old.filter(|old| map.index().is_dirty(*old)));
         let crc = crc32c(&data);
-        let slot = builder.take_line_place(&self.geometry);
+        let slot = builder.take_line_slot(&self.geometry);
         map.put(Placement { line, slot, crc, dirty, mask, pending: true }, old);
         if old.is_some() && source != Source::Fill {
             map.touch(slot, line);
@@ -458,8 +458,8 @@ impl LogState {
     /// The writes of a record: neighbours on the SSD joined.
     fn runs_of(&self, pieces: &RecordPieces, effects: &[Effect]) -> Vec<(Lba, Payload)> {
         let slots = effects.iter().filter_map(|effect| effect.placed);
-        let places = slots.map(|slot| self.geometry.lba_of_slot(slot));
-        let lines = places.zip(pieces.lines.iter().cloned());
+        let lbas = slots.map(|slot| self.geometry.lba_of_slot(slot));
+        let lines = lbas.zip(pieces.lines.iter().cloned());
         let mut runs: Vec<(Lba, Vec<Bytes>)> = Vec::new();
         let mut end = None;
         for (at, data) in std::iter::once(pieces.head.clone()).chain(lines) {
@@ -483,7 +483,7 @@ impl LogState {
         Some(self.runs_of(pieces, &record.effects))
     }
 
-    /// The place of the head after the one in `unit`, and the first slot that is free behind it.
+    /// The unit of the head after the one in `unit`, and the first slot that is free behind it.
     ///
     /// Heads of lines larger than a unit share a slot, so that what they leave behind is whole slots.
     /// Heads fill a slot from its end: the first head stands right before its lines, and both go out as
@@ -494,7 +494,7 @@ impl LogState {
         if shares && !unit.is_multiple_of(units_per_line) && self.free_slots.next(slot).is_some() {
             return (unit - 1, slot);
         }
-        match self.free_slots.head_place(slot) {
+        match self.free_slots.head_slot(slot) {
             Some(slot) => (self.geometry.first_head_in(slot), slot.behind()),
             None => (NO_UNIT, slot),
         }

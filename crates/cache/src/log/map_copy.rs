@@ -106,8 +106,8 @@ impl MapCopy {
             ..self.head
         };
         head.seal(&mut chunk);
-        let place = self.geometry.chunk_count() + u64::from(self.dirty_chunks);
-        self.dirty_ready.push((place, chunk));
+        let index = self.geometry.chunk_count() + u64::from(self.dirty_chunks);
+        self.dirty_ready.push((index, chunk));
         self.dirty_chunks += 1;
     }
 }
