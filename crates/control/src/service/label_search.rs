@@ -10,6 +10,7 @@ use super::absence::Hindrance;
 use super::apart::apart;
 use super::last_search::Copied;
 use super::turn::Turn;
+use super::{admit, look};
 use crate::engine::{Engine, MemberLabel};
 use crate::records::RegisteredArray;
 use crate::safety::DeviceId;
@@ -85,7 +86,7 @@ pub(super) fn find<E: Engine>(
     let mut found = Parts::default();
     let mut recorded: Vec<&DeviceSpec> = Vec::new();
     for device in record.devices().filter(|device| wanted.has(device)) {
-        if !recorded.contains(&device) && service.look(device).is_ok() {
+        if !recorded.contains(&device) && look::look(service, device).is_ok() {
             found.parts.extend(part_of(service, record, device));
         }
         recorded.push(device);
@@ -123,7 +124,7 @@ impl Parts {
         if is_recorded || is_found || is_served(service, &id) {
             return;
         }
-        match service.look_once(&device) {
+        match look::look_once(service, &device) {
             Ok(_) => self.parts.extend(part_of(service, record, &device)),
             Err((Hindrance::Absent, _)) => {}
             Err((Hindrance::Busy | Hindrance::Silent, _)) => self.hindered.push(device),
@@ -309,7 +310,7 @@ fn is_of_a_volume<E: Engine>(
     });
     drives.any(|(drive, known)| match known.filter(|known| known.is_known()) {
         Some(known) => mark.as_ref() == Some(known),
-        None => !is_in_service && service.is_same(drive, device),
+        None => !is_in_service && admit::is_same(service, drive, device),
     })
 }
 

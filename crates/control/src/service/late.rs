@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use super::absence::{Absence, Missing};
 use super::apart::apart;
-use super::faults;
 use super::live::{Live, LiveArray, now};
 use super::moved::{self, Located};
-use super::stops;
-use super::survey;
 use super::turn::Turn;
+use super::{
+    admit, array_events, array_members, array_open, array_show, faults, look, show, start, stops,
+    survey,
+};
 use crate::engine::Engine;
 use crate::error::ControlResult;
 use crate::name::{ArrayName, VolumeName};
@@ -148,8 +149,8 @@ pub(super) fn look_for_members<E: Engine>(service: &mut Turn<E>, name: &ArrayNam
                 && survey::has_come(service, &missing)
             {
                 if is_spare {
-                    service.spare_again(&name, device);
-                    service.record_array_events();
+                    array_members::spare_again(service, &name, device);
+                    array_events::record(service);
                 } else {
                     member_has_come(service, &name, &missing);
                 }
@@ -217,7 +218,7 @@ fn attempt_located<E: Engine>(
         service.live_arrays.insert(name, live);
         return;
     }
-    service.assemble_recorded(record, survey);
+    array_open::assemble(service, record, survey);
     if let Some(live) = service.live_arrays.get_mut(&name)
         && live.size_bytes.is_none()
     {
@@ -261,7 +262,7 @@ fn attempt_volume<E: Engine>(
             return;
         }
     }
-    service.open_up(record);
+    start::open_up(service, record);
     if service.live.get(&name).is_some_and(|live| !live.is_open) {
         let missing = survey::missing_drives(service, record);
         let since = since.filter(|since| now < *since + wait);
@@ -311,7 +312,7 @@ pub(super) fn start_volume<E: Engine>(
         try_volume(service, &record, None, now());
     }
     service.open_record(name)?;
-    Ok(service.volume(name))
+    Ok(show::volume(service, name))
 }
 
 /// Assembles an array now, with what is there.
@@ -329,7 +330,7 @@ pub(super) fn start_array<E: Engine>(
         service.size_of_array(name)?;
         serve_again(service, name, now());
     }
-    Ok(service.array_response(name, Vec::new()))
+    Ok(array_show::response(service, name, Vec::new()))
 }
 
 /// Puts a member back that was missing when its array was assembled.
@@ -365,7 +366,7 @@ fn member_has_come<E: Engine>(service: &mut Turn<E>, name: &ArrayName, missing: 
         }
         service.engine.log(&format!("array {name}: {line}"));
     }
-    service.record_array_events();
+    array_events::record(service);
 }
 
 fn take_member_back<E: Engine>(
@@ -374,12 +375,12 @@ fn take_member_back<E: Engine>(
     missing: &Missing,
 ) -> ControlResult<Comeback> {
     let (record, device) = (service.array_record(name)?, &missing.device);
-    service.look_at(device, 0, "member")?;
+    look::look_at(service, device, 0, "member")?;
     let place = match apart(service).label_of(device)? {
         Some(label) if label.array == record.uuid => label.place,
         _ => return Ok(Comeback::Stranger),
     };
-    service.is_nobody_elses(device, record.uuid)?;
+    admit::is_nobody_elses(service, device, record.uuid)?;
     // Where it was, or where another member that is missing was: not the device of one in service.
     let known = record.members.get(place as usize).and_then(Option::as_ref);
     let is_free = |known| known == device || is_missing(service, name, known);

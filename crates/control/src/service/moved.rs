@@ -7,6 +7,7 @@ use super::apart::apart;
 use super::label_search::{Wanted, around, find, is_current};
 use super::last_search::{Copied, Search};
 use super::live::LiveArray;
+use super::look;
 use super::survey::missing_as;
 use super::turn::Turn;
 use crate::engine::Engine;
@@ -103,7 +104,7 @@ pub(super) fn has_news<E: Engine>(service: &mut Turn<E>, record: &RegisteredArra
     let now = Some(around(service, record));
     // An array that was made or assembled by a command was never looked for.
     let is_same = search.around.is_none() || search.around == now;
-    if is_same && !search.hindered.iter().any(|device| service.look_once(device).is_ok()) {
+    if is_same && !search.hindered.iter().any(|device| look::look_once(service, device).is_ok()) {
         return false;
     }
     let parts = find(service, record, &wanted);

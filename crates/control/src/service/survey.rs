@@ -7,6 +7,7 @@ use voltier_array::MemberState;
 
 use super::absence::{Hindrance, Missing};
 use super::apart::apart;
+use super::look;
 use super::turn::Turn;
 use crate::engine::{CacheLabel, Engine, MemberLabel};
 use crate::records::{CacheRecord, RegisteredArray, VolumeRecord};
@@ -47,7 +48,7 @@ pub(super) fn survey<E: Engine>(
     // A spare that has the array's label was taken before a crash.
     let spares: Vec<DeviceSpec> = record.spares.clone();
     let (taken, free): (Vec<_>, Vec<_>) =
-        spares.into_iter().partition(|spare| service.has_label(spare, record.uuid));
+        spares.into_iter().partition(|spare| look::has_label(service, spare, record.uuid));
     let members = record.members.iter().flatten().map(|device| (device, "member"));
     let ours = members.chain(record.incoming.iter().map(|device| (device, "pending member")));
     let ours = ours.chain(record.journal.iter().map(|device| (device, "journal")));
@@ -238,7 +239,7 @@ pub(super) fn missing_drives<E: Engine>(
             missing.push(missing_as(service, device, part, identity, why));
             continue;
         };
-        if let Err(why) = service.look(&found) {
+        if let Err(why) = look::look(service, &found) {
             missing.push(missing_as(service, device, part, identity, why));
         }
     }
@@ -251,7 +252,7 @@ pub(super) fn hindered<E: Engine>(
     device: &DeviceSpec,
     part: &'static str,
 ) -> Option<Missing> {
-    let why = service.look(device).err()?;
+    let why = look::look(service, device).err()?;
     Some(missing_as(service, device, part, None, why))
 }
 
@@ -291,7 +292,7 @@ pub(super) fn has_come<E: Engine>(service: &mut Turn<E>, missing: &Missing) -> b
     let Some(path) = device.path() else { return false };
     let Some(found) = found(service, device, identity.as_ref()) else { return false };
     if *hindrance != Hindrance::Absent {
-        return service.look(&found).is_ok();
+        return look::look(service, &found).is_ok();
     }
     identity.as_ref().is_some_and(DriveIdentity::is_known) || service.id_of(path) != *seen
 }
