@@ -31,7 +31,11 @@ pub(crate) struct Checkpointer<S, O> {
     origin: Rc<Origin<O>>,
     log: Rc<Log<S>>,
     intents: Rc<Intents>,
+    /// The superblock on the SSD. Checkpoints alone set this cell: the end of a checkpoint replaces all that
+    /// was set in it since the superblock was composed.
     superblock: Cell<Superblock>,
+    /// The number of the policy that the next superblock records.
+    policy_number: Cell<u32>,
     /// Records and entries of the log when the last checkpoint began.
     totals_at_begin: Cell<(u64, u64)>,
     is_writing: Cell<bool>,
@@ -96,6 +100,7 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
             origin,
             log,
             intents,
+            policy_number: Cell::new(superblock.policy.get()),
             superblock: Cell::new(superblock),
             totals_at_begin: Cell::new((0, 0)),
             is_writing: Cell::new(false),
@@ -103,11 +108,9 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         })
     }
 
-    /// The next checkpoint records this policy.
+    /// The next superblock that is composed records this policy.
     pub(crate) fn set_policy(&self, kind: PolicyKind) {
-        let mut superblock = self.superblock.get();
-        superblock.policy = policy_number(kind).into();
-        self.superblock.set(superblock);
+        self.policy_number.set(policy_number(kind));
     }
 
     /// Records and their entries since the last checkpoint began.
@@ -226,8 +229,8 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         self.ssd.flush().await
     }
 
-    /// Flushes the origin; whether every write past the log before the checkpoint is durable there. Nobody
-    /// waits for an origin that does not answer: the log needs segments then, and has dirty lines to take.
+    /// Flushes the origin; whether all that was written past the log before the checkpoint is durable there.
+    /// Nobody waits for a silent origin: the log needs segments, and has dirty lines to take.
     async fn flush_origin(&self, begun: &Begun) -> bool {
         self.origin.flush_unless_silent().await
             && self.origin.failed_flushes() == begun.failed_flushes
@@ -239,6 +242,7 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         Superblock {
             sequence: (before.sequence.get() + 1).into(),
             state: STATE_OPEN.into(),
+            policy: self.policy_number.get().into(),
             checkpoint_area: begun.area.into(),
             checkpoint_chunks: self.map.geometry().chunk_count().into(),
             checkpoint_lines: written.lines.into(),
@@ -272,7 +276,8 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         superblock
     }
 
-    /// Goes on from the superblock that is durable now: segments before its replay may be written again.
+    /// Goes on from the superblock that is durable now: segments before the begin of its replay may be written
+    /// again.
     fn take_over(&self, superblock: Superblock) {
         self.superblock.set(superblock);
         let replay_sequence = superblock.replay_sequence.get();
