@@ -113,3 +113,25 @@ fn a_policy_that_is_set_while_the_superblock_is_written_is_on_record_at_the_next
         assert_eq!(world.label().await.policy, PolicyKind::Fifo, "the stop writes the next one");
     });
 }
+
+#[test]
+fn the_copies_of_a_superblock_that_is_written_while_settings_change_are_the_same() {
+    with_world(|world| async move {
+        world
+            .during_checkpoint(|cache| {
+                let settings = Settings { mode: Mode::WriteThrough, ..cache.settings() };
+                cache.configure(settings).expect("it is a setting");
+            })
+            .await;
+        let mut modes = Vec::new();
+        for (copy, offset) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
+            let mut head = world.ssd.read(Lba(0), Buf::new(68 << 10)).await.expect("a read works");
+            let other = SUPERBLOCK_OFFSETS[1 - copy] as usize;
+            head[other..other + 4096].fill(0);
+            let label = Label::in_head(&head).unwrap_or_else(|| panic!("a copy at {offset}"));
+            modes.push(label.owner.mode);
+        }
+        let before = Some(Mode::WriteBack);
+        assert_eq!(modes, [before, before], "the next checkpoint records the settings");
+    });
+}
