@@ -8,11 +8,12 @@ use voltier_block::{
 use voltier_deadline::Guarded;
 use voltier_ring::Handle;
 
-use crate::assemble::{AssembleOptions, AssembleReport};
+use crate::assemble::AssembleReport;
 use crate::create::CreateOptions;
 use crate::errors::ArrayError;
 use crate::errors::grow::GrowError;
 use crate::errors::metadata::DeviceError;
+use crate::examine::AssembleOptions;
 use crate::expand::Expansion;
 use crate::format::journal_label::JournalLabel;
 use crate::format::superblock::Superblock;

@@ -50,7 +50,7 @@
 //!
 //! ```text
 //! array        the facade: an array as a block device, and all that can be asked of it
-//! assemble, create, status, grow, expand
+//! assemble, examine, create, status, grow, expand
 //!              how an array comes to serve, is told of, and gets further members
 //! hung         which devices do not answer, and whether one is given up for that
 //! generations, generation, foundation, update_record
@@ -78,6 +78,7 @@ pub mod canary;
 mod candidates;
 mod create;
 mod errors;
+mod examine;
 mod expand;
 mod format;
 mod foundation;
@@ -95,9 +96,10 @@ mod tasks;
 mod update_record;
 
 pub use array::Array;
-pub use assemble::{AssembleOptions, AssembleReport, JournalLeftOut, LeftOut};
+pub use assemble::AssembleReport;
 pub use create::CreateOptions;
 pub use errors::{ArrayError, DeviceError, GrowError, JournalError, MetadataError, ReplaceError};
+pub use examine::{AssembleOptions, JournalLeftOut, LeftOut};
 pub use format::consistency::Consistency;
 pub use format::journal_label::{JOURNAL_MAGIC, JournalLabel};
 pub use format::member_layout::{

@@ -215,7 +215,7 @@ impl<D: BlockDevice> UpdateRecord<D> {
         news
     }
 
-    /// Tells devices that made place for their copies that they are out.
+    /// Tells devices whose successors took their places that they are out.
     async fn evict_replaced(&self, before: &ArrayRecord, members: Vec<MemberIndex>) {
         for member in members {
             let Some((device, uuid)) = self.members[member].take_replaced() else { continue };

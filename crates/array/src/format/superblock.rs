@@ -433,22 +433,8 @@ impl Raw {
         if !is_possible {
             return None;
         }
-        let members: Vec<MemberRecord> = self.table[..count]
-            .iter()
-            .map(|entry| {
-                let since_event = entry.since_event.get();
-                let state = coded(&MemberState::ALL, entry.state)?;
-                (since_event <= event).then_some(MemberRecord {
-                    uuid: entry.uuid,
-                    state,
-                    since_event,
-                })
-            })
-            .collect::<Option<_>>()?;
-        let mut uuids: Vec<&[u8; 16]> = members.iter().map(|member| &member.uuid).collect();
-        uuids.sort();
-        let are_all_different = uuids.windows(2).all(|pair| pair[0] != pair[1]);
-        if !are_all_different || members[member.0].uuid != self.member_uuid {
+        let members = self.members(count, event)?;
+        if members[member.0].uuid != self.member_uuid {
             return None;
         }
         let places = self.places()?;
@@ -483,6 +469,22 @@ impl Raw {
             member,
             device_sectors: self.device_sectors.get(),
         })
+    }
+
+    /// The members, of which no two have the same uuid, and of which nothing is newer than the record.
+    fn members(&self, count: usize, event: u64) -> Option<Vec<MemberRecord>> {
+        let member = |entry: &Entry| {
+            let since_event = entry.since_event.get();
+            let state = coded(&MemberState::ALL, entry.state)?;
+            let is_possible = since_event <= event;
+            is_possible.then_some(MemberRecord { uuid: entry.uuid, state, since_event })
+        };
+        let members: Vec<MemberRecord> =
+            self.table[..count].iter().map(member).collect::<Option<_>>()?;
+        let mut uuids: Vec<&[u8; 16]> = members.iter().map(|member| &member.uuid).collect();
+        uuids.sort();
+        let are_all_different = uuids.windows(2).all(|pair| pair[0] != pair[1]);
+        are_all_different.then_some(members)
     }
 
     /// The device that has the journal, and whether parity needs a resync nevertheless.

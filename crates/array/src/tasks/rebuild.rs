@@ -1,5 +1,5 @@
-//! Rebuild: fills members that were replaced, or came back, and copies of members in service that are to
-//! be replaced.
+//! Rebuild: fills members that were replaced, or came back, and the successors of members in service that
+//! are to be replaced.
 //!
 //! A member that is filled lacks regions. Such a region is not read from it and counts as lost for the
 //! stripes in it. While a region is being filled, it is written like any other. The most exposed regions
