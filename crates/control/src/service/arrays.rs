@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use voltier_array::Consistency;
 
-use super::absence::Missing;
 use super::admit::Beside;
 use super::apart::apart;
 use super::claims::Subject;
@@ -341,15 +340,16 @@ impl<E: Engine> Turn<E> {
     /// Assembles a recorded array of the devices that a survey found.
     pub(super) fn assemble_recorded(&mut self, mut record: RegisteredArray, survey: Survey) {
         let name = record.name.clone();
-        let Survey { present, left_out, missing, .. } = survey;
+        let Survey { present, left_out, missing, places, .. } = survey;
         let arriving = record.spares.clone();
         let mut live = LiveArray { left_out, arriving, ..LiveArray::default() };
-        live.absence.missing = missing;
+        (live.absence.missing, live.absence.places) = (missing, places);
         match apart(self).open_array(&record, &present, false) {
             Ok(opened) => {
                 live.size_bytes = Some(opened.size_bytes);
-                live.absence.missing.retain(Missing::is_member);
+                let before = record.members.clone();
                 learn(&mut record, &opened);
+                live.absence.keep_members(&before, &record.members);
                 live.left_out.extend(opened.left_out);
             }
             Err(error) => live.error = error.message,
