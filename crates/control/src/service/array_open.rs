@@ -1,6 +1,5 @@
 //! Opening recorded arrays and bringing them to rest; what an opening finds is put on record.
 
-use super::absence::Missing;
 use super::apart::apart;
 use super::live::LiveArray;
 use super::survey::Survey;
@@ -37,15 +36,16 @@ pub(super) fn keep<E: Engine>(
 /// Assembles a recorded array of the devices that a survey found.
 pub(super) fn assemble<E: Engine>(turn: &mut Turn<E>, mut record: RegisteredArray, survey: Survey) {
     let name = record.name.clone();
-    let Survey { present, left_out, missing, .. } = survey;
+    let Survey { present, left_out, missing, places, .. } = survey;
     let arriving = record.spares.clone();
     let mut live = LiveArray { left_out, arriving, ..LiveArray::default() };
-    live.absence.missing = missing;
+    (live.absence.missing, live.absence.places) = (missing, places);
     match apart(turn).open_array(&record, &present, false) {
         Ok(opened) => {
             live.size_bytes = Some(opened.size_bytes);
-            live.absence.missing.retain(Missing::is_member);
+            let before = record.members.clone();
             learn(&mut record, &opened);
+            live.absence.keep_members(&before, &record.members);
             live.left_out.extend(opened.left_out);
         }
         Err(error) => live.error = error.message,

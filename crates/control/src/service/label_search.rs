@@ -18,19 +18,32 @@ use crate::spec::DeviceSpec;
 
 /// The recorded devices that a search is for.
 pub(super) enum Wanted {
-    /// All that have paths.
+    /// All that have paths, and the members of places without one.
     All,
-    /// These: the others are in use.
-    These(Vec<DeviceSpec>),
+    /// These devices, and the members of these places without a path: the others are in use.
+    These { devices: Vec<DeviceSpec>, places: BTreeSet<u32> },
 }
 
 impl Wanted {
     fn has(&self, device: &DeviceSpec) -> bool {
         let is_one = match self {
             Self::All => true,
-            Self::These(devices) => devices.contains(device),
+            Self::These { devices, .. } => devices.contains(device),
         };
         is_one && device.path().is_some()
+    }
+
+    /// Whether the member of a place is searched for, of which the record has no path.
+    fn has_place(&self, place: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::These { places, .. } => places.iter().any(|it| *it as usize == place),
+        }
+    }
+
+    /// Whether the members of some places are searched for, whatever is on record.
+    fn names_places(&self) -> bool {
+        matches!(self, Self::These { places, .. } if !places.is_empty())
     }
 }
 
@@ -91,7 +104,7 @@ pub(super) fn find<E: Engine>(
         }
         recorded.push(device);
     }
-    if recorded.is_empty() {
+    if recorded.is_empty() && !wanted.names_places() {
         return found;
     }
     for path in apart(service).own_devices() {
@@ -134,8 +147,9 @@ impl Parts {
     /// Whether a recorded device is not among them.
     fn lack_one(&self, record: &RegisteredArray, wanted: &Wanted) -> bool {
         let members = record.members.iter().enumerate();
-        let mut members =
-            members.filter(|(_, known)| known.as_ref().is_some_and(|it| wanted.has(it)));
+        let mut members = members.filter(|(place, known)| {
+            known.as_ref().map_or(wanted.has_place(*place), |it| wanted.has(it))
+        });
         let is_member =
             |part: &Part, place| part.member().is_some_and(|it| it.place as usize == place);
         let has_spare = |part: &&Part| matches!(part.label, PartLabel::Spare);
@@ -213,11 +227,7 @@ impl Parts {
             !is_copied && !record.incoming.contains(device)
         };
         let device_of = |(place, known): (usize, &Option<DeviceSpec>)| {
-            let is_wanted = match (known, wanted) {
-                (Some(known), wanted) => wanted.has(known),
-                (None, Wanted::All) => true,
-                (None, Wanted::These(_)) => false,
-            };
+            let is_wanted = known.as_ref().map_or(wanted.has_place(place), |it| wanted.has(it));
             let labels = self.parts.iter().filter(is_member);
             let labels = labels.filter_map(|part| Some((part.member()?, &part.device)));
             let labels = labels.filter(|(label, _)| !is_replaced(label));

@@ -64,7 +64,7 @@ pub(super) fn look_for_drives<E: Engine>(service: &mut Turn<E>, name: &VolumeNam
 }
 
 fn is_late(absence: &Absence) -> bool {
-    absence.since.is_some() || !absence.missing.is_empty()
+    absence.since.is_some() || absence.lacks_any()
 }
 
 /// The paths that a start opens, or a look for missing devices if there is one.
@@ -129,14 +129,14 @@ pub(super) fn look_for_members<E: Engine>(service: &mut Turn<E>, name: &ArrayNam
     };
     let Some(live) = service.live_arrays.get(&name) else { return };
     let (mut absence, is_open) = (live.absence.clone(), live.size_bytes.is_some());
-    let is_late = absence.since.is_some() || !absence.missing.is_empty();
-    let has_news = is_late && moved::has_news(service, &record);
+    let has_news = is_late(&absence) && moved::has_news(service, &record);
     if is_open {
+        forget_taken_places(service, &record);
         if has_news {
             record = moved::follow(service, record);
-            let live = service.live_arrays.get(&name);
-            absence = live.map(|live| live.absence.clone()).unwrap_or_default();
         }
+        let live = service.live_arrays.get(&name);
+        absence = live.map(|live| live.absence.clone()).unwrap_or_default();
         for missing in absence.missing {
             let (device, is_spare) = (&missing.device, missing.is_spare());
             let is_ours = match is_spare {
@@ -207,8 +207,8 @@ fn attempt_located<E: Engine>(
     let name = record.name.clone();
     let survey = survey::survey(service, &record, &located.others);
     let until = since.map(|since| survey.until(since, wait)).filter(|until| now < *until);
-    if until.is_some() && !survey.missing.is_empty() {
-        let absence = Absence { missing: survey.missing, since, until };
+    if until.is_some() && !(survey.missing.is_empty() && survey.places.is_empty()) {
+        let absence = Absence { missing: survey.missing, places: survey.places, since, until };
         let error = absence.text("voltier array", name.as_str());
         let before = service.live_arrays.get(&name).map(|live| &live.absence);
         for missing in absence.news_since(before) {
@@ -252,7 +252,7 @@ fn attempt_volume<E: Engine>(
         let ends = arrays.filter_map(|live| live.absence.until).chain([begun + wait]);
         let until = ends.max().filter(|until| now < *until && !missing.is_empty());
         if until.is_some() {
-            let absence = Absence { missing, since, until };
+            let absence = Absence { missing, since, until, ..Absence::default() };
             let before = service.live.get(&name).map(|live| &live.absence);
             for missing in absence.news_since(before) {
                 service.log(&name, &format!("waits: {missing}"));
@@ -268,7 +268,7 @@ fn attempt_volume<E: Engine>(
         let since = since.filter(|since| now < *since + wait);
         let ssd_label = survey::ssd_label(service, record, &missing);
         if let Some(live) = service.live.get_mut(&name) {
-            live.absence = Absence { missing, since, until: None };
+            live.absence = Absence { missing, since, ..Absence::default() };
             live.ssd_label = ssd_label;
         }
     }
@@ -389,6 +389,14 @@ fn take_member_back<E: Engine>(
     }
     let is_back = apart(service).take_back(name, place, device)?;
     Ok(if is_back { Comeback::Done(place) } else { Comeback::Refused(place) })
+}
+
+/// Awaits no member for a place that another device has got meanwhile.
+fn forget_taken_places<E: Engine>(service: &mut Turn<E>, record: &RegisteredArray) {
+    let has_path = |place: u32| record.members.get(place as usize).is_some_and(Option::is_some);
+    if let Some(live) = service.live_arrays.get_mut(&record.name) {
+        live.absence.places.retain(|place| !has_path(*place));
+    }
 }
 
 /// A spare or another device has the place of a member that is missing.

@@ -121,8 +121,9 @@ pub(super) fn has_news<E: Engine>(service: &mut Turn<E>, record: &RegisteredArra
 fn wanted_of(live: &LiveArray) -> Wanted {
     match live.size_bytes {
         Some(_) => {
-            let missing = &live.absence.missing;
-            Wanted::These(missing.iter().map(|missing| missing.device.clone()).collect())
+            let Absence { missing, places, .. } = &live.absence;
+            let devices = missing.iter().map(|missing| missing.device.clone()).collect();
+            Wanted::These { devices, places: places.clone() }
         }
         None => Wanted::All,
     }
@@ -141,6 +142,13 @@ pub(super) fn follow<E: Engine>(service: &mut Turn<E>, record: RegisteredArray) 
     let members = members.filter_map(|(was, is)| Some((was.as_ref()?, is.as_ref()?)));
     let moved: Vec<_> = members.chain(record.spares.iter().zip(&now.spares)).collect();
     live.absence.follow(&moved);
+    let found = live
+        .absence
+        .places
+        .iter()
+        .filter_map(|place| Some((*place, now.members.get(*place as usize)?.clone()?)));
+    let found = found.collect();
+    live.absence.found_paths(found);
     let gone: Vec<String> = said.iter().map(|copied| copied.line(&name)).collect();
     live.left_out.retain(|line| !gone.contains(line));
     let copies: Vec<String> = located.search.copies.iter().map(|it| it.line(&name)).collect();
