@@ -482,10 +482,10 @@ impl ArrayEngine for CoreEngine {
         })
     }
 
-    fn take_back(&self, name: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool> {
+    fn restore_member(&self, name: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool> {
         let (array, device) = (name.clone(), device.clone());
         self.homes.array(name)?.way.call(move |handle| {
-            members::take_back(handle, array, MemberIndex(place as usize), device)
+            members::restore_member(handle, array, MemberIndex(place as usize), device)
         })
     }
 

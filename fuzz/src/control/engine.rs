@@ -357,7 +357,7 @@ impl ArrayEngine for BookEngine {
         Ok(Replaced::Rebuild)
     }
 
-    fn take_back(&self, name: &ArrayName, _: u32, _: &DeviceSpec) -> ControlResult<bool> {
+    fn restore_member(&self, name: &ArrayName, _: u32, _: &DeviceSpec) -> ControlResult<bool> {
         self.array(name);
         self.call().map(|()| false)
     }

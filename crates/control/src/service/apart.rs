@@ -220,14 +220,14 @@ impl<E: Engine> Apart<'_, E> {
         self.0.wait_for(step, |engine, _| engine.replace_member(name, place, device))
     }
 
-    pub(super) fn take_back(
+    pub(super) fn restore_member(
         self,
         name: &ArrayName,
         place: u32,
         device: &DeviceSpec,
     ) -> ControlResult<bool> {
         let step = format!("writing to {device}");
-        self.0.wait_for(step, |engine, _| engine.take_back(name, place, device))
+        self.0.wait_for(step, |engine, _| engine.restore_member(name, place, device))
     }
 
     pub(super) fn add_spare(self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {

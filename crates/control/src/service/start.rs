@@ -183,7 +183,7 @@ impl<E: Engine> Turn<E> {
             return apart(self).open(record, CacheStart::Load).map(drop);
         }
         if cache.generation == 0 && !cache.maybe_dirty {
-            return self.take_back_attach(record);
+            return self.undo_attach(record);
         }
         match self.open_with_cache(record, cache) {
             Ok(()) => Ok(()),
@@ -194,7 +194,7 @@ impl<E: Engine> Turn<E> {
 
     /// An attach that a crash cut off before the first opening of its cache was on record. Until then
     /// the cache wrote through, so the origin has everything and the volume is as it was before.
-    fn take_back_attach(&mut self, record: &VolumeRecord) -> ControlResult<()> {
+    fn undo_attach(&mut self, record: &VolumeRecord) -> ControlResult<()> {
         self.log(&record.name, "its attach was cut off and is taken back; attach the SSD again");
         let plain = VolumeRecord { cache: None, ..record.clone() };
         self.registry.put(plain.clone())?;

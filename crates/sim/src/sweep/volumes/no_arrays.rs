@@ -64,7 +64,7 @@ impl ArrayEngine for SimEngine {
         refused()
     }
 
-    fn take_back(&self, _: &ArrayName, _: u32, _: &DeviceSpec) -> ControlResult<bool> {
+    fn restore_member(&self, _: &ArrayName, _: u32, _: &DeviceSpec) -> ControlResult<bool> {
         refused()
     }
 
