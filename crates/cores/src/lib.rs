@@ -482,7 +482,12 @@ impl ArrayEngine for CoreEngine {
         })
     }
 
-    fn restore_member(&self, name: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool> {
+    fn restore_member(
+        &self,
+        name: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<bool> {
         let (array, device) = (name.clone(), device.clone());
         self.homes.array(name)?.way.call(move |handle| {
             members::restore_member(handle, array, MemberIndex(place as usize), device)

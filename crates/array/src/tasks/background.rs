@@ -19,7 +19,7 @@ use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
 use crate::stripe::foreground::Foreground;
 use crate::stripe::ground::Ground;
-use crate::tasks::pace::{Pace, Pacer, Progress, Pacing};
+use crate::tasks::pace::{Pace, Pacer, Pacing, Progress};
 
 /// The bytes that a run reads of each member, if a chunk is no longer. So many are long enough for the
 /// full speed of a disk, and short enough for a writer that waits.

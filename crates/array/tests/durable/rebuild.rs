@@ -145,14 +145,22 @@ fn only_the_lost_member_itself_is_taken_back_and_no_other_drive_is_written() {
                 write(&array, block, 2).await.expect("write");
             }
             let drive = |number: usize| world.drives[number].clone();
-            assert_eq!(array.restore_member(MemberIndex(1), drive(4)).await, Ok(false), "a stranger");
+            assert_eq!(
+                array.restore_member(MemberIndex(1), drive(4)).await,
+                Ok(false),
+                "a stranger"
+            );
             assert!(Array::examine(&drive(4)).await.expect("readable").is_none());
             assert_eq!(
                 array.restore_member(MemberIndex(1), drive(2)).await,
                 Ok(false),
                 "another member"
             );
-            assert_eq!(array.restore_member(MemberIndex(2), drive(1)).await, Ok(false), "another place");
+            assert_eq!(
+                array.restore_member(MemberIndex(2), drive(1)).await,
+                Ok(false),
+                "another place"
+            );
             assert_eq!(array.restore_member(MemberIndex(1), drive(1)).await, Ok(true));
             array.ended(BackgroundTask::Rebuild).await;
             assert_eq!(state(&array, 1), MemberState::InService);

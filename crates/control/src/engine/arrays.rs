@@ -277,7 +277,12 @@ pub trait ArrayEngine {
     ///
     /// # Errors
     /// The array is as before then.
-    fn restore_member(&self, name: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool>;
+    fn restore_member(
+        &self,
+        name: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<bool>;
 
     /// Keeps a device for the next member that is lost, or takes it for one that is.
     ///

@@ -483,7 +483,12 @@ impl ArrayEngine for BookEngine {
         Ok(Replaced::Rebuild)
     }
 
-    fn restore_member(&self, name: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool> {
+    fn restore_member(
+        &self,
+        name: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<bool> {
         self.call("take back", &format!("{name} {place}"))?;
         let mut books = self.books();
         let is_used = books.used_elsewhere;

@@ -258,10 +258,17 @@ impl ArrayEngine for ArraySimEngine {
         })
     }
 
-    fn restore_member(&self, _: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool> {
+    fn restore_member(
+        &self,
+        _: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<bool> {
         let (disk, place) = (self.disk(device)?, place as usize);
         let is_back =
-            self.run(move |array| async move { array.restore_member(MemberIndex(place), disk).await })?;
+            self.run(
+                move |array| async move { array.restore_member(MemberIndex(place), disk).await },
+            )?;
         if is_back {
             self.with_open(|open| open.devices[place] = Some(device.clone()))?;
         }
