@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::turn::Turn;
 use crate::engine::{
     CacheLabel, CacheStart, Engine, JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume,
-    Replaced, SpareLabel,
+    Replaced, SpareOwner,
 };
 use crate::error::ControlResult;
 use crate::export_access::ExportAccess;
@@ -77,7 +77,7 @@ impl<E: Engine> Apart<'_, E> {
         self.0.wait_for(reading(device), |engine, _| engine.journal_label_of(device))
     }
 
-    pub(super) fn spare_label_of(self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+    pub(super) fn spare_label_of(self, device: &DeviceSpec) -> ControlResult<Option<SpareOwner>> {
         self.0.wait_for(reading(device), |engine, _| engine.spare_label_of(device))
     }
 
