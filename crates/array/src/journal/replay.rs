@@ -22,10 +22,10 @@ use crate::format::superblock::Usage;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::MemberIndex;
 use crate::journal::extents::{Extent, Extents};
-use crate::journal::gathered::{Found, Gathered, Record, leave_unproven_out};
 use crate::journal::ledger::Ledger;
 use crate::journal::placement::{Placement, read_label};
 use crate::journal::ring::{LIVES_LEFT_OUT, Ring};
+use crate::journal::ring_contents::{Found, Record, RingContents, leave_unproven_out};
 use crate::members::at_once::together;
 use crate::members::clear::{Clear, clear_device};
 use crate::members::long_transfer::read_long;
@@ -164,8 +164,8 @@ impl<D: BlockDevice> Replay<D> {
         }
         // Older transactions may be for rows that have another shape by now.
         let redo_from = self.redo_from;
-        let gathered = Gathered::of(&found, self.members.len(), redo_from);
-        let damaged = gathered.damaged(self.present());
+        let contents = RingContents::of(&found, self.members.len(), redo_from);
+        let damaged = contents.damaged(self.present());
         for member in self.members.indexes().filter(|member| damaged >> member.0 & 1 == 1) {
             found[member.0] = None;
         }
@@ -173,14 +173,14 @@ impl<D: BlockDevice> Replay<D> {
         // Before anything is redone without a member: it must not come back as it is.
         self.membership.barrier().await.map_err(ArrayError::Journal)?;
         let present = self.present();
-        let known = gathered.transactions.keys();
-        let complete = known.filter(|number| gathered.is_complete(**number, present)).count();
-        report.transactions = gathered.transactions.len() as u64;
+        let known = contents.transactions.keys();
+        let complete = known.filter(|number| contents.is_complete(**number, present)).count();
+        report.transactions = contents.transactions.len() as u64;
         report.incomplete = report.transactions - complete as u64;
-        report.sectors = self.redo_all(&found, &gathered).await.map_err(ArrayError::Journal)?;
+        report.sectors = self.redo_all(&found, &contents).await.map_err(ArrayError::Journal)?;
         self.membership.flush(&self.members).await.map_err(ArrayError::Journal)?;
         let numbers = found.iter().map(|ring| ring.as_ref().map_or(0, |ring| ring.label_number));
-        let begun = self.begin_life(options, &gathered, numbers.collect()).await;
+        let begun = self.begin_life(options, &contents, numbers.collect()).await;
         begun.map_err(ArrayError::Journal)?;
         Ok(report)
     }
@@ -205,7 +205,7 @@ impl<D: BlockDevice> Replay<D> {
         if was_stopped {
             self.record_usage(Usage::Clean).await?;
         }
-        let all = Gathered::of(found, self.members.len(), 0);
+        let all = RingContents::of(found, self.members.len(), 0);
         // Nobody knows the life of a ring that cannot be read, whose batches may be there still.
         let life = all.life + LIVES_LEFT_OUT;
         let start = Start { life, number: 1, tail: (0, 1), watermark: all.watermark };
@@ -232,7 +232,7 @@ impl<D: BlockDevice> Replay<D> {
     /// Makes the rings of a new array ready; what was there is void.
     async fn create_journal(self: &Rc<Self>, options: JournalOptions) -> Result<(), ArrayError> {
         let numbers = vec![0; self.members.len() + 1];
-        let begun = self.begin_life(options, &Gathered::of(&[], 0, 0), numbers).await;
+        let begun = self.begin_life(options, &RingContents::of(&[], 0, 0), numbers).await;
         begun.map_err(ArrayError::Journal)
     }
 
@@ -399,7 +399,7 @@ impl<D: BlockDevice> Replay<D> {
     async fn redo_all(
         self: &Rc<Self>,
         found: &[Option<Found>],
-        gathered: &Gathered,
+        contents: &RingContents,
     ) -> IoResult<u64> {
         let present = self.present();
         let mut redone = Vec::new();
@@ -415,7 +415,7 @@ impl<D: BlockDevice> Replay<D> {
             // Records of a ring ascend: later ones are put over earlier ones.
             for Record { entry, data } in found.iter().flat_map(|ring| &ring.records) {
                 let is_own = entry.member_in(source) == member;
-                if is_own && gathered.is_complete(entry.number.get(), present) {
+                if is_own && contents.is_complete(entry.number.get(), present) {
                     let (at, sectors) = (entry.at.get(), u64::from(entry.sectors.get()));
                     extents.put(Extent { at, sectors, from: *data });
                 }
@@ -516,12 +516,12 @@ impl<D: BlockDevice> Replay<D> {
     async fn begin_life(
         self: &Rc<Self>,
         options: JournalOptions,
-        gathered: &Gathered,
+        contents: &RingContents,
         label_numbers: Vec<u64>,
     ) -> IoResult<()> {
-        let next_number = gathered.next_number;
-        let is_left = canary::is(Canary::LifeNotBegun) && gathered.life > 0;
-        let life = if is_left { gathered.life } else { gathered.life + 1 };
+        let next_number = contents.next_number;
+        let is_left = canary::is(Canary::LifeNotBegun) && contents.life > 0;
+        let life = if is_left { contents.life } else { contents.life + 1 };
         let options = Rc::new(options);
         let label = |(ring, label_number): (RingIndex, &u64)| {
             let (inner, options) = (self.clone(), options.clone());
