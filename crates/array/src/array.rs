@@ -380,9 +380,9 @@ impl<D: BlockDevice> Array<D> {
     ///
     /// # Errors
     /// When the device does not suit or fails; the array is as before then.
-    pub async fn take_back(&self, member: MemberIndex, device: D) -> Result<bool, ArrayError> {
+    pub async fn restore_member(&self, member: MemberIndex, device: D) -> Result<bool, ArrayError> {
         let array = self.0.enter().await;
-        array.tasks.replacements.take_back(member, self.guard(device)).await
+        array.tasks.replacements.restore_member(member, self.guard(device)).await
     }
 
     /// Keeps a device for the next member that is lost, or takes it for one that is. The device holds

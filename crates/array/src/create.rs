@@ -78,7 +78,7 @@ fn plan<D: BlockDevice>(options: &CreateOptions, devices: &[D]) -> Result<ArrayR
         if has_journal { MemberLayout::journal_bytes_for(sectors, chunk_bytes) } else { 0 };
     let overhead_bytes = journal_bytes + chunk_bytes;
     let places = MemberLayout::plan(sectors, chunk_bytes, journal_bytes)
-        .ok_or(MetadataError::Room { sectors, overhead_bytes })?;
+        .ok_or(MetadataError::TooSmall { sectors, overhead_bytes })?;
     let member = |uuid: &[u8; 16]| MemberRecord {
         uuid: *uuid,
         state: MemberState::InService,

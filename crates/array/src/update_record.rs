@@ -194,7 +194,7 @@ impl<D: BlockDevice> UpdateRecord<D> {
         true
     }
 
-    /// Puts the position of a reshape into a record; whether that is news.
+    /// Puts the frontier of a reshape into a record; whether that is news.
     fn put_reshape(&self, next: &mut ArrayRecord) -> bool {
         let reshape = self.stripes.two_shapes().map(|two| two.record());
         std::mem::replace(&mut next.reshape, reshape) != reshape

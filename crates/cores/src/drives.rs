@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use voltier_array::{Array, MemberLayout, read_spare_label, write_spare_label};
 use voltier_block::{BlockDevice, Buf, Durability, Nanos};
-use voltier_control::engine::{JournalDeviceLabel, MemberLabel, SpareLabel};
+use voltier_control::engine::{JournalDeviceLabel, MemberLabel, SpareOwner};
 use voltier_control::{ControlError, ControlResult, DeviceSpec, Identity, ModelBacking};
 use voltier_drive::OpenError;
 use voltier_drive::model::Profile;
@@ -145,22 +145,22 @@ pub(super) async fn journal_label_of(
 pub(super) async fn spare_label_of(
     handle: Handle,
     device: DeviceSpec,
-) -> ControlResult<Option<SpareLabel>> {
+) -> ControlResult<Option<SpareOwner>> {
     let leaf = open_leaf(&handle, &device).await?;
     let found = answered(&handle, &device, read_spare_label(&leaf)).await?;
     let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
-    Ok(found.map(|it| SpareLabel { owner: Identity(it.owner), name: it.name }))
+    Ok(found.map(|it| SpareOwner { owner: Identity(it.owner), name: it.name }))
 }
 
 /// Makes a spare of a device.
 pub(super) async fn label_spare(
     handle: Handle,
     device: DeviceSpec,
-    label: SpareLabel,
+    label: SpareOwner,
     wipe: bool,
 ) -> ControlResult<()> {
     let leaf = open_leaf(&handle, &device).await?;
-    let SpareLabel { owner, name } = label;
+    let SpareOwner { owner, name } = label;
     let label = voltier_array::SpareLabel { owner: owner.0, name, device_sectors: 0 };
     let written = answered(&handle, &device, write_spare_label(&leaf, label, wipe)).await?;
     written.map_err(|error| {

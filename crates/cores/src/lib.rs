@@ -33,7 +33,7 @@ use std::sync::{Arc, OnceLock};
 use voltier_array::MemberIndex;
 use voltier_control::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
-    JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
+    JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareOwner, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::{
@@ -397,7 +397,7 @@ impl ArrayEngine for CoreEngine {
         self.ways[0].call(move |handle| drives::journal_label_of(handle, device))
     }
 
-    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareOwner>> {
         let device = device.clone();
         self.ways[0].call(move |handle| drives::spare_label_of(handle, device))
     }
@@ -405,7 +405,7 @@ impl ArrayEngine for CoreEngine {
     fn label_spare(
         &self,
         device: &DeviceSpec,
-        label: &SpareLabel,
+        label: &SpareOwner,
         wipe: bool,
     ) -> ControlResult<()> {
         let (device, label) = (device.clone(), label.clone());
@@ -482,10 +482,15 @@ impl ArrayEngine for CoreEngine {
         })
     }
 
-    fn take_back(&self, name: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool> {
+    fn restore_member(
+        &self,
+        name: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<bool> {
         let (array, device) = (name.clone(), device.clone());
         self.homes.array(name)?.way.call(move |handle| {
-            members::take_back(handle, array, MemberIndex(place as usize), device)
+            members::restore_member(handle, array, MemberIndex(place as usize), device)
         })
     }
 

@@ -79,7 +79,7 @@ impl Faults {
         self.0.borrow_mut().faults.push(fault);
     }
 
-    /// Ends all faults. Damage on the medium stays; rotten bits are right again.
+    /// Ends all faults. Damage on the medium stays; bit rot ends.
     pub fn clear(&self) {
         *self.0.borrow_mut() = FaultState::default();
     }
@@ -123,8 +123,8 @@ impl Faults {
         self.take(hit).is_some()
     }
 
-    /// Turns rotten bits of what was read.
-    fn rot(&self, range: SectorRange, bytes: &mut [u8]) {
+    /// Flips the bits that bit rot took of what was read.
+    fn flip_bits(&self, range: SectorRange, bytes: &mut [u8]) {
         for fault in &self.0.borrow().faults {
             if let Fault::BitRot { at, bit } = *fault
                 && range.contains(SectorRange::new(at, 1))
@@ -135,7 +135,7 @@ impl Faults {
         }
     }
 
-    /// Sectors that were written over are not rotten any more.
+    /// Sectors that were written over have no bit rot any more.
     fn heal(&self, range: SectorRange) {
         let rotten_in = |fault: &Fault| match fault {
             Fault::BitRot { at, .. } => range.contains(SectorRange::new(*at, 1)),
@@ -211,7 +211,7 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
             return Err(IoError::Medium);
         }
         let mut bytes = self.below.read(at, into).await?;
-        self.faults.rot(range, &mut bytes);
+        self.faults.flip_bits(range, &mut bytes);
         Ok(bytes)
     }
 

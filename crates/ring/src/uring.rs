@@ -18,7 +18,7 @@ use crate::inbox::Inbox;
 use crate::op::{AllocateMode, Op, OpOutcome};
 use crate::slab::{Key, Slab};
 
-/// Entries a turn may queue before it must enter the kernel; a full queue submits early.
+/// Entries a round may queue before it must enter the kernel; a full queue submits early.
 const SUBMISSION_ENTRIES: u32 = 256;
 /// Completions the kernel can post before we look: above the sum of all exports' requests in flight.
 const COMPLETION_ENTRIES: u32 = 4096;
@@ -194,7 +194,7 @@ impl Uring {
     pub(crate) fn cancel(&mut self, fd: &Fd) {
         let those = types::CancelBuilder::fd(types::Fd(fd.raw())).all();
         self.push(opcode::AsyncCancel2::new(those).build().user_data(CANCEL));
-        // At once: the number may be another file's when the turn is over.
+        // At once: the number may be another file's when the round is over.
         self.enter(0, None);
     }
 

@@ -16,7 +16,7 @@ const FLUSHES_TO_PROVE: u64 = 8;
 /// Writes of which the places are remembered.
 const PLACES: usize = 256;
 /// The structures of the SSD before this place are not the target of a misdirected write's loss. The
-/// intent block has no second witness (a known gap too).
+/// intent block has no second copy (a known gap too).
 const FIRST_PROVED_SECTOR: u64 = 2048;
 
 /// Somebody who is told of ranges that do not hold what was written.

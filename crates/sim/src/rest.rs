@@ -7,7 +7,7 @@ use voltier_ring::Executor;
 use crate::world::World;
 
 /// Long enough for every request that a cut left under way.
-const SETTLED_NS: u64 = 3_600_000_000_000;
+const REST_NS: u64 = 3_600_000_000_000;
 
 /// Lets what is under way come to its end, then asks the cache what it still holds.
 ///
@@ -15,7 +15,7 @@ const SETTLED_NS: u64 = 3_600_000_000_000;
 /// When a lock, a pin or a place in a queue is held, or the books of the cache do not balance. A
 /// world in which drives fail may leave requests that wait for ever, and is not asked.
 pub async fn check_cache<S: BlockDevice, O: BlockDevice>(world: &World, cache: &Cache<S, O>) {
-    world.handle().sleep(SETTLED_NS).await;
+    world.handle().sleep(REST_NS).await;
     if world.is_excused() {
         return;
     }
@@ -44,7 +44,7 @@ pub fn check_checksums<S: BlockDevice, O: BlockDevice>(world: &World, cache: &Ca
 /// When one is.
 pub fn check_tasks(world: &World, executor: &mut Executor) {
     let handle = executor.handle();
-    executor.block_on(async move { handle.sleep(SETTLED_NS).await });
+    executor.block_on(async move { handle.sleep(REST_NS).await });
     if world.is_excused() {
         return;
     }

@@ -102,7 +102,7 @@ struct PlainCounts {
 
 /// Counters and gauges of a volume.
 #[derive(Clone, Debug)]
-pub struct VolumeStatus {
+pub struct VolumeFigures {
     /// Size, in bytes.
     pub size_bytes: u64,
     /// Requests while no cache was in front.
@@ -176,8 +176,8 @@ impl<D: BlockDevice> Volume<D> {
     }
 
     /// A snapshot of counters and gauges.
-    pub fn status(&self) -> VolumeStatus {
-        VolumeStatus {
+    pub fn status(&self) -> VolumeFigures {
+        VolumeFigures {
             size_bytes: self.limits().bytes(),
             plain_reads: self.0.plain.reads.get(),
             plain_writes: self.0.plain.writes.get(),

@@ -1,4 +1,5 @@
-//! The write-intent bitmap in service: a region is dirty on all members, durably, before it is written.
+//! The write-intent bitmap in service. Before a write to a region, all members durably call the region
+//! written. Where there is no journal, or while a member is out, they also call the region dirty.
 //!
 //! A write enters its region ([`enter`](Bitmap::enter)). A region that was never written is first made zero
 //! on all members, durably. The region becomes dirty if it must; then the write may begin. One task stores

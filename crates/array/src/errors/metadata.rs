@@ -70,13 +70,13 @@ pub enum MetadataError {
         /// The members given.
         members: usize,
     },
-    /// The smallest device has no room for a chunk.
+    /// The smallest device is too small for a chunk.
     #[error(
         "the smallest member has {} KiB: with this chunk it needs at least {} KiB",
         .sectors / 2,
         (.overhead_bytes + AREA_ALIGN_BYTES + SUPERBLOCK_BYTES) / 1024
     )]
-    Room {
+    TooSmall {
         /// The device's size, in sectors.
         sectors: u64,
         /// Journal and one chunk, in bytes.

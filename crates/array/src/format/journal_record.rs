@@ -46,7 +46,7 @@ fn crc_of<'a>(first: &[u8], rest: impl Iterator<Item = &'a [u8]>) -> u32 {
     digest.finalize() as u32
 }
 
-/// Where a ring's walk begins, and what it need not redo. The rest of its block is zero.
+/// Where a ring's scan begins, and what it need not redo. The rest of its block is zero.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Label {

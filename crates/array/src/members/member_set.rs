@@ -29,7 +29,7 @@ use crate::members::health::{
 };
 use crate::members::member::Member;
 use crate::members::member_watch::MemberWatch;
-use crate::members::room::Room;
+use crate::members::space::SpaceRetry;
 use crate::members::vitals::{ReadUnderWay, Timed};
 
 /// The members of an array in service.
@@ -43,7 +43,7 @@ pub(crate) struct MemberSet<D> {
     counters: Rc<Counters>,
     health: HealthWatch,
     watch: Rc<MemberWatch>,
-    room: Room,
+    space_retry: SpaceRetry,
     /// Grows with every member that comes or goes.
     changes: Cell<u64>,
     /// Whether another set has taken over: this one has no devices any more.
@@ -68,7 +68,7 @@ impl<D: BlockDevice> MemberSet<D> {
             counters: Rc::default(),
             health: HealthWatch::default(),
             watch: watch.clone(),
-            room: Room::new(handle),
+            space_retry: SpaceRetry::new(handle),
             changes: Cell::new(0),
             is_superseded: Cell::new(false),
             above: OnceCell::new(),
@@ -269,7 +269,7 @@ impl<D: BlockDevice> MemberSet<D> {
         self.lose_on_error(member, &device, result)
     }
 
-    /// Does a change that failed again: once after a medium error, and for seconds while there is no room.
+    /// Does a change that failed again: once after a medium error, and for seconds while there is no space.
     pub(crate) async fn again<F: Future<Output = IoResult<()>>>(
         self: &Rc<Self>,
         member: MemberIndex,
@@ -282,7 +282,7 @@ impl<D: BlockDevice> MemberSet<D> {
         {
             result = change().await;
         }
-        self.room.again(member, result, || self[member].is_device(device), change).await
+        self.space_retry.again(member, result, || self[member].is_device(device), change).await
     }
 
     /// Does the same to the successor of a member, if it has one.
@@ -360,7 +360,7 @@ impl<D: BlockDevice> MemberSet<D> {
             self.lose(member);
             return Ok(());
         }
-        if error == IoError::NoSpace && self.room.is_short_elsewhere(member) {
+        if error == IoError::NoSpace && self.space_retry.is_short_elsewhere(member) {
             return Err(error);
         }
         if error == IoError::Gone || others_have_it {

@@ -11,5 +11,5 @@ pub(crate) mod long_transfer;
 pub(crate) mod member;
 pub(crate) mod member_set;
 pub(crate) mod member_watch;
-pub(crate) mod room;
+pub(crate) mod space;
 pub(crate) mod vitals;

@@ -226,7 +226,7 @@ impl<D: BlockDevice> Replacements<D> {
     ///
     /// # Errors
     /// When the device does not suit or fails; the array is as before then.
-    pub(crate) async fn take_back(
+    pub(crate) async fn restore_member(
         &self,
         member: MemberIndex,
         device: Rc<D>,

@@ -27,7 +27,7 @@ use crate::membership::current::Membership;
 use crate::stripe::foreground::Foreground;
 use crate::stripe::ground::Ground;
 use crate::stripe::stripes::{Access, Stripes};
-use crate::tasks::pace::{Pacer, Turn};
+use crate::tasks::pace::{Pacer, Pacing};
 use crate::tasks::rebuild::RebuildTask;
 
 /// Stripes that are made right at once.
@@ -192,9 +192,9 @@ impl<D: BlockDevice> Resync<D> {
     async fn await_turn(&self) {
         while !self.membership.is_closed() {
             self.pacer.set_pace_if_new(self.rebuild.pace());
-            match self.pacer.turn(self.handle.now(), &self.foreground) {
-                Turn::Go => return,
-                Turn::WaitUntil(until_ns) => self.handle.sleep_until(until_ns).await,
+            match self.pacer.pacing(self.handle.now(), &self.foreground) {
+                Pacing::Go => return,
+                Pacing::WaitUntil(until_ns) => self.handle.sleep_until(until_ns).await,
             }
         }
     }

@@ -260,7 +260,7 @@ fn a_member_that_hung_comes_back_when_it_has_ended_everything() {
             let is_right =
                 matches!(refused, Err(ArrayError::Replace(ReplaceError::Undrained { .. })));
             assert!(is_right, "{refused:?}");
-            assert!(array.take_back(MemberIndex(2), world.drives[2].clone()).await.is_err());
+            assert!(array.restore_member(MemberIndex(2), world.drives[2].clone()).await.is_err());
             let spare = array.add_spare(world.drives[2].clone(), UUID);
             assert!(matches!(spare, Err(ArrayError::Replace(ReplaceError::Undrained { .. }))));
             // The drive's late writes land now, over regions that it lacks.

@@ -355,7 +355,7 @@ fn a_spare_on_its_way_waits_on_when_the_lost_member_is_back_and_whole() {
         // The spare is on its way, and its label is not read yet.
         world.handle.sleep(SECOND_NS).await;
         assert_eq!(array.status().expect("it has one").spares, 0);
-        assert_eq!(array.take_back(MemberIndex(2), world.drives[2].clone()).await, Ok(true));
+        assert_eq!(array.restore_member(MemberIndex(2), world.drives[2].clone()).await, Ok(true));
         array.ended(BackgroundTask::Rebuild).await;
         assert!(array.is_online(MemberIndex(2)));
         world.drives[4].set_hung(false);

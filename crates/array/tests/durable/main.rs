@@ -14,6 +14,6 @@ mod rebuild;
 mod reshape;
 mod resync;
 mod ring_sectors;
-mod room;
 mod service;
+mod space;
 mod world;

@@ -13,7 +13,7 @@ use crate::numbers::Line;
 /// Lines of a sample. A disk reads them in half a second, and a change of a tenth of the lines escapes
 /// one start in a hundred.
 const SAMPLE_LINES: usize = 64;
-/// Differing lines that one rotten sector cannot explain. No crash leaves even one; where a single line
+/// Differing lines that bit rot of one sector cannot explain. No crash leaves even one; where a single line
 /// was compared, that line decides.
 const DIFFERING_MIN: u32 = 2;
 /// The rank of lines of zeroes begins here: behind all others.

@@ -1,7 +1,7 @@
 //! Reading the log ahead of a replay: many segments at once, their records in order.
 //!
 //! The first record of a segment names the segment after it, so a scout reads first records only. Each
-//! segment that the scout finds is walked from head to head beside the others. Segments may follow one
+//! segment that the scout finds is scanned from head to head beside the others. Segments may follow one
 //! another on the SSD, as while a cache fills. There the scout reads the first records of several before
 //! any record names them. A record that the scout finds is a guess: the replay takes records only as long
 //! as they follow one another.
@@ -19,9 +19,9 @@ use crate::format::record::{NO_UNIT, RecordEntry, RecordHead};
 use crate::log::open::{OpenError, ssd_error};
 use crate::numbers::{Segment, SegmentSlot};
 
-/// Segments walked at once. So many reads keep a disk busy while records are taken, and so many segments'
+/// Segments scanned at once. So many reads keep a disk busy while records are taken, and so many segments'
 /// records fit in a few MiB of memory.
-const WALKS_MAX: usize = 96;
+const SCANS_MAX: usize = 96;
 
 /// Segments whose first record is read on the guess that the log goes on there: their latency is the
 /// one that nothing else hides.
@@ -80,7 +80,7 @@ impl<S: BlockDevice> LogReader<'_, S> {
     }
 
     /// A segment's records from `first` on, as long as they follow one another.
-    async fn walk(&self, first: Found) -> Result<Vec<Found>, OpenError> {
+    async fn scan(&self, first: Found) -> Result<Vec<Found>, OpenError> {
         let mut records = vec![first];
         loop {
             let last = &records[records.len() - 1];
@@ -96,7 +96,7 @@ impl<S: BlockDevice> LogReader<'_, S> {
     }
 }
 
-enum Walk<'a> {
+enum SegmentScan<'a> {
     Going(Part<'a, Result<Vec<Found>, OpenError>>),
     Done(Result<Vec<Found>, OpenError>),
 }
@@ -123,11 +123,11 @@ pub(crate) struct Chain<'a, S> {
     scouts: VecDeque<Scout<'a>>,
     /// Whether the first of them is known to go there.
     is_scouting: bool,
-    /// Where the log goes on, until there is room for another walk.
+    /// Where the log goes on, until there is room for another scan.
     next_address: Option<HeadAddress>,
     /// The segment that was scouted last: the next one behind it may be guessed from here.
     last_segment: Option<Segment>,
-    walks: VecDeque<Walk<'a>>,
+    scans: VecDeque<SegmentScan<'a>>,
     last_first: u64,
     ready: VecDeque<Found>,
 }
@@ -145,7 +145,7 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
             is_scouting: false,
             next_address: Some(address),
             last_segment: None,
-            walks: VecDeque::new(),
+            scans: VecDeque::new(),
             last_first: 0,
             ready: VecDeque::new(),
         }
@@ -167,23 +167,23 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
     ) -> Poll<Option<Result<Vec<Found>, OpenError>>> {
         loop {
             let scouted = self.poll_scouts(context);
-            for walk in &mut self.walks {
-                if let Walk::Going(part) = walk
+            for scan in &mut self.scans {
+                if let SegmentScan::Going(part) = scan
                     && let Poll::Ready(records) = part.as_mut().poll(context)
                 {
-                    *walk = Walk::Done(records);
+                    *scan = SegmentScan::Done(records);
                 }
             }
-            match self.walks.front() {
-                Some(Walk::Done(_)) => {}
-                Some(Walk::Going(_)) if scouted => continue,
-                Some(Walk::Going(_)) => return Poll::Pending,
+            match self.scans.front() {
+                Some(SegmentScan::Done(_)) => {}
+                Some(SegmentScan::Going(_)) if scouted => continue,
+                Some(SegmentScan::Going(_)) => return Poll::Pending,
                 None if scouted => continue,
                 None if self.is_scouting => return Poll::Pending,
                 None => return Poll::Ready(None),
             }
-            return match self.walks.pop_front() {
-                Some(Walk::Done(records)) => Poll::Ready(Some(records)),
+            return match self.scans.pop_front() {
+                Some(SegmentScan::Done(records)) => Poll::Ready(Some(records)),
                 _ => Poll::Ready(None),
             };
         }
@@ -193,7 +193,7 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
     /// again.
     fn poll_scouts(&mut self, context: &mut Context<'_>) -> bool {
         if !self.is_scouting
-            && self.walks.len() < WALKS_MAX
+            && self.scans.len() < SCANS_MAX
             && let Some(address) = self.next_address.take()
         {
             self.send_scouts(address);
@@ -219,9 +219,9 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
                 self.next_address =
                     Some(HeadAddress { segment: next_segment, unit: next_segment_unit });
                 let reader = self.reader;
-                self.walks.push_back(Walk::Going(Box::pin(reader.walk(first))));
+                self.scans.push_back(SegmentScan::Going(Box::pin(reader.scan(first))));
             }
-            Some(Err(error)) => self.walks.push_back(Walk::Done(Err(error))),
+            Some(Err(error)) => self.scans.push_back(SegmentScan::Done(Err(error))),
         }
         true
     }

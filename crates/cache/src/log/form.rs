@@ -23,7 +23,7 @@ use crate::log::change::{Change, Queues, Sender, Source, Taken};
 use crate::log::not_durable::NotDurable;
 use crate::log::ordered::{Order, Version};
 use crate::map::contents::Contents;
-use crate::map::index::Placement;
+use crate::map::index::PlacedLine;
 use crate::map::segments::FreeSlots;
 use crate::numbers::{Line, Segment, SegmentSlot, Slot};
 
@@ -379,7 +379,7 @@ impl LogState {
         let effect = effect_on(map, line, old.filter(|old| map.index().is_dirty(*old)));
         let crc = crc32c(&data);
         let slot = builder.take_line_slot(&self.geometry);
-        map.put(Placement { line, slot, crc, dirty, mask, pending: true }, old);
+        map.put(PlacedLine { line, slot, crc, dirty, mask, pending: true }, old);
         if old.is_some() && source != Source::Fill {
             map.touch(slot, line);
         }
@@ -558,7 +558,7 @@ impl LogState {
                 && !canary::is(Canary::RecordNotUndone)
             {
                 let mask = Some(lost).filter(|lost| *lost != u128::MAX);
-                map.put(Placement { line, slot, crc, dirty: true, mask, pending: false }, None);
+                map.put(PlacedLine { line, slot, crc, dirty: true, mask, pending: false }, None);
             }
         }
         self.order.undo(self.acked_sequence);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use voltier_block::SectorRange;
 
 use crate::format::geometry::{Geometry, mask_of};
-use crate::map::index::{Index, LINES_PER_EXTENT, Placement, SlotState};
+use crate::map::index::{Index, LINES_PER_EXTENT, PlacedLine, StoredSlot};
 use crate::map::loading::Loading;
 use crate::map::segments::{FreeSlots, Preparing, Segments};
 use crate::numbers::{Line, Segment, Slot, each_line, each_segment};
@@ -127,7 +127,7 @@ impl Contents {
     }
 
     /// Puts a line into a free slot; `old` is the slot that has its older copy.
-    pub(crate) fn put(&mut self, placement: Placement, old: Option<Slot>) {
+    pub(crate) fn put(&mut self, placement: PlacedLine, old: Option<Slot>) {
         let (slot, line) = (placement.slot, placement.line);
         self.index.put(placement, old);
         match old {
@@ -338,7 +338,7 @@ impl Contents {
     }
 
     /// Whether something newer is known than what the map to be loaded says of a slot.
-    fn is_out_of_date(&self, loading: &Loading, slot: Slot, from: &SlotState) -> bool {
+    fn is_out_of_date(&self, loading: &Loading, slot: Slot, from: &StoredSlot) -> bool {
         loading.is_decided(slot)
             || self.index.is_used(slot)
             || loading.is_void(from.line)
@@ -346,7 +346,7 @@ impl Contents {
     }
 
     /// Takes the state of a slot in, unless something newer is known. Whether it was taken.
-    pub(crate) fn take_slot(&mut self, slot: Slot, from: &SlotState) -> bool {
+    pub(crate) fn take_slot(&mut self, slot: Slot, from: &StoredSlot) -> bool {
         let Some(loading) = &self.loading else { return false };
         if self.is_out_of_date(loading, slot, from) {
             return false;
@@ -356,8 +356,8 @@ impl Contents {
             self.suspect_lines += 1;
             return false;
         }
-        let SlotState { line, crc, dirty, mask } = *from;
-        self.index.put(Placement { line, slot, crc, dirty, mask, pending: false }, None);
+        let StoredSlot { line, crc, dirty, mask } = *from;
+        self.index.put(PlacedLine { line, slot, crc, dirty, mask, pending: false }, None);
         true
     }
 

@@ -295,7 +295,7 @@ impl Segments {
         self.all.iter().filter(preparing).count()
     }
 
-    /// Segments that a replay would walk.
+    /// Segments that a replay would scan.
     pub(crate) fn in_replay(&self) -> usize {
         self.all.iter().filter(|state| state.last_sequence >= self.replay_sequence).count()
     }

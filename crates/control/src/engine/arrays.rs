@@ -164,7 +164,7 @@ impl ArrayDevices {
 
 /// The label of a spare.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpareLabel {
+pub struct SpareOwner {
     /// The identity of the array for which the spare waits, or the one that its pool's record has.
     pub owner: Identity,
     /// The name of the array or pool.
@@ -201,13 +201,13 @@ pub trait ArrayEngine {
     ///
     /// # Errors
     /// When it cannot be read, or is damaged or of a newer version.
-    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>>;
+    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareOwner>>;
 
     /// Makes a spare of a device that is not in use. `wipe` first clears both of its ends of what they held.
     ///
     /// # Errors
     /// When the device cannot be written.
-    fn label_spare(&self, device: &DeviceSpec, label: &SpareLabel, wipe: bool)
+    fn label_spare(&self, device: &DeviceSpec, label: &SpareOwner, wipe: bool)
     -> ControlResult<()>;
 
     /// Makes an array of the record's members, in their order, with its journal on the record's device
@@ -277,7 +277,12 @@ pub trait ArrayEngine {
     ///
     /// # Errors
     /// The array is as before then.
-    fn take_back(&self, name: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool>;
+    fn restore_member(
+        &self,
+        name: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<bool>;
 
     /// Keeps a device for the next member that is lost, or takes it for one that is.
     ///

@@ -28,7 +28,7 @@ use crate::status::VolumeStatus;
 
 pub use arrays::{
     ArrayDevices, ArrayEngine, ArrayNews, JournalDeviceLabel, LabelledPlace, MemberLabel,
-    OpenedArray, Replaced, SpareLabel,
+    OpenedArray, Replaced, SpareOwner,
 };
 
 /// Whether an SSD is made a cache or was one.

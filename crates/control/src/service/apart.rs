@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::turn::Turn;
 use crate::engine::{
     CacheLabel, CacheStart, Engine, JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume,
-    Replaced, SpareLabel,
+    Replaced, SpareOwner,
 };
 use crate::error::ControlResult;
 use crate::export_access::ExportAccess;
@@ -77,7 +77,7 @@ impl<E: Engine> Apart<'_, E> {
         self.0.wait_for(reading(device), |engine, _| engine.journal_label_of(device))
     }
 
-    pub(super) fn spare_label_of(self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+    pub(super) fn spare_label_of(self, device: &DeviceSpec) -> ControlResult<Option<SpareOwner>> {
         self.0.wait_for(reading(device), |engine, _| engine.spare_label_of(device))
     }
 
@@ -220,14 +220,14 @@ impl<E: Engine> Apart<'_, E> {
         self.0.wait_for(step, |engine, _| engine.replace_member(name, place, device))
     }
 
-    pub(super) fn take_back(
+    pub(super) fn restore_member(
         self,
         name: &ArrayName,
         place: u32,
         device: &DeviceSpec,
     ) -> ControlResult<bool> {
         let step = format!("writing to {device}");
-        self.0.wait_for(step, |engine, _| engine.take_back(name, place, device))
+        self.0.wait_for(step, |engine, _| engine.restore_member(name, place, device))
     }
 
     pub(super) fn add_spare(self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {

@@ -387,7 +387,7 @@ fn take_member_back<E: Engine>(
     if !known.is_none_or(is_free) {
         return Ok(Comeback::Stranger);
     }
-    let is_back = apart(service).take_back(name, place, device)?;
+    let is_back = apart(service).restore_member(name, place, device)?;
     Ok(if is_back { Comeback::Done(place) } else { Comeback::Refused(place) })
 }
 

@@ -118,7 +118,7 @@ fn open_recorded<E: Engine>(
         return apart(turn).open(record, CacheStart::Load).map(drop);
     }
     if cache.generation == 0 && !cache.maybe_dirty {
-        return take_back_attach(turn, record);
+        return undo_attach(turn, record);
     }
     match open_with_cache(turn, record, cache) {
         Ok(()) => Ok(()),
@@ -129,7 +129,7 @@ fn open_recorded<E: Engine>(
 
 /// An attach that a crash cut off before the first opening of its cache was on record. Until then
 /// the cache wrote through, so the origin has everything and the volume is as it was before.
-fn take_back_attach<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> ControlResult<()> {
+fn undo_attach<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> ControlResult<()> {
     turn.log(&record.name, "its attach was cut off and is taken back; attach the SSD again");
     let plain = VolumeRecord { cache: None, ..record.clone() };
     turn.registry.put(plain.clone())?;

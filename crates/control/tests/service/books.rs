@@ -11,7 +11,7 @@ use voltier_array::MemberState;
 use voltier_control::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
     JournalDeviceLabel, LabelledPlace, MemberLabel, OpenedArray, OpenedVolume, Replaced,
-    SpareLabel, Waker,
+    SpareOwner, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{self, DriveIdentity, Examined, Machine, Role};
@@ -60,7 +60,7 @@ pub(super) struct Books {
     /// Whether members that were lost have been used since.
     pub(super) used_elsewhere: bool,
     /// Labels of spares, by the inodes of their devices.
-    pub(super) spare_labels: BTreeMap<u64, SpareLabel>,
+    pub(super) spare_labels: BTreeMap<u64, SpareOwner>,
     /// Open arrays.
     pub(super) arrays: BTreeMap<ArrayName, BookArray>,
     /// The state folder whose registry cannot be written from the next label of a spare on.
@@ -330,14 +330,14 @@ impl ArrayEngine for BookEngine {
         Ok(None)
     }
 
-    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareOwner>> {
         Ok(self.books().spare_labels.get(&inode_of(device)).cloned())
     }
 
     fn label_spare(
         &self,
         device: &DeviceSpec,
-        label: &SpareLabel,
+        label: &SpareOwner,
         wipe: bool,
     ) -> ControlResult<()> {
         self.call("label", &label.name)?;
@@ -483,7 +483,12 @@ impl ArrayEngine for BookEngine {
         Ok(Replaced::Rebuild)
     }
 
-    fn take_back(&self, name: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool> {
+    fn restore_member(
+        &self,
+        name: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<bool> {
         self.call("take back", &format!("{name} {place}"))?;
         let mut books = self.books();
         let is_used = books.used_elsewhere;

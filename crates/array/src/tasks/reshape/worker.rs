@@ -30,7 +30,7 @@ use crate::stripe::mend::Mender;
 use crate::stripe::stripes::{Access, StripeGuard, Stripes};
 use crate::stripe::two_shapes::TwoShapes;
 use crate::tasks::background::{Closing, Step};
-use crate::tasks::pace::Turn;
+use crate::tasks::pace::Pacing;
 use crate::tasks::rebuild::RebuildTask;
 use crate::tasks::reshape::backup_area::{BackupArea, sectors_at_once};
 use crate::tasks::reshape::strips::{Restriper, Strip, spans, strips};
@@ -161,7 +161,7 @@ impl<D: BlockDevice> Reshape<D> {
             });
         }
         moving.pacer.set_pace_if_new(self.rebuild.pace());
-        if let Turn::WaitUntil(until_ns) = moving.pacer.turn(now, &self.foreground) {
+        if let Pacing::WaitUntil(until_ns) = moving.pacer.pacing(now, &self.foreground) {
             return Step::WaitUntil(until_ns);
         }
         moving.pacer.begin(now, self.window_bytes(moving));

@@ -7,7 +7,7 @@ use voltier_array::MemberState;
 use super::super::apart::apart;
 use super::super::turn::Turn;
 use super::super::{admit, look};
-use crate::engine::{CacheLabel, Engine, MemberLabel, SpareLabel};
+use crate::engine::{CacheLabel, Engine, MemberLabel, SpareOwner};
 use crate::error::{ControlError, ControlResult};
 use crate::records::Identity;
 use crate::spec::DeviceSpec;
@@ -20,7 +20,7 @@ pub(super) struct Found {
     /// SSDs with caches.
     pub(super) caches: Vec<FoundCache>,
     /// Spares that arrays or pools have labelled.
-    pub(super) spares: Vec<(DeviceSpec, SpareLabel)>,
+    pub(super) spares: Vec<(DeviceSpec, SpareOwner)>,
     /// Devices that hold nothing of Voltier: origins, perhaps.
     pub(super) others: Vec<OtherDevice>,
 }

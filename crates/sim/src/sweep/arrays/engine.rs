@@ -12,7 +12,7 @@ use voltier_array::{
 use voltier_block::{BlockDevice, Buf, Durability};
 use voltier_control::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
-    JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
+    JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareOwner, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{DeviceId, DriveIdentity, Examined, Finding, Machine, Role};
@@ -110,22 +110,22 @@ impl ArrayEngine for ArraySimEngine {
         Ok(found.map_err(failed)?.map(label))
     }
 
-    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareOwner>> {
         self.0.step();
         let disk = self.disk(device)?;
         let found = self.0.run(async move { read_spare_label(&disk).await }).map_err(failed)?;
-        Ok(found.map(|it| SpareLabel { owner: Identity(it.owner), name: it.name }))
+        Ok(found.map(|it| SpareOwner { owner: Identity(it.owner), name: it.name }))
     }
 
     fn label_spare(
         &self,
         device: &DeviceSpec,
-        label: &SpareLabel,
+        label: &SpareOwner,
         wipe: bool,
     ) -> ControlResult<()> {
         self.0.step();
         let disk = self.disk(device)?;
-        let SpareLabel { owner, name } = label.clone();
+        let SpareOwner { owner, name } = label.clone();
         let label = voltier_array::SpareLabel { owner: owner.0, name, device_sectors: 0 };
         self.0.run(async move { write_spare_label(&disk, label, wipe).await }).map_err(failed)
     }
@@ -258,10 +258,17 @@ impl ArrayEngine for ArraySimEngine {
         })
     }
 
-    fn take_back(&self, _: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool> {
+    fn restore_member(
+        &self,
+        _: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<bool> {
         let (disk, place) = (self.disk(device)?, place as usize);
         let is_back =
-            self.run(move |array| async move { array.take_back(MemberIndex(place), disk).await })?;
+            self.run(
+                move |array| async move { array.restore_member(MemberIndex(place), disk).await },
+            )?;
         if is_back {
             self.with_open(|open| open.devices[place] = Some(device.clone()))?;
         }
