@@ -137,11 +137,11 @@ impl Faults {
 
     /// Sectors that were written over have no bit rot any more.
     fn heal(&self, range: SectorRange) {
-        let rotten_in = |fault: &Fault| match fault {
+        let is_bit_rot_in = |fault: &Fault| match fault {
             Fault::BitRot { at, .. } => range.contains(SectorRange::new(*at, 1)),
             _ => false,
         };
-        self.0.borrow_mut().faults.retain(|fault| !rotten_in(fault));
+        self.0.borrow_mut().faults.retain(|fault| !is_bit_rot_in(fault));
     }
 }
 
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotten_bit_stays_until_its_sector_is_written() {
+    fn bit_rot_stays_until_its_sector_is_written() {
         with_device(async |_, device, faults| {
             faults.inject(Fault::BitRot { at: Lba(1), bit: 2 });
             assert_eq!(first_bytes(&device, 0, 3).await, [0, 4, 0]);

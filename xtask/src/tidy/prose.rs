@@ -50,7 +50,7 @@ const VERBS: [&str; 30] = [
 
 /// Words that a standard term of the field replaced: (word, term). Both numbers of a noun are listed. The
 /// table grows with every rename; a word with a second, good meaning in the tree stays out of it.
-const SYNONYMS: [(&str, &str); 23] = [
+const SYNONYMS: [(&str, &str); 30] = [
     ("door", "export"),
     ("doors", "exports"),
     ("newcomer", "pending member"),
@@ -72,6 +72,13 @@ const SYNONYMS: [(&str, &str); 23] = [
     ("meeting", "write coalescing"),
     ("member for room", "member for capacity"),
     ("members for room", "members for capacity"),
+    ("rotten", "bit rot"),
+    ("gathers", "joins, merges or collects"),
+    ("follower", "waiter"),
+    ("followers", "waiters"),
+    ("witness", "cross-check"),
+    ("witnesses", "cross-checks"),
+    ("settled", "a verb for what happens"),
     ("story", "scenario"),
     ("stories", "scenarios"),
 ];

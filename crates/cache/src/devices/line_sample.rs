@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn one_rotten_line_is_no_other_origin_and_two_are() {
+    fn one_line_with_bit_rot_is_no_other_origin_and_two_are() {
         let found = |compared, differing| Comparison { compared, differing }.tells_of_change();
         assert!(!found(0, 0) && !found(64, 0) && !found(64, 1) && !found(2, 1));
         assert!(found(1, 1) && found(2, 2) && found(64, 2) && found(64, 64));
