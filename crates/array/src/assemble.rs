@@ -1,5 +1,5 @@
-//! Assembling an array from its members, given in any order. What the devices say is judged first, and
-//! nothing is written before ([`examine`](crate::examine)). Then the array is put together and serves.
+//! Assembling an array from its members, given in any order. An examination judges the devices
+//! first, and writes nothing ([`examine`](crate::examine)). Then the array is put together and serves.
 
 use std::rc::Rc;
 

@@ -1,5 +1,5 @@
-//! What is known of an array before anything is written: who belongs to it, who is up to date, and whether
-//! the rest is enough.
+//! The examination of an array before anything is written: the devices that belong to the array, those that
+//! are up to date, and whether these are enough.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

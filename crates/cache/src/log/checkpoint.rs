@@ -60,7 +60,7 @@ struct Begun {
     position: Position,
     /// Flushes of the origin that had failed.
     failed_flushes: u64,
-    /// Whether a replay begins in an earlier life, as it may in ordered mode. It brings back that life's
+    /// Whether a replay begins in an earlier life, as it may in ordered mode. The replay brings back that life's
     /// suspect lines, and nothing but the intent bits says that the start dropped them.
     spans_a_start: bool,
 }
@@ -181,8 +181,8 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         }
     }
 
-    /// Copies the state of all slots chunk by chunk, and writes the chunks: those of the map, and those of
-    /// the list of what is dirty in it.
+    /// Copies the state of all slots chunk by chunk, and writes the chunks. They are those of the map, and those
+    /// of the list of dirty slots.
     async fn write_map(&self, begun: &Begun) -> IoResult<WrittenMap> {
         let geometry = self.map.geometry();
         let mut copy = MapCopy::new(geometry, self.log.uuid(), begun.replay_sequence);
@@ -258,8 +258,8 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         }
     }
 
-    /// The same superblock for a cache whose log has ended. It says that the cache was stopped in order, if
-    /// the next start may trust all lines.
+    /// The same superblock for a cache whose log has ended. The state says that the cache was stopped in order,
+    /// if the next start may trust all lines.
     async fn as_stopped(&self, mut superblock: Superblock) -> Superblock {
         // Every record is durable: a replay that ends before this one has met damage.
         superblock.first_sequence = self.log.next_sequence().into();
@@ -276,8 +276,8 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         superblock
     }
 
-    /// Goes on from the superblock that is durable now: segments before the begin of its replay may be written
-    /// again.
+    /// Goes on from the superblock that is durable now: segments before the begin of the replay may be
+    /// written again.
     fn take_over(&self, superblock: Superblock) {
         self.superblock.set(superblock);
         let replay_sequence = superblock.replay_sequence.get();

@@ -90,8 +90,8 @@ impl Absence {
         devices.chain(self.places.iter().map(|place| format!("member {place}"))).collect()
     }
 
-    /// Awaits of an array that is open its members alone, by the devices on record before and now. A member whose
-    /// path another one has now has none.
+    /// Awaits the members alone of an array that is open, by the devices on record before and now. A member
+    /// whose path another one has now has none.
     pub(super) fn keep_members(
         &mut self,
         before: &[Option<DeviceSpec>],

@@ -344,7 +344,7 @@ fn a_member_whose_path_another_one_has_returns_after_the_hold_off() {
 }
 
 /// Goal: an array waits for a new member as long as for others that it needs for its redundancy.
-/// Method: a crash left the array with a new member for capacity, which is in service from its first label on.
+/// Method: a crash left the array with a new member for capacity, in service from its first label on.
 #[test]
 fn a_new_member_that_is_late_leaves_an_array_exposed_and_returns_after_the_hold_off() {
     for state in [MemberState::InService, MemberState::Rebuilding] {
