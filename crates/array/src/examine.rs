@@ -1,5 +1,5 @@
-//! The examination of an array before anything is written: the devices that belong to the array, those that
-//! are up to date, and whether these are enough.
+//! The examination of an array before anything is written. An examination finds the devices that belong to
+//! the array, those that are up to date, and whether these are enough.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -60,8 +60,8 @@ struct Begun {
     position: Position,
     /// Flushes of the origin that had failed.
     failed_flushes: u64,
-    /// Whether a replay begins in an earlier life, as it may in ordered mode. The replay brings back that life's
-    /// suspect lines, and nothing but the intent bits says that the start dropped them.
+    /// Whether a replay begins in an earlier life, as it may in ordered mode. The replay brings back the suspect
+    /// lines of that life, and nothing but the intent bits says that the start dropped them.
     spans_a_start: bool,
 }
 
@@ -181,8 +181,8 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         }
     }
 
-    /// Copies the state of all slots chunk by chunk, and writes the chunks. They are those of the map, and those
-    /// of the list of dirty slots.
+    /// Copies the state of all slots chunk by chunk, and writes the chunks. The map has
+    /// chunks, and so has the list of dirty slots.
     async fn write_map(&self, begun: &Begun) -> IoResult<WrittenMap> {
         let geometry = self.map.geometry();
         let mut copy = MapCopy::new(geometry, self.log.uuid(), begun.replay_sequence);
@@ -258,8 +258,8 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         }
     }
 
-    /// The same superblock for a cache whose log has ended. The state says that the cache was stopped in order,
-    /// if the next start may trust all lines.
+    /// The same superblock for a cache whose log has ended. The state says that the cache was stopped in
+    /// order, if the next start may trust all lines.
     async fn as_stopped(&self, mut superblock: Superblock) -> Superblock {
         // Every record is durable: a replay that ends before this one has met damage.
         superblock.first_sequence = self.log.next_sequence().into();
