@@ -60,8 +60,8 @@ struct Begun {
     position: Position,
     /// Flushes of the origin that had failed.
     failed_flushes: u64,
-    /// Whether a replay begins in an earlier life, as it may in ordered mode. The replay brings back the suspect
-    /// lines of that life, and nothing but the intent bits says that the start dropped them.
+    /// Whether a replay begins in an earlier life, as it may in ordered mode. The replay brings back the
+    /// suspect lines of that life, and nothing but the intent bits says that the start dropped them.
     spans_a_start: bool,
 }
 
