@@ -151,6 +151,10 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             if self.ssd.failed() || self.lifecycle.is_stopping() {
                 return;
             }
+            if self.log.settles() {
+                self.log.progress().await;
+                continue;
+            }
             if self.health.is_evacuating() {
                 match self.next_evacuation_step() {
                     EvacuationStep::Sweep => {}
@@ -485,7 +489,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             let is_past = || self.sweeps.get() >= sweeps + 2 || self.log.order_is_past(sequence);
             let done = || {
                 self.ssd.failed()
-                    || self.map.get().index().dirty_lines() == 0
+                    || (self.map.get().index().dirty_lines() == 0 && !self.log.settles())
                     || (is_past() && !self.health.is_evacuating())
                     || self.destage_errors.get() != errors
             };
