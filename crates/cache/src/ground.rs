@@ -17,7 +17,7 @@ use crate::devices::ssd::Ssd;
 use crate::format::geometry::Geometry;
 use crate::format::superblock::Superblock;
 use crate::log::checkpoint::Checkpointer;
-use crate::log::commit::{Log, LogWriter};
+use crate::log::commit::Log;
 use crate::log::damage::Damage;
 use crate::log::intents::Intents;
 use crate::log::load_rest::Loader;
@@ -25,6 +25,7 @@ use crate::log::pressure::Pressure;
 use crate::log::reclaim::Reclaimer;
 use crate::log::recover::Recovered;
 use crate::log::stage::Lifecycle;
+use crate::log::writer::LogWriter;
 use crate::map::locks::LineLocks;
 use crate::map::shared::Map;
 
@@ -117,7 +118,7 @@ impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
         self.health.on_change(Consequences {
             end_log: Box::new(move || {
                 if let Some(log) = ended.upgrade() {
-                    log.undo();
+                    log.end();
                 }
             }),
             abandon_log: Box::new(move || abandoned.upgrade().is_some_and(|log| log.abandon())),

@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Nanos,
-    Payload, Prng, SectorRange, UnderWay,
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Nanos, Payload, Prng,
+    SectorRange, UnderWay,
 };
 use voltier_drive::model::{Clockwork, ModelOp, Profile};
 
 use crate::disk_spec::DiskSpec;
 use crate::fault::{FaultKind, FaultMix, Request};
-use crate::inject::{Injector, Told};
+use crate::inject::{Injector, Stored, Told};
 use crate::medium::{Cut, Medium, Snapshot, Written};
 use crate::world::{Event, World, drive_name};
 
@@ -89,17 +89,6 @@ pub struct SimDisk(Rc<Inner>);
 impl SimDisk {
     /// A drive in `world` with this medium in it.
     pub fn new(world: &World, spec: &DiskSpec, medium: Medium) -> Self {
-        let limits = Limits {
-            block_bytes: spec.block_bytes,
-            after_discard: if spec.zeroing_discards {
-                AfterDiscard::Zeroes
-            } else {
-                AfterDiscard::Anything
-            },
-            volatile_cache: true,
-            stripe: spec.stripe,
-            ..Limits::plain(spec.bytes)
-        };
         let mechanism = spec.model.map(|name| {
             let profile = Profile::find(name).expect("a drive model");
             let clockwork = Clockwork::new(world.handle().clone(), profile, spec.bytes);
@@ -108,7 +97,7 @@ impl SimDisk {
         Self(Rc::new(Inner {
             world: world.clone(),
             spec: spec.clone(),
-            limits,
+            limits: spec.limits(),
             order: Cell::new(medium.next_order()),
             flushes: Cell::new(0),
             medium: RefCell::new(medium),
@@ -234,7 +223,15 @@ impl SimDisk {
 
     /// Writes, discards and zeroes that touch `range` fail and change nothing.
     pub fn fail_writes(&self, range: SectorRange) {
-        self.0.injector.borrow_mut().fail_writes(range, FaultKind::WriteErrorRange, false);
+        let mut injector = self.0.injector.borrow_mut();
+        injector.fail_writes(range, FaultKind::WriteErrorRange, Stored::Nothing);
+    }
+
+    /// Writes, discards and zeroes that touch `range` fail, and have changed all the same what they were to
+    /// change.
+    pub fn fail_stored_writes(&self, range: SectorRange) {
+        let mut injector = self.0.injector.borrow_mut();
+        injector.fail_writes(range, FaultKind::WriteErrorRange, Stored::All);
     }
 
     /// Has `told` called with the range of each write that a failed flush may have lost.
@@ -313,7 +310,8 @@ impl SimDisk {
             FaultKind::WriteErrorRange | FaultKind::WriteErrorForEver => {
                 let mut injector = self.0.injector.borrow_mut();
                 let range = injector.around(range, kind, bytes);
-                injector.fail_writes(range, kind, true);
+                let stored = injector.draw_stored(self.0.spec.number);
+                injector.fail_writes(range, kind, stored);
                 drop(injector);
                 self.tell(|| format!("fails writes to {range} from now on"));
             }
@@ -417,11 +415,11 @@ impl SimDisk {
         let trouble = self.strike(request, range);
         let mut failing = self.0.injector.borrow().failing_write(range);
         if trouble == Some(FaultKind::WriteErrorOnce) {
-            failing = Some((FaultKind::WriteErrorOnce, true));
+            failing = Some((FaultKind::WriteErrorOnce, Stored::AnyPart));
         }
         let submitted = self.next_order();
         let written = Written { at: at.bytes(), data };
-        if failing.is_none_or(|failing| failing.1) {
+        if failing.is_none_or(|failing| failing.1 != Stored::Nothing) {
             self.0.in_flight.borrow_mut().insert(submitted, written.clone());
         }
         self.event(Event::Submitted, operation, range);
@@ -432,9 +430,11 @@ impl SimDisk {
         };
         let worked = self.work(op, range, trouble).await;
         self.0.in_flight.borrow_mut().remove(&submitted);
-        if let Some((kind, in_part)) = failing {
-            if in_part {
-                self.put_in_part(&written);
+        if let Some((kind, stored)) = failing {
+            match stored {
+                Stored::Nothing => {}
+                Stored::AnyPart => self.put_in_part(&written),
+                Stored::All => self.complete(None, written, Durability::Cached, range),
             }
             worked?;
             return Err(self.failed(kind, operation, range));

@@ -204,6 +204,8 @@ pub(crate) struct Drive {
     pub(crate) unreadable: Rc<RefCell<BTreeSet<u64>>>,
     /// Sectors that give a medium error when they are written: nothing of the write takes place.
     pub(crate) unwritable: Rc<RefCell<BTreeSet<u64>>>,
+    /// Sectors that give a medium error when they are written, and are written all the same.
+    pub(crate) denied: Rc<RefCell<Range<u64>>>,
 }
 
 impl Drive {
@@ -234,6 +236,7 @@ impl Drive {
             requests: Rc::default(),
             unreadable: Rc::default(),
             unwritable: Rc::default(),
+            denied: Rc::default(),
         }
     }
 
@@ -311,7 +314,9 @@ impl Drive {
         self.unreadable.borrow_mut().retain(|sector| !(at.0..end).contains(sector));
         self.medium.borrow_mut().complete(number, durability);
         self.power.step().await;
-        Ok(())
+        let denied = self.denied.borrow();
+        let is_denied = at.0 < denied.end && denied.start < end;
+        if is_denied { Err(IoError::Medium) } else { Ok(()) }
     }
 }
 

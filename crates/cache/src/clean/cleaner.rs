@@ -156,6 +156,10 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
 
     /// The share of its time that the cleaner works next; `None` after a rest, when all is to be asked again.
     async fn next_share(&self) -> Option<f64> {
+        if self.log.settles() {
+            self.log.progress().await;
+            return None;
+        }
         if self.health.is_evacuating() {
             match self.next_evacuation_step() {
                 EvacuationStep::Sweep => {}
@@ -492,7 +496,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             let is_past = || self.sweeps.get() >= sweeps + 2 || self.log.order_is_past(sequence);
             let done = || {
                 self.ssd.failed()
-                    || self.map.get().index().dirty_lines() == 0
+                    || (self.map.get().index().dirty_lines() == 0 && !self.log.settles())
                     || (is_past() && !self.health.is_evacuating())
                     || self.destage_errors.get() != errors
             };

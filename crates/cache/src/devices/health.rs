@@ -37,7 +37,7 @@ struct Loss {
 
 /// Steps of the parts above when the SSD takes no writes any more, or is lost.
 pub(crate) struct Consequences {
-    /// Ends the log before an evacuation: what it has not acknowledged is undone.
+    /// Ends the log before an evacuation: it takes nothing more, and settles what is on its way.
     pub(crate) end_log: Box<dyn Fn()>,
     /// Ends the log of a lost SSD; whether acknowledged records were not durable.
     pub(crate) abandon_log: Box<dyn Fn() -> bool>,

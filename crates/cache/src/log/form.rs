@@ -4,7 +4,7 @@
 //! order of events, and a replay ends in the very state that was here. One record carries whatever
 //! arrived while earlier ones were on their way: no timer, depth 1 stays fast.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use voltier_block::{Buf, Bytes, Lba, Payload};
 use zerocopy::IntoBytes;
@@ -19,7 +19,8 @@ use crate::format::record::{
 };
 use crate::log::builder::{Builder, EVICTIONS_PER_LINE, Effect, effect_on, entry_of};
 use crate::log::chain::Found;
-use crate::log::change::{Change, Queues, Sender, Source, Taken};
+use crate::log::change::{Change, Queues, Sender, Source};
+use crate::log::in_flight::{InFlight, RecordPieces, RecordsInFlight};
 use crate::log::not_durable::NotDurable;
 use crate::log::ordered::{Order, Version};
 use crate::map::contents::Contents;
@@ -45,10 +46,11 @@ pub(crate) struct Record {
     pub(crate) pieces: RecordPieces,
 }
 
-/// The memory of a record, for when its write fails and is tried again.
-pub(crate) struct RecordPieces {
-    head: (Lba, Bytes),
-    lines: Vec<Bytes>,
+/// The oldest record of a log that has ended.
+pub(crate) struct Unsettled {
+    pub(crate) sequence: u64,
+    /// The writes of the record, if one of them failed: the SSD may have all of it.
+    pub(crate) failed_runs: Option<Vec<(Lba, Payload)>>,
 }
 
 pub(crate) enum Formed {
@@ -57,13 +59,6 @@ pub(crate) enum Formed {
     Nothing,
     /// Changes wait for a free segment, or for a flush.
     Blocked,
-}
-
-struct InFlight {
-    sequence: u64,
-    done: bool,
-    effects: Vec<Effect>,
-    taken: Taken,
 }
 
 /// State of the log: one owner, never borrowed across a wait.
@@ -89,7 +84,7 @@ pub(crate) struct LogState {
     /// Slots that the log may write in the open segment, and in the next one.
     free_slots: FreeSlots,
     next_free_slots: FreeSlots,
-    in_flight: VecDeque<InFlight>,
+    in_flight: RecordsInFlight,
     not_durable: NotDurable,
 }
 
@@ -120,7 +115,7 @@ impl LogState {
             order: Order::new(is_ordered),
             free_slots: FreeSlots::none(),
             next_free_slots: FreeSlots::none(),
-            in_flight: VecDeque::new(),
+            in_flight: RecordsInFlight::default(),
             not_durable,
         }
     }
@@ -318,7 +313,7 @@ impl LogState {
     /// Changes that did not matter any more are done when the records before them are.
     fn ack_skipped(&mut self) {
         let taken = self.queues.taken();
-        match self.in_flight.back_mut() {
+        match self.in_flight.last_mut() {
             Some(last) => last.taken = taken,
             None => self.queues.ack(taken),
         }
@@ -445,42 +440,20 @@ impl LogState {
         self.order.push(sequence, self.epoch, builder.position, builder.versions);
         let head = (self.geometry.lba_of(segment, unit), block.freeze());
         let pieces = RecordPieces { head, lines: builder.lines };
-        let runs = self.runs_of(&pieces, &builder.effects);
-        self.in_flight.push_back(InFlight {
-            sequence,
-            done: false,
-            effects: builder.effects,
-            taken: self.queues.taken(),
-        });
+        let runs = pieces.runs(&self.geometry, &builder.effects);
+        self.in_flight.push(InFlight::new(sequence, builder.effects, self.queues.taken()));
         Record { runs, sequence, pieces }
     }
 
-    /// The writes of a record: neighbours on the SSD joined.
-    fn runs_of(&self, pieces: &RecordPieces, effects: &[Effect]) -> Vec<(Lba, Payload)> {
-        let slots = effects.iter().filter_map(|effect| effect.placed);
-        let lbas = slots.map(|slot| self.geometry.lba_of_slot(slot));
-        let lines = lbas.zip(pieces.lines.iter().cloned());
-        let mut runs: Vec<(Lba, Vec<Bytes>)> = Vec::new();
-        let mut end = None;
-        for (at, data) in std::iter::once(pieces.head.clone()).chain(lines) {
-            let behind = at.plus(data.len() as u64 / 512);
-            match runs.last_mut() {
-                Some((_, pieces)) if end == Some(at) => pieces.push(data),
-                _ => runs.push((at, vec![data])),
-            }
-            end = Some(behind);
-        }
-        runs.into_iter().map(|(at, pieces)| (at, Payload::Many(pieces))).collect()
+    /// The write of a record failed; it may be tried again.
+    pub(super) fn note_failed(&mut self, sequence: u64, pieces: RecordPieces) {
+        self.in_flight.note_failed(sequence, pieces);
     }
 
-    /// The writes of a record that is on its way, once more; `None` if the log has been given up.
-    pub(super) fn runs_again(
-        &self,
-        sequence: u64,
-        pieces: &RecordPieces,
-    ) -> Option<Vec<(Lba, Payload)>> {
-        let record = self.in_flight.iter().find(|record| record.sequence == sequence)?;
-        Some(self.runs_of(pieces, &record.effects))
+    /// The writes of a record whose write failed, once more; `None` if the log has been given up.
+    pub(super) fn runs_again(&mut self, sequence: u64) -> Option<Vec<(Lba, Payload)>> {
+        let (pieces, effects) = self.in_flight.take_failed(sequence)?;
+        Some(pieces.runs(&self.geometry, effects))
     }
 
     /// The unit of the head after the one in `unit`, and the first slot that is free behind it.
@@ -502,14 +475,11 @@ impl LogState {
 
     /// A record is on the SSD's interface: acknowledges all that have none unfinished before them.
     pub(super) fn record_done(&mut self, sequence: u64, map: &mut Contents) {
-        let done = self.in_flight.iter_mut().find(|record| record.sequence == sequence);
-        let done = done.expect("a record on its way");
-        done.done = true;
+        let done = self.in_flight.set_done(sequence).expect("a record on its way");
         if canary::is(Canary::AckOutOfOrder) {
             self.queues.ack_client(done.taken);
         }
-        while self.in_flight.front().is_some_and(|record| record.done) {
-            let record = self.in_flight.pop_front().expect("has a front");
+        while let Some(record) = self.in_flight.pop_done() {
             for slot in record.effects.iter().filter_map(|effect| effect.placed) {
                 map.clear_pending(slot);
             }
@@ -539,17 +509,48 @@ impl LogState {
     pub(super) fn dirty_if_lost(&self, map: &Contents) -> u64 {
         let index = map.index();
         let is_unacked = |slot: Slot| index.is_pending(slot) && index.is_dirty(slot);
-        let effects = self.in_flight.iter().flat_map(|record| &record.effects);
+        let effects = self.in_flight.effects();
         let unacked = effects.filter(|it| it.lost == 0 && it.placed.is_some_and(is_unacked));
         index.dirty_lines() - unacked.count() as u64
     }
 
-    /// The SSD takes no more records: of those on its way nobody hears, and the map is again what the
-    /// acknowledged ones say. Copies that they replaced are still there: a segment is not written again
-    /// before what emptied it is durable.
-    pub(super) fn undo(&mut self, map: &mut Contents) {
+    /// The SSD takes no more records: what no record has taken is dropped. The records on their way are to be
+    /// [decided](Self::oldest_unsettled), or [undone](Self::undo).
+    pub(super) fn end(&mut self) {
         self.queues.clear();
-        let effects = self.in_flight.drain(..).rev().flat_map(|it| it.effects.into_iter().rev());
+        self.queues.wake_all();
+    }
+
+    /// Whether writes of records are under way.
+    pub(super) fn has_writes(&self) -> bool {
+        self.in_flight.has_writes()
+    }
+
+    /// A record of a log that has ended was written after all.
+    pub(super) fn note_written(&mut self, sequence: u64) {
+        self.in_flight.set_done(sequence);
+    }
+
+    /// The oldest record of a log that has ended, if nobody knows yet what becomes of the record.
+    pub(super) fn oldest_unsettled(&self) -> Option<Unsettled> {
+        let (oldest, pieces) = self.in_flight.oldest()?;
+        let failed_runs = pieces.map(|pieces| pieces.runs(&self.geometry, &oldest.effects));
+        Some(Unsettled { sequence: oldest.sequence, failed_runs })
+    }
+
+    /// The SSD has all of the oldest record durably: a replay takes the record.
+    pub(super) fn settle_oldest(&mut self, map: &mut Contents) {
+        if let Some(Unsettled { sequence, .. }) = self.oldest_unsettled() {
+            self.record_done(sequence, map);
+            self.note_durable(self.acked_sequence);
+        }
+    }
+
+    /// Of the records on their way nobody hears, and the map is again what the acknowledged ones say. Copies
+    /// that they replaced are still there: a segment is not written again before what emptied it is durable.
+    pub(super) fn undo(&mut self, map: &mut Contents) {
+        let records = self.in_flight.take_all().into_iter().rev();
+        let effects = records.flat_map(|record| record.effects.into_iter().rev());
         for Effect { line, replaced, lost, .. } in effects {
             if let Some(slot) = map.index().lookup(line) {
                 map.forget(line, slot);
@@ -562,14 +563,13 @@ impl LogState {
             }
         }
         self.order.undo(self.acked_sequence);
-        self.queues.wake_all();
     }
 
     /// The SSD is lost: nobody will be acknowledged any more. Of lines on their way, what the
     /// version before them had dirty is lost; the rest is on the origin.
     pub(super) fn abandon(&mut self, map: &mut Contents) {
         self.queues.clear();
-        for effect in self.in_flight.drain(..).flat_map(|record| record.effects) {
+        for effect in self.in_flight.take_all().into_iter().flat_map(|record| record.effects) {
             if let Some(slot) = effect.placed {
                 map.lose_pending(slot, effect.lost);
             }
