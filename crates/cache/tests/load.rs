@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, MIB, Payload, Prng, SectorRange,
+    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, MIB, Payload, Prng, SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, Settings};
@@ -34,6 +34,19 @@ struct Held {
     /// The first read of the map takes this long; each of those behind it takes that much longer.
     map_read_ns: Rc<Cell<u64>>,
     map_reads: Rc<Cell<u64>>,
+    /// Writes to the segments wait.
+    holds_writes: Rc<Cell<bool>>,
+    /// Requests under way, until their futures end.
+    requests: Rc<Cell<u32>>,
+}
+
+/// A request under way, until dropped.
+struct UnderWay(Rc<Cell<u32>>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.update(|requests| requests - 1);
+    }
 }
 
 impl Held {
@@ -45,12 +58,25 @@ impl Held {
             handle,
             map_read_ns: Rc::new(Cell::new(0)),
             map_reads: Rc::new(Cell::new(0)),
+            holds_writes: Rc::default(),
+            requests: Rc::default(),
         }
     }
 
     fn release(&self) {
         self.passes.set(u32::MAX);
+        self.holds_writes.set(false);
         self.released.notify();
+    }
+
+    fn begin(&self) -> UnderWay {
+        self.requests.update(|requests| requests + 1);
+        UnderWay(self.requests.clone())
+    }
+
+    /// How many hold the drive, tests and tasks of a cache alike.
+    fn holders(&self) -> usize {
+        Rc::strong_count(&self.released)
     }
 }
 
@@ -60,6 +86,7 @@ impl BlockDevice for Held {
     }
 
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+        let _request = self.begin();
         if (MIB..MIB + 2 * AREA_BYTES).contains(&at.bytes()) {
             self.released.until(|| self.passes.get() > 0).await;
             self.passes.set(self.passes.get() - 1);
@@ -72,6 +99,10 @@ impl BlockDevice for Held {
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+        let _request = self.begin();
+        if at.bytes() >= MIB + 2 * AREA_BYTES {
+            self.released.until(|| !self.holds_writes.get()).await;
+        }
         self.memory.write(at, data, durability).await
     }
 
@@ -308,4 +339,83 @@ fn a_stop_does_not_wait_for_a_map_that_loads_slowly() {
     for mode in [Mode::WriteBack, Mode::WriteThrough, Mode::ReadOnly, Mode::WriteOnly] {
         in_virtual_time(|handle| stop_while_loading(handle, mode));
     }
+}
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// A cache whose map does not load, while records of its own are on their way to the SSD: of lines that were
+/// read, and of lines that the origin has.
+async fn with_records_under_way(stand: &mut Stand) -> TestCache {
+    const LINES: u64 = 50_000;
+    stand.fill(LINES - 4096, 4096).await;
+    let cache = stand.open(Mode::WriteBack).await.expect("it opens");
+    stand.ssd.passes.set(0);
+    stand.ssd.holds_writes.set(true);
+    stand.handle.sleep(SECOND_NS / 100).await;
+    let map_reads = stand.ssd.requests.get();
+    for line in (LINES..LINES + 3000).step_by(100) {
+        stand.check(&cache, line..line + 1, "not cached").await;
+    }
+    stand.handle.sleep(5 * SECOND_NS).await;
+    assert!(stand.ssd.requests.get() > map_reads, "records are on their way to the SSD");
+    cache
+}
+
+#[test]
+fn a_stop_leaves_nothing_under_way_and_nobody_who_has_the_ssd() {
+    in_virtual_time(|handle| async move {
+        let mut stand = Stand::new(handle).await;
+        let cache = with_records_under_way(&mut stand).await;
+        let (ssd, handle) = (stand.ssd.clone(), stand.handle.clone());
+        let late = stand.handle.spawn(async move {
+            handle.sleep(20 * SECOND_NS).await;
+            ssd.holds_writes.set(false);
+            ssd.released.notify();
+        });
+        cache.stop().await.expect("a stop works");
+        assert_eq!(stand.ssd.requests.get(), 0, "an array below is called clean now");
+        cache.audit().expect("the books balance");
+        drop(cache);
+        late.await;
+        assert_eq!(stand.ssd.holders(), 1, "the next start finds the SSD free");
+    });
+}
+
+#[test]
+fn a_stop_ends_in_bounded_time_with_an_error_when_a_write_does_not_end() {
+    in_virtual_time(|handle| async move {
+        let mut stand = Stand::new(handle).await;
+        let cache = with_records_under_way(&mut stand).await;
+        let asked_ns = stand.handle.now();
+        assert_eq!(cache.stop().await, Err(IoError::Gone));
+        let took_ns = stand.handle.now() - asked_ns;
+        let deadline_ns = Settings::default().deadline_ns;
+        assert!(took_ns < 10 * SECOND_NS + 2 * deadline_ns, "{took_ns} ns");
+    });
+}
+
+#[test]
+fn an_origin_that_changes_after_a_stop_beside_a_map_that_loads_is_found_out() {
+    in_virtual_time(|handle| async move {
+        const LINES: u64 = 50_000;
+        let mut stand = Stand::new(handle).await;
+        stand.fill(LINES - 4096, 4096).await;
+        let cache = stand.open(Mode::WriteBack).await.expect("it opens");
+        stand.ssd.passes.set(0);
+        stand.write(&cache, 7, 1).await;
+        cache.stop().await.expect("a stop works");
+        drop(cache);
+        stand.ssd.release();
+        let at = Lba::from_bytes(10 * LINE_BYTES);
+        let before = stand.origin.read(at, Buf::new(512)).await.unwrap();
+        let foreign = Buf::zeroed(512).into();
+        stand.origin.write(at, foreign, Durability::Cached).await.unwrap();
+        let refused = stand.open(Mode::WriteBack).await.err();
+        assert!(matches!(refused, Some(OpenError::OriginChanged { dirty: 1.. })), "{refused:?}");
+        stand.origin.write(at, before.into(), Durability::Cached).await.unwrap();
+        let cache = stand.open(Mode::WriteBack).await.expect("the origin is what it was");
+        cache.loaded().await;
+        stand.check(&cache, 0..LINES, "in the next life").await;
+        cache.stop().await.expect("a stop works");
+    });
 }

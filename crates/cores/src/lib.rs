@@ -185,6 +185,10 @@ impl Engine for CoreEngine {
         }
     }
 
+    fn is_letting_go(&self, path: &Path) -> bool {
+        voltier_drive::is_undrained(path)
+    }
+
     fn cache_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
         let (core, device) = (self.core_of(Some(device)).unwrap_or(0), device.clone());
         self.ways[core].call(move |handle| cache_label::cache_label_of(handle, device))

@@ -49,6 +49,18 @@ struct Inner {
     /// A flush has lost something, and nobody has seen to that; who is told of the writes in question.
     flush_failed: Cell<bool>,
     on_flush_loss: RefCell<Option<Told>>,
+    delays: RefCell<Option<Delays>>,
+}
+
+/// Requests that take longer than others by where they go.
+#[derive(Clone, Copy)]
+pub(crate) struct Delays {
+    /// Reads of this range, and by how much longer they take.
+    pub(crate) reads: SectorRange,
+    pub(crate) read_ns: Nanos,
+    /// Changes of this range, and by how much longer they take at most.
+    pub(crate) changes: SectorRange,
+    pub(crate) change_ns_max: Nanos,
 }
 
 /// A request that the drive has.
@@ -120,6 +132,7 @@ impl SimDisk {
             hung_until: Cell::new(0),
             flush_failed: Cell::new(false),
             on_flush_loss: RefCell::default(),
+            delays: RefCell::default(),
         }))
     }
 
@@ -195,6 +208,22 @@ impl SimDisk {
         self.0.hung_until.set(self.0.world.handle().now() + time_ns);
         self.0.world.fault(FaultKind::HungDrive);
         self.tell(|| format!("answers nothing for {} ms", time_ns / 1_000_000));
+    }
+
+    /// Has requests take longer from now on.
+    pub(crate) fn delay(&self, delays: Delays) {
+        self.0.delays.replace(Some(delays));
+    }
+
+    /// Lets the time pass by which a request takes longer.
+    async fn linger(&self, range: SectorRange, is_change: bool) {
+        let Some(delays) = *self.0.delays.borrow() else { return };
+        let world = &self.0.world;
+        if is_change && delays.changes.overlaps(range) {
+            world.pass(world.below(delays.change_ns_max)).await;
+        } else if !is_change && delays.reads.overlaps(range) {
+            world.pass(delays.read_ns).await;
+        }
     }
 
     /// Whether the drive answers nothing, or has not done all that it was asked for meanwhile.
@@ -430,6 +459,7 @@ impl SimDisk {
             (_, Durability::Cached) => ModelOp::Write,
             (_, Durability::Durable) => ModelOp::WriteDurable,
         };
+        self.linger(range, true).await;
         let worked = self.work(op, range, trouble).await;
         self.0.in_flight.borrow_mut().remove(&submitted);
         if let Some((kind, in_part)) = failing {
@@ -489,6 +519,7 @@ impl SimDisk {
         if early {
             self.0.medium.borrow().peek(at, &mut into);
         }
+        self.linger(range, false).await;
         self.work(ModelOp::Read, range, trouble).await?;
         if let Some(kind) = failing {
             return Err(self.failed(kind, "read", range));

@@ -48,6 +48,7 @@ mod inject;
 mod ledger;
 mod life;
 mod lives;
+mod loading;
 mod medium;
 mod mix;
 mod model;

@@ -16,4 +16,5 @@ mod resync;
 mod ring_sectors;
 mod room;
 mod service;
+mod stop;
 mod world;

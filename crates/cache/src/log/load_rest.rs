@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, IoResult};
+use voltier_block::{BlockDevice, Buf, IoError, IoResult};
 use voltier_ring::{Handle, JoinHandle};
 
 use crate::counters::{Counters, add};
@@ -52,30 +52,47 @@ impl<S: BlockDevice> Loader<S> {
     pub(crate) async fn load_rest(self: Rc<Self>) {
         let begin = self.map.get().loading().map(Loading::source);
         let Some((stored, first)) = begin else { return };
-        let order = (first..stored.chunks).chain(0..first);
         let mut ahead: VecDeque<ChunkRead> = VecDeque::new();
+        if self.take_all(&stored, first, &mut ahead).await {
+            self.map.change().end_loading();
+            self.tell_of_loading();
+        }
+        // Whoever waits for the loader waits for its reads too: they keep the SSD open.
+        for chunk in ahead {
+            drop(chunk.await);
+        }
+    }
+
+    /// Takes all chunks in, from `first` on; false when the cache ends or has lost its SSD.
+    async fn take_all(
+        self: &Rc<Self>,
+        stored: &StoredMap,
+        first: u64,
+        ahead: &mut VecDeque<ChunkRead>,
+    ) -> bool {
+        let order = (first..stored.chunks).chain(0..first);
         let mut to_read = order.clone();
         for index in order {
             while ahead.len() < CHUNKS_IN_FLIGHT
                 && let Some(next) = to_read.next()
             {
-                ahead.push_back(self.clone().read_ahead(stored, next));
+                ahead.push_back(self.clone().read_ahead(*stored, next));
             }
             let Some(chunk) = ahead.pop_front() else { break };
             let chunk = chunk.await;
-            if !self.take_in(&stored, index, chunk).await {
-                return;
+            if !self.take_in(stored, index, chunk).await {
+                return false;
             }
         }
-        self.map.change().end_loading();
-        self.tell_of_loading();
+        true
     }
 
     fn read_ahead(self: Rc<Self>, stored: StoredMap, index: u64) -> ChunkRead {
         let handle = self.handle.clone();
         handle.spawn(async move {
             let at = self.map.geometry().chunk_lba(stored.area, index);
-            self.ssd.read_map(at, CHUNK_BYTES).await
+            let read = self.ssd.read_map(at, CHUNK_BYTES);
+            self.lifecycle.unless_stopping(read).await.unwrap_or(Err(IoError::Gone))
         })
     }
 

@@ -188,6 +188,11 @@ impl<E: Engine> Turn<E> {
         match self.open_with_cache(record, cache) {
             Ok(()) => Ok(()),
             Err(error) if cache.maybe_dirty => Err(error),
+            Err(_) if self.is_letting_go(&cache.device) => Err(ControlError::failed(format!(
+                "its SSD {} has not ended what it was asked for before the stop; `voltier start {}` when \
+                 it answers",
+                cache.device, record.name
+            ))),
             Err(error) => self.open_without(record, cache, &error, live),
         }
     }
@@ -287,6 +292,11 @@ impl<E: Engine> Turn<E> {
         }
         live.error = reason;
         Ok(())
+    }
+
+    /// Whether this daemon has let a device go that still has its requests.
+    pub(super) fn is_letting_go(&self, device: &DeviceSpec) -> bool {
+        device.path().is_some_and(|path| self.engine.is_letting_go(path))
     }
 
     /// Looks at a device that is ours already: nobody else may use it, and it may not have shrunk.

@@ -67,6 +67,8 @@ pub(super) struct Books {
     pub(super) blocks_at_label: Option<PathBuf>,
     /// Looks at devices so far.
     pub(super) looks: usize,
+    /// Drives that still have requests of a volume which was stopped.
+    pub(super) let_go: Vec<PathBuf>,
     /// Devices that are there and cannot be read.
     pub(super) silent: Vec<PathBuf>,
     /// Devices that are too small for every array.
@@ -152,6 +154,10 @@ impl Engine for BookEngine {
         let examined = safety::examine(machine, path, role);
         self.books().looks += 1;
         examined
+    }
+
+    fn is_letting_go(&self, path: &Path) -> bool {
+        self.books().let_go.iter().any(|own| own == path)
     }
 
     fn size_of(&self, device: &DeviceSpec) -> ControlResult<u64> {
