@@ -403,7 +403,6 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         // The cleaner ends first, then the log when all is out, then reclaiming, which the log may
         // need until then. Nobody waits for fills any more.
         ground.lifecycle.advance_to(Stage::Stopping);
-        ground.lifecycle.drop_unneeded();
         ground.log.forget_fills();
         ground.wake_all();
         // The cleaner may wait for the record of a loss.
@@ -484,6 +483,8 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         let (has_left, is_evacuating) = (ground.health.has_left(), ground.health.is_evacuating());
         // Nothing more is written, and no loss is recorded.
         ground.health.leave();
+        // The map may take much longer, and its readers keep the SSD open.
+        ground.lifecycle.drop_unneeded();
         self.end_tasks().await;
         match (durable, flushed) {
             _ if has_left => Err(IoError::Gone),
@@ -512,10 +513,15 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// # Errors
     /// When the SSD does not take the writes.
     pub async fn dissolve(&self) -> IoResult<()> {
+        let dissolved = self.end_and_erase().await;
+        // Of a drive that hangs now there is nothing to say: it is not needed any more.
+        let _ = hung::await_rest(self.ground()).await;
+        dissolved
+    }
+
+    async fn end_and_erase(&self) -> IoResult<()> {
         let ground = self.ground();
         self.end_tasks().await;
-        // A drive that hangs has its label erased as one that is gone: not at all.
-        let _ = hung::await_rest(ground).await;
         ground.origin.flush().await?;
         if ground.health.failed() {
             return Ok(());

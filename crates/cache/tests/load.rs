@@ -10,7 +10,9 @@ use voltier_block::{
     BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, MIB, Payload, Prng, SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, Settings};
+use voltier_cache::{
+    Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, Opened, Settings,
+};
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, Handle, NoFiles, Signal};
 
@@ -141,11 +143,15 @@ impl Stand {
     }
 
     async fn open(&self, mode: Mode) -> Result<TestCache, OpenError> {
+        self.open_and_tell(mode).await.map(|opened| opened.0)
+    }
+
+    async fn open_and_tell(&self, mode: Mode) -> Result<(TestCache, Opened), OpenError> {
         let settings =
             Settings { mode, dirty_low_percent: 80, dirty_high_percent: 85, ..Settings::default() };
         let options = OpenOptions::with(settings);
         let (ssd, origin) = (self.ssd.clone(), self.origin.clone());
-        Cache::open(&self.handle, ssd, origin, options).await.map(|opened| opened.0)
+        Cache::open(&self.handle, ssd, origin, options).await
     }
 
     async fn write(&mut self, cache: &TestCache, first: u64, lines: u64) {
@@ -398,24 +404,26 @@ fn a_stop_ends_in_bounded_time_with_an_error_when_a_write_does_not_end() {
 fn an_origin_that_changes_after_a_stop_beside_a_map_that_loads_is_found_out() {
     in_virtual_time(|handle| async move {
         const LINES: u64 = 50_000;
+        const CHANGED: u64 = 10;
         let mut stand = Stand::new(handle).await;
         stand.fill(LINES - 4096, 4096).await;
-        let cache = stand.open(Mode::WriteBack).await.expect("it opens");
-        stand.ssd.passes.set(0);
-        stand.write(&cache, 7, 1).await;
-        cache.stop().await.expect("a stop works");
-        drop(cache);
-        stand.ssd.release();
-        let at = Lba::from_bytes(10 * LINE_BYTES);
-        let before = stand.origin.read(at, Buf::new(512)).await.unwrap();
-        let foreign = Buf::zeroed(512).into();
-        stand.origin.write(at, foreign, Durability::Cached).await.unwrap();
-        let refused = stand.open(Mode::WriteBack).await.err();
-        assert!(matches!(refused, Some(OpenError::OriginChanged { dirty: 1.. })), "{refused:?}");
-        stand.origin.write(at, before.into(), Durability::Cached).await.unwrap();
-        let cache = stand.open(Mode::WriteBack).await.expect("the origin is what it was");
-        cache.loaded().await;
-        stand.check(&cache, 0..LINES, "in the next life").await;
-        cache.stop().await.expect("a stop works");
+        for has_changed in [false, true] {
+            let cache = stand.open(Mode::WriteBack).await.expect("it opens");
+            stand.ssd.passes.set(0);
+            stand.write(&cache, 7, 1).await;
+            cache.stop().await.expect("a stop works");
+            assert!(cache.status().lines_loading > 0);
+            drop(cache);
+            stand.ssd.release();
+            if has_changed {
+                let (at, zeroes) = (Lba::from_bytes(CHANGED * LINE_BYTES), Buf::zeroed(512));
+                stand.origin.write(at, zeroes.into(), Durability::Cached).await.unwrap();
+            }
+            let (cache, opened) = stand.open_and_tell(Mode::WriteBack).await.expect("it opens");
+            assert_eq!((opened.clean, opened.origin_changed), (false, has_changed));
+            cache.loaded().await;
+            stand.check(&cache, CHANGED + 1..LINES, "in the next life").await;
+            cache.stop().await.expect("a stop works");
+        }
     });
 }

@@ -27,6 +27,7 @@ mod table;
 mod volume_status;
 mod volumes;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 

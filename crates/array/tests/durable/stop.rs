@@ -77,7 +77,7 @@ fn a_stop_calls_no_region_clean_in_which_a_write_does_not_end() {
         let parity = world.drives[member(&array, 2)].clone();
         parity.lost_requests.set(1);
         begin(&world, &array).await;
-        // Two members do not answer: the array goes on without neither.
+        // Two members do not answer, and the array cannot do without both.
         world.drives[member(&array, 1)].set_hung(true);
         let reading = array.clone();
         drop(world.handle.spawn(async move { read(&reading, SECOND).await }));

@@ -52,39 +52,23 @@ impl<S: BlockDevice> Loader<S> {
     pub(crate) async fn load_rest(self: Rc<Self>) {
         let begin = self.map.get().loading().map(Loading::source);
         let Some((stored, first)) = begin else { return };
-        let mut ahead: VecDeque<ChunkRead> = VecDeque::new();
-        if self.take_all(&stored, first, &mut ahead).await {
-            self.map.change().end_loading();
-            self.tell_of_loading();
-        }
-        // Whoever waits for the loader waits for its reads too: they keep the SSD open.
-        for chunk in ahead {
-            drop(chunk.await);
-        }
-    }
-
-    /// Takes all chunks in, from `first` on; false when the cache ends or has lost its SSD.
-    async fn take_all(
-        self: &Rc<Self>,
-        stored: &StoredMap,
-        first: u64,
-        ahead: &mut VecDeque<ChunkRead>,
-    ) -> bool {
         let order = (first..stored.chunks).chain(0..first);
+        let mut ahead: VecDeque<ChunkRead> = VecDeque::new();
         let mut to_read = order.clone();
         for index in order {
             while ahead.len() < CHUNKS_IN_FLIGHT
                 && let Some(next) = to_read.next()
             {
-                ahead.push_back(self.clone().read_ahead(*stored, next));
+                ahead.push_back(self.clone().read_ahead(stored, next));
             }
             let Some(chunk) = ahead.pop_front() else { break };
             let chunk = chunk.await;
-            if !self.take_in(stored, index, chunk).await {
-                return false;
+            if !self.take_in(&stored, index, chunk).await {
+                return;
             }
         }
-        true
+        self.map.change().end_loading();
+        self.tell_of_loading();
     }
 
     fn read_ahead(self: Rc<Self>, stored: StoredMap, index: u64) -> ChunkRead {

@@ -42,8 +42,10 @@ impl Lifecycle {
         self.stage.get() >= Stage::LogEnding
     }
 
-    /// Has requests end that run [unless the cache stops](Self::unless_stopping).
+    /// The cache stops, and nobody waits for requests that run
+    /// [unless the cache stops](Self::unless_stopping).
     pub(crate) fn drop_unneeded(&self) {
+        self.advance_to(Stage::Stopping);
         self.dropped.notify();
     }
 
