@@ -60,10 +60,8 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         &self.0.limits
     }
 
-    /// Half a deadline more than the deadline: ticks are counted whole.
     fn patience_ns(&self) -> Nanos {
-        let deadline_ns = self.0.ground.members.watch().deadline_ns();
-        deadline_ns + deadline_ns / 2
+        self.0.patience_ns()
     }
 
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
@@ -253,10 +251,11 @@ impl<D: BlockDevice> Array<D> {
     }
 
     /// Stops the array: everything is durable and no region needs a resync at the next start. Changes fail
-    /// from here on. Nothing may be under way.
+    /// from here on. Requests under way are waited for, also those whose futures were dropped.
     ///
     /// # Errors
-    /// When a member does not take its last state: the array is then not called clean.
+    /// When a member does not take its last state, or a request does not end within the
+    /// [patience](BlockDevice::patience_ns): the array is then not called clean.
     pub async fn stop(&self) -> Result<(), ArrayError> {
         let array = self.0.enter().await;
         array.stop().await.map_err(ArrayError::Io)

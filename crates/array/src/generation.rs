@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, IoError, IoResult, Lba, Limits};
+use voltier_block::{BlockDevice, IoError, IoResult, Lba, Limits, Nanos};
 use voltier_parity::Code;
 use voltier_ring::Handle;
 
@@ -38,6 +38,7 @@ use crate::stripe::read::Reader;
 use crate::stripe::stripe_writer::StripeWriter;
 use crate::stripe::stripes::Stripes;
 use crate::stripe::write::Writer;
+use crate::tasks::background::REST_LOOK_NS;
 use crate::tasks::reshape::Moving;
 use crate::tasks::{Inheritance, Tasks};
 use crate::update_record::UpdateRecord;
@@ -309,7 +310,7 @@ impl<D: BlockDevice> Generation<D> {
     /// Stops an array: everything is durable and, if nothing needs a resync, called clean.
     ///
     /// # Errors
-    /// When a member does not take its last state.
+    /// When a member does not take its last state; `Gone` when requests do not end.
     pub(crate) async fn stop(&self) -> IoResult<()> {
         let Ground { members, membership, bitmap, journal, .. } = &self.ground;
         self.tasks.close().await;
@@ -318,6 +319,10 @@ impl<D: BlockDevice> Generation<D> {
         };
         durable.close();
         self.tasks.resync.ended().await;
+        if !self.requests_ended().await {
+            // Stripes may be half written: the next start is one after a crash.
+            return Err(IoError::Gone);
+        }
         journal.empty().await?;
         membership.flush(members).await?;
         // Regions that still need a resync must do so at the next start: then the array is not called clean.
@@ -328,6 +333,29 @@ impl<D: BlockDevice> Generation<D> {
             membership.recorded().await?;
         }
         Ok(())
+    }
+
+    /// How long a request may take: half a deadline more than the deadline, because ticks are counted whole.
+    /// 0 without a deadline.
+    pub(crate) fn patience_ns(&self) -> Nanos {
+        let deadline_ns = self.ground.members.watch().deadline_ns();
+        deadline_ns + deadline_ns / 2
+    }
+
+    /// Waits for the requests under way, also those that nobody waits for any more. Whether all have ended
+    /// within the patience of the array: no other change begins then.
+    async fn requests_ended(&self) -> bool {
+        let Ground { handle, bitmap, .. } = &self.ground;
+        let patience_ns = self.patience_ns();
+        let began_ns = handle.now();
+        while !(self.foreground.is_quiet() && bitmap.is_quiet()) {
+            if patience_ns > 0 && handle.now() - began_ns >= patience_ns {
+                return false;
+            }
+            handle.sleep(REST_LOOK_NS).await;
+        }
+        bitmap.seal();
+        true
     }
 
     /// Whether a write failed and stands, in stripes of which something is computed.

@@ -27,6 +27,7 @@ mod table;
 mod volume_status;
 mod volumes;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -183,6 +184,10 @@ impl Engine for CoreEngine {
             // The examination of a path tells its size.
             _ => Ok(u64::MAX),
         }
+    }
+
+    fn is_letting_go(&self, path: &Path) -> bool {
+        voltier_drive::is_undrained(path)
     }
 
     fn cache_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {

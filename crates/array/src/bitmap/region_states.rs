@@ -49,6 +49,8 @@ pub(crate) struct RegionStates {
     failures: Cell<u64>,
     last_error: Cell<IoError>,
     has_rounds: Cell<bool>,
+    /// Whether no write enters a region any more.
+    is_sealed: Cell<bool>,
 }
 
 /// The news of the map that are stored together.
@@ -90,6 +92,7 @@ impl RegionStates {
             failures: Cell::new(0),
             last_error: Cell::new(IoError::Gone),
             has_rounds: Cell::new(false),
+            is_sealed: Cell::new(false),
         }
     }
 
@@ -173,6 +176,20 @@ impl RegionStates {
         self.touched.borrow_mut().put(region, true);
         self.recent.borrow_mut().put(region, true);
         self.under_way.borrow_mut().begin()
+    }
+
+    /// Whether no write is in its region.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.under_way.borrow().is_empty()
+    }
+
+    /// Lets no write enter a region any more.
+    pub(super) fn seal(&self) {
+        self.is_sealed.set(true);
+    }
+
+    pub(super) fn is_sealed(&self) -> bool {
+        self.is_sealed.get()
     }
 
     pub(super) fn leave(&self, round: Round) {

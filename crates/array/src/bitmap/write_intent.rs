@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, Durability, IoResult, Lba, Nanos, SectorRange};
+use voltier_block::{BlockDevice, Durability, IoError, IoResult, Lba, Nanos, SectorRange};
 use voltier_ring::{Handle, Round};
 
 use crate::bitmap::matched::{GroupRegion, MatchedRegions};
@@ -238,6 +238,18 @@ impl<D: BlockDevice> Bitmap<D> {
         self.store_rebuilt(filled).await;
     }
 
+    /// Whether no write is in its region.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.states.as_ref().is_none_or(|states| states.is_quiet())
+    }
+
+    /// Lets no write enter a region any more: the array is about to be called clean.
+    pub(crate) fn seal(&self) {
+        if let Some(states) = &self.states {
+            states.seal();
+        }
+    }
+
     /// Enters the region of a stripe: it is written, and dirty if it must be, durably, until the guard is
     /// dropped. Before the stripe is locked.
     ///
@@ -269,9 +281,12 @@ impl<D: BlockDevice> Bitmap<D> {
         let region = self.region_of(stripe);
         let mut guard = RegionGuard { states: None, matched };
         let Some(states) = &self.states else { return Ok(guard) };
-        while !states.is_ready(region, self.must_be_dirty()) {
+        while !states.is_sealed() && !states.is_ready(region, self.must_be_dirty()) {
             self.membership.recorded().await?;
             self.store_region(states, region).await?;
+        }
+        if states.is_sealed() {
+            return Err(IoError::Gone);
         }
         let round = states.enter(region);
         self.begin_rounds();

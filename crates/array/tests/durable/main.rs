@@ -16,4 +16,5 @@ mod resync;
 mod ring_sectors;
 mod service;
 mod space;
+mod stop;
 mod world;

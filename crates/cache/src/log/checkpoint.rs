@@ -113,6 +113,11 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         self.policy_number.set(policy_number(kind));
     }
 
+    /// The superblock that the SSD has, with what the next one records.
+    pub(crate) fn superblock(&self) -> Superblock {
+        self.superblock.get()
+    }
+
     /// Records and their entries since the last checkpoint began.
     pub(super) fn since(&self) -> (u64, u64) {
         let ((records, entries), begin) = (self.log.totals(), self.totals_at_begin.get());

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, IoResult};
+use voltier_block::{BlockDevice, Buf, IoError, IoResult};
 use voltier_ring::{Handle, JoinHandle};
 
 use crate::counters::{Counters, add};
@@ -75,7 +75,8 @@ impl<S: BlockDevice> Loader<S> {
         let handle = self.handle.clone();
         handle.spawn(async move {
             let at = self.map.geometry().chunk_lba(stored.area, index);
-            self.ssd.read_map(at, CHUNK_BYTES).await
+            let read = self.ssd.read_map(at, CHUNK_BYTES);
+            self.lifecycle.unless_stopping(read).await.unwrap_or(Err(IoError::Gone))
         })
     }
 

@@ -164,6 +164,12 @@ pub trait Engine: ArrayEngine + 'static {
         DeviceId::of_path(machine, path)
     }
 
+    /// Whether a drive still has requests of a volume or an array of this daemon, which has let the drive go.
+    /// Such a drive looks as if another program used it.
+    fn is_letting_go(&self, _path: &Path) -> bool {
+        false
+    }
+
     /// Whether a block device is at a path: the kernel gives such names in the order in which it finds
     /// drives.
     fn is_block_device(&self, path: &Path) -> bool {

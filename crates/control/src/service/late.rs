@@ -234,8 +234,9 @@ pub(super) fn try_volume<E: Engine>(
     since: Option<Instant>,
     now: Instant,
 ) {
-    let has_crashed = service.crashed.has_volume(&record.name);
-    faults::attempt(service, has_crashed, |service| attempt_volume(service, record, since, now));
+    let is_left = record.devices().any(|device| look::is_letting_go(service, device));
+    let is_patient = is_left || service.crashed.has_volume(&record.name);
+    faults::attempt(service, is_patient, |service| attempt_volume(service, record, since, now));
 }
 
 fn attempt_volume<E: Engine>(

@@ -29,6 +29,11 @@ pub(super) fn is_labelled<E: Engine>(
     matches!(label, Some(Ok(Some(label))) if label.array == array)
 }
 
+/// Whether this daemon has let a device go that still has its requests.
+pub(super) fn is_letting_go<E: Engine>(turn: &Turn<E>, device: &DeviceSpec) -> bool {
+    device.path().is_some_and(|path| turn.engine.is_letting_go(path))
+}
+
 /// Does something again while it fails, as often as the start allows.
 pub(super) fn again<E: Engine, T, F>(
     turn: &mut Turn<E>,

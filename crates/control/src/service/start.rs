@@ -123,6 +123,11 @@ fn open_recorded<E: Engine>(
     match open_with_cache(turn, record, cache) {
         Ok(()) => Ok(()),
         Err(error) if cache.maybe_dirty => Err(error),
+        Err(_) if look::is_letting_go(turn, &cache.device) => Err(ControlError::failed(format!(
+            "its SSD {} has not ended what it was asked for before the stop; `voltier start {}` when it \
+             answers",
+            cache.device, record.name
+        ))),
         Err(error) => open_without(turn, record, cache, &error, live),
     }
 }

@@ -67,6 +67,8 @@ pub(super) struct Books {
     pub(super) blocks_at_label: Option<PathBuf>,
     /// Looks at devices so far.
     pub(super) looks: usize,
+    /// Drives that still have requests of a volume which was stopped.
+    pub(super) let_go: Vec<PathBuf>,
     /// Devices that are there and cannot be read.
     pub(super) silent: Vec<PathBuf>,
     /// Devices that are too small for every array.
@@ -144,21 +146,21 @@ fn inode_of(device: &DeviceSpec) -> u64 {
 
 impl Engine for BookEngine {
     fn examine(&self, machine: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
+        let shown = path.display();
         if self.books().silent.iter().any(|silent| silent == path) {
-            let shown = path.display();
             return Err(ControlError::failed(format!("reading {shown}: input/output error")));
         }
-        drop(self.books_after_hang(&format!("examine {}", path.display())));
-        let examined = safety::examine(machine, path, role);
+        drop(self.books_after_hang(&format!("examine {shown}")));
         self.books().looks += 1;
-        examined
+        safety::examine(machine, path, role)
+    }
+
+    fn is_letting_go(&self, path: &Path) -> bool {
+        self.books().let_go.iter().any(|own| own == path)
     }
 
     fn size_of(&self, device: &DeviceSpec) -> ControlResult<u64> {
-        match device {
-            DeviceSpec::Memory(bytes) => Ok(*bytes),
-            _ => Ok(u64::MAX),
-        }
+        Ok(if let DeviceSpec::Memory(bytes) = device { *bytes } else { u64::MAX })
     }
 
     fn own_devices(&self, _: &Machine) -> Vec<PathBuf> {

@@ -3,7 +3,7 @@
 mod left_behind;
 mod open;
 
-pub use open::{FileFacts, FileOptions, OpenError, OpenFile};
+pub use open::{FileFacts, FileOptions, OpenError, OpenFile, is_undrained};
 
 use std::cell::Cell;
 use std::path::Path;

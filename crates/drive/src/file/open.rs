@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, Dev, FileType, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags, flock, fstat,
+    AtFlags, Dev, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatxFlags, flock, fstat,
     ioctl_blkpbszget, ioctl_blksszget, major, minor, open, seek, stat, statx,
 };
 use rustix::io::{Errno, pread};
@@ -123,6 +123,21 @@ impl OpenFile {
     }
 }
 
+/// Whether this process let a device at this path go while the drive has requests. An open of such a drive
+/// is refused with [`OpenError::Undrained`].
+pub fn is_undrained(path: &Path) -> bool {
+    // The path is not asked without need: its file system may hang.
+    left_behind::are_any()
+        && stat(path).is_ok_and(|status| left_behind::is_undrained(identity_of(&status)))
+}
+
+/// The file or block device that was asked for its status.
+fn identity_of(status: &Stat) -> FileIdentity {
+    let is_block_device = FileType::from_raw_mode(status.st_mode) == FileType::BlockDevice;
+    let number = if is_block_device { (0, status.st_rdev) } else { (status.st_dev, status.st_ino) };
+    FileIdentity { is_block_device, number }
+}
+
 fn open_file(path: &Path, options: &FileOptions) -> Result<OpenFile, OpenError> {
     let fail = |errno| explain(path, errno);
     let status = stat(path).map_err(fail)?;
@@ -131,8 +146,7 @@ fn open_file(path: &Path, options: &FileOptions) -> Result<OpenFile, OpenError> 
         FileType::BlockDevice => true,
         other => return Err(OpenError::NotADrive { path: path.to_owned(), kind: kind_of(other) }),
     };
-    let number = if is_block_device { (0, status.st_rdev) } else { (status.st_dev, status.st_ino) };
-    let identity = FileIdentity { is_block_device, number };
+    let identity = identity_of(&status);
     if left_behind::is_undrained(identity) {
         return Err(OpenError::Undrained(path.to_owned()));
     }
