@@ -115,7 +115,7 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
 
     /// The superblock that the SSD has, with what the next one records.
     pub(crate) fn superblock(&self) -> Superblock {
-        self.superblock.get()
+        Superblock { policy: self.policy_number.get().into(), ..self.superblock.get() }
     }
 
     /// Records and their entries since the last checkpoint began.
