@@ -29,7 +29,7 @@ const COMPLETION_ENTRIES: u32 = 4096;
 const BLOCKING_WORKERS: u32 = 256;
 /// Pieces one system call may gather (IOV_MAX).
 const PIECES_MAX: usize = 1024;
-/// The first and the longest rest of an idle core whose kernel is short of memory; each rest is twice as long
+/// The first and the longest rest of an idle core whose kernel is short of memory. Each rest is twice as long
 /// as the one before.
 const REST_NS_MIN: Nanos = 1_000_000;
 const REST_NS_MAX: Nanos = 16_000_000;
@@ -61,7 +61,7 @@ pub(crate) struct Uring {
     queued: bool,
     /// Entries for which the queue has no room: the kernel was too short of memory to empty it.
     waiting: VecDeque<squeue::Entry>,
-    /// Descriptors with cancellations that the kernel may not have yet. Their numbers stay theirs.
+    /// Descriptors with cancellations that the kernel may not have yet. No other file gets the number of one meanwhile.
     cancelled: Vec<Fd>,
     /// The last rest since the kernel took an entry; 0 for none.
     rest_ns: Nanos,
@@ -168,9 +168,9 @@ impl Uring {
         }
     }
 
-    /// The kernel has no memory for a further operation, or no room for completions. So it posts those that it
-    /// has put off, which frees some. If there are none, a core that would sleep rests. The entries go with a
-    /// later enter.
+    /// The kernel has no memory for a further operation, or no room for completions. An enter without entries
+    /// posts the completions that the kernel has put off, which frees some. If there are none, a core that
+    /// would sleep rests. The entries go with a later enter.
     #[cold]
     fn get_over_shortage(&mut self, want: u32, timeout_ns: Option<Nanos>) {
         match self.enter_kernel(0, 0, None) {
