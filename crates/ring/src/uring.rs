@@ -61,7 +61,8 @@ pub(crate) struct Uring {
     queued: bool,
     /// Entries for which the queue has no room: the kernel was too short of memory to empty it.
     waiting: VecDeque<squeue::Entry>,
-    /// Descriptors with cancellations that the kernel may not have yet. No other file gets the number of one meanwhile.
+    /// Descriptors with cancellations that the kernel may not have yet. No other file gets the number of one
+    /// meanwhile.
     cancelled: Vec<Fd>,
     /// The last rest since the kernel took an entry; 0 for none.
     rest_ns: Nanos,
