@@ -64,6 +64,10 @@ pub enum Canary {
     GapsBridged,
     /// A stop in order calls stripes clean in which a write failed.
     HalfWrittenForgotten,
+    /// Regions are called clean before the checksums of their blocks are on the medium.
+    ChecksumsNotFlushed,
+    /// What a read-modify-write reads is not held against its checksums.
+    ModifyUnverified,
 }
 
 voltier_ring::canary_switch!(Canary);

@@ -15,6 +15,7 @@ use crate::errors::ArrayError;
 use crate::errors::grow::GrowError;
 use crate::errors::metadata::MetadataError;
 use crate::errors::replace::ReplaceError;
+use crate::format::bits::Bits;
 use crate::format::superblock::MEMBERS_MAX;
 use crate::generation::{Generation, NextShape};
 use crate::generations::Generations;
@@ -22,6 +23,7 @@ use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::MemberIndex;
 use crate::members::label_copies::wipe_superblocks;
 use crate::members::member::{Member, Missing};
+use crate::stripe::ground::Ground;
 
 /// A parity row, or a copy of a mirror, that is to be added on these devices.
 pub(crate) struct ParityRow<'a, D> {
@@ -94,7 +96,10 @@ impl<D: BlockDevice> ParityRow<'_, D> {
         let mut added = Vec::new();
         for (device, uuid) in self.devices.iter().zip(self.uuids) {
             let member = Member::new(None);
-            if let Some(lacking) = self.array.ground.bitmap.lacking(false) {
+            let Ground { members, bitmap, .. } = &self.array.ground;
+            let none = || Bits::new(members.regions().count());
+            members.join_checksums(device, *uuid, none);
+            if let Some(lacking) = bitmap.lacking(false) {
                 member.join(device.clone(), *uuid, Missing::new(lacking));
             }
             added.push(member);

@@ -99,6 +99,7 @@ pub use assemble::{AssembleOptions, AssembleReport, JournalLeftOut, LeftOut};
 pub use create::CreateOptions;
 pub use errors::{ArrayError, DeviceError, GrowError, JournalError, MetadataError, ReplaceError};
 pub use format::consistency::Consistency;
+pub use format::integrity::Integrity;
 pub use format::journal_label::{JOURNAL_MAGIC, JournalLabel};
 pub use format::member_layout::{
     AREA_ALIGN_BYTES, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, MAP_START_BYTES, MemberLayout,
@@ -114,6 +115,7 @@ pub use geometry::chunks::{Geometry, MemberPlace, Part, Span, VolumePlace};
 pub use geometry::level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
 pub use geometry::numbers::{GroupIndex, MemberIndex, Row, Section, StripeNumber};
 pub use journal::replay::ReplayReport;
+pub use members::checksums::table::ChecksumCounts;
 pub use members::counts::Counts;
 pub use members::health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};
 pub use members::label_copies::{read_spare_label, write_spare_label};

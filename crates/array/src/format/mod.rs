@@ -2,7 +2,9 @@
 
 pub(crate) mod bits;
 pub(crate) mod checksum;
+pub(crate) mod checksum_page;
 pub(crate) mod consistency;
+pub(crate) mod integrity;
 pub(crate) mod journal_label;
 pub(crate) mod journal_place;
 pub(crate) mod journal_record;

@@ -16,11 +16,14 @@ use voltier_block::{
 use voltier_ring::{Handle, JoinHandle};
 
 use crate::canary::{self, Canary};
+use crate::format::bits::Bits;
 use crate::format::region_map::RegionGrid;
 use crate::format::superblock::ArrayRecord;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::{GroupIndex, MemberIndex, Region, each};
 use crate::members::at_once::together;
+use crate::members::checksums::registry::Checksums;
+use crate::members::checksums::table::ChecksumCounts;
 use crate::members::clear::{Clear, clear_device};
 use crate::members::counts::Counters;
 use crate::members::event::{Above, MemberEvent};
@@ -44,6 +47,8 @@ pub(crate) struct MemberSet<D> {
     health: HealthWatch,
     watch: Rc<MemberWatch>,
     room: Room,
+    /// None of an array without integrity.
+    checksums: Option<Rc<Checksums<D>>>,
     /// Grows with every member that comes or goes.
     changes: Cell<u64>,
     /// Whether another set has taken over: this one has no devices any more.
@@ -58,6 +63,7 @@ impl<D: BlockDevice> MemberSet<D> {
         members: Vec<Member<D>>,
         data_start: u64,
         watch: &Rc<MemberWatch>,
+        checksums: Option<Rc<Checksums<D>>>,
     ) -> Self {
         Self {
             handle: handle.clone(),
@@ -69,6 +75,7 @@ impl<D: BlockDevice> MemberSet<D> {
             health: HealthWatch::default(),
             watch: watch.clone(),
             room: Room::new(handle),
+            checksums,
             changes: Cell::new(0),
             is_superseded: Cell::new(false),
             above: OnceCell::new(),
@@ -82,7 +89,14 @@ impl<D: BlockDevice> MemberSet<D> {
         Self {
             counters: Rc::new(Counters::of(self.counters.get())),
             health: self.health.moved(),
-            ..Self::new(&self.handle, geometry, members, self.data_start, &self.watch)
+            ..Self::new(
+                &self.handle,
+                geometry,
+                members,
+                self.data_start,
+                &self.watch,
+                self.checksums.clone(),
+            )
         }
     }
 
@@ -144,6 +158,17 @@ impl<D: BlockDevice> MemberSet<D> {
         at: Lba,
         into: Buf,
     ) -> IoResult<Buf> {
+        self.read_as(member, at, into, true).await
+    }
+
+    /// Reads a member, and holds the content against its checksums, if there are any.
+    pub(crate) async fn read_as(
+        self: Rc<Self>,
+        member: MemberIndex,
+        at: Lba,
+        into: Buf,
+        is_verified: bool,
+    ) -> IoResult<Buf> {
         let device = self[member].device()?;
         // Since it was chosen it may have made place for one that is to be filled.
         if !self[member].has_region(self.region_at(at)) {
@@ -151,7 +176,11 @@ impl<D: BlockDevice> MemberSet<D> {
         }
         self.counters.add(|counts| counts.member_reads += 1);
         let under_way = self.begin_read(member);
-        let result = device.read(self.on_device(at), into).await;
+        let at = self.on_device(at);
+        let result = match self.checksums.as_ref().filter(|_| is_verified) {
+            Some(checksums) => Box::pin(checksums.of(&device).read(at, into)).await,
+            None => device.read(at, into).await,
+        };
         self.end_read(member, under_way);
         if let Err(error) = result {
             self.read_failed(member, &device, error);
@@ -177,7 +206,11 @@ impl<D: BlockDevice> MemberSet<D> {
         }
         self.counters.add(|counts| counts.member_reads += 1);
         let under_way = self.begin_read(member);
-        let result = device.read_vectored(self.on_device(at), into).await;
+        let at = self.on_device(at);
+        let result = match &self.checksums {
+            Some(checksums) => Box::pin(checksums.of(&device).read_vectored(at, into)).await,
+            None => device.read_vectored(at, into).await,
+        };
         self.end_read(member, under_way);
         result
     }
@@ -194,11 +227,11 @@ impl<D: BlockDevice> MemberSet<D> {
         self.counters.add(|counts| counts.member_writes += 1);
         let at = self.on_device(at);
         let beside = self.beside(member, |device: Rc<D>| {
-            let data = data.clone();
-            async move { device.write(at, data, durability).await }
+            let (members, data) = (self.clone(), data.clone());
+            async move { members.write_device(&device, at, data, durability).await }
         });
         let since = self.begin_write(member);
-        let write = || device.write(at, data.clone(), durability);
+        let write = || self.write_device(&device, at, data.clone(), durability);
         let mut result = write().await;
         self.end_write(member, since);
         if result.is_err() {
@@ -220,11 +253,12 @@ impl<D: BlockDevice> MemberSet<D> {
         let range = SectorRange::new(self.on_device(range.start), range.count);
         let has_parity = self.geometry.parity_chunks() > 0;
         let suited = self[member].succeeding().map(|device| clear.suited(&*device, has_parity));
+        let members = self.clone();
         let beside = self.beside(member, move |device: Rc<D>| async move {
-            clear_device(&*device, range, suited.unwrap_or(clear)).await
+            members.clear_one(&device, range, suited.unwrap_or(clear)).await
         });
         let own = clear.suited(&*device, has_parity);
-        let cleared = || clear_device(&*device, range, own);
+        let cleared = || self.clear_one(&device, range, own);
         let mut result = cleared().await;
         if result.is_err() {
             result = Box::pin(self.again(member, &device, result, cleared)).await;
@@ -246,10 +280,83 @@ impl<D: BlockDevice> MemberSet<D> {
 
     pub(crate) async fn flush_one(self: Rc<Self>, member: MemberIndex) -> IoResult<()> {
         let Ok(device) = self[member].device() else { return Ok(()) };
-        let beside = self.beside(member, move |device: Rc<D>| async move { device.flush().await });
-        let result = device.flush().await;
+        let members = self.clone();
+        let flush = move |device: Rc<D>| async move { members.flush_device(&device).await };
+        let beside = self.beside(member, flush);
+        let result = self.flush_device(&device).await;
         self.finish_beside(member, beside).await;
         self.lose_on_error(member, &device, result)
+    }
+
+    /// Flushes a device, and its checksums, if the array has them.
+    pub(crate) async fn flush_device(&self, device: &Rc<D>) -> IoResult<()> {
+        match &self.checksums {
+            Some(checksums) => Box::pin(checksums.of(device).flush()).await,
+            None => device.flush().await,
+        }
+    }
+
+    async fn write_device(
+        &self,
+        device: &Rc<D>,
+        at: Lba,
+        data: Payload,
+        durability: Durability,
+    ) -> IoResult<()> {
+        match &self.checksums {
+            Some(checksums) => Box::pin(checksums.of(device).write(at, data, durability)).await,
+            None => device.write(at, data, durability).await,
+        }
+    }
+
+    async fn clear_one(&self, device: &Rc<D>, range: SectorRange, clear: Clear) -> IoResult<()> {
+        match &self.checksums {
+            Some(checksums) => Box::pin(checksums.of(device).clear(range, clear)).await,
+            None => clear_device(&**device, range, clear).await,
+        }
+    }
+
+    /// The checksums of the devices; none of an array without integrity.
+    pub(crate) fn checksums(&self) -> Option<&Rc<Checksums<D>>> {
+        self.checksums.as_ref()
+    }
+
+    /// A device comes to the array, before anything is sent to it as the member of this uuid. What its
+    /// checksums say of these regions is not believed.
+    pub(crate) fn join_checksums(
+        &self,
+        device: &Rc<D>,
+        uuid: [u8; 16],
+        distrusted: impl FnOnce() -> Bits<Region>,
+    ) {
+        if let Some(checksums) = &self.checksums {
+            checksums.join(device, uuid, distrusted());
+        }
+    }
+
+    /// The blocks of a member's device that did not match their checksums.
+    pub(crate) fn checksum_counts(&self, member: MemberIndex) -> ChecksumCounts {
+        let (Some(checksums), Ok(device)) = (&self.checksums, self[member].device()) else {
+            return ChecksumCounts::default();
+        };
+        checksums.of(&device).counts()
+    }
+
+    /// Blocks that others than their checksums show to be right get checksums, if they have none.
+    pub(crate) async fn adopt(&self, member: MemberIndex, at: Lba, bytes: &[u8]) {
+        let (Some(checksums), Ok(device)) = (&self.checksums, self[member].device()) else {
+            return;
+        };
+        // One whose pages cannot be read goes without: its next read or write fails.
+        let _ = checksums.of(&device).adopt(self.on_device(at), bytes).await;
+    }
+
+    /// Whether content that was computed for a member is what its checksums say, as far as these are known.
+    pub(crate) async fn accepts(&self, member: MemberIndex, at: Lba, bytes: &[u8]) -> bool {
+        let (Some(checksums), Ok(device)) = (&self.checksums, self[member].device()) else {
+            return true;
+        };
+        checksums.of(&device).accepts(self.on_device(at), bytes).await
     }
 
     /// A durable write of something that is not a chunk, at its sector of the device.
@@ -319,7 +426,8 @@ impl<D: BlockDevice> MemberSet<D> {
         data: Bytes,
     ) {
         self.counters().add(|counts| counts.member_writes += 1);
-        let result = device.write(self.on_device(at), data.into(), Durability::Cached).await;
+        let (at, cached) = (self.on_device(at), Durability::Cached);
+        let result = self.write_device(device, at, data.into(), cached).await;
         if result.is_err() {
             self.give_successor_up(member, device);
         }

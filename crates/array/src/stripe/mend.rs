@@ -74,6 +74,9 @@ impl<D: BlockDevice> Mender<D> {
         successors: &[(MemberIndex, Rc<D>)],
     ) -> IoResult<Vec<Buf>> {
         let Slots { states, bytes } = self.read_or_compute(stripe, span).await?;
+        let is_unreadable = |slot: &usize| states[*slot] == SlotState::Unreadable;
+        let computed = (0..states.len()).filter(is_unreadable).map(|slot| (slot, &bytes[slot][..]));
+        self.stripes.check_computed(stripe, span, &computed.collect::<Vec<_>>()).await?;
         let at = self.geometry.member_lba(stripe, span.start);
         let region = self.bitmap.region_of(stripe);
         let members = self.stripes.slot_members(stripe);

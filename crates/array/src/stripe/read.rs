@@ -8,6 +8,7 @@ use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, Sector
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
+use crate::format::checksum_page::SUMMED_SECTORS;
 use crate::geometry::chunks::{Geometry, Part, Span};
 use crate::geometry::numbers::{MemberIndex, StripeNumber};
 use crate::geometry::plan::{SlotState, unusable};
@@ -268,8 +269,37 @@ impl<D: BlockDevice> Reader<D> {
         if self.geometry.parity_chunks() == 0 {
             return Err(IoError::Gone);
         }
+        let places: Vec<(usize, Span)> = wanted.iter().map(|it| (it.slot, it.span)).collect();
         // A repair is finished also when nobody waits for the read any more.
-        self.handle.finish(self.clone().reconstruct(stripe, wanted, unreadable)).await
+        let computed =
+            self.handle.finish(self.clone().reconstruct(stripe, wanted, unreadable)).await;
+        match computed {
+            Err(IoError::Medium) if self.members.checksums().is_some() => {
+                self.compute_in_pieces(stripe, places).await
+            }
+            result => result,
+        }
+    }
+
+    /// The same, block by block: different blocks of several chunks may be wrong.
+    async fn compute_in_pieces(
+        self: &Rc<Self>,
+        stripe: StripeNumber,
+        places: Vec<(usize, Span)>,
+    ) -> IoResult<Vec<Buf>> {
+        let mut parts = Vec::with_capacity(places.len());
+        for (slot, whole) in places {
+            let mut into = Buf::new(whole.bytes());
+            for start in (whole.start..whole.end).step_by(SUMMED_SECTORS as usize) {
+                let span = Span { start, end: (start + SUMMED_SECTORS).min(whole.end) };
+                let piece = Wanted { number: 0, slot, span, into: Buf::new(span.bytes()) };
+                let found = self.clone().reconstruct(stripe, vec![piece], Vec::new());
+                let found = self.handle.finish(found).await?;
+                into[whole.place_of(span)].copy_from_slice(&found[0]);
+            }
+            parts.push(into);
+        }
+        Ok(parts)
     }
 
     /// Reads parts of a stripe, some of which cannot be had from their members.
@@ -350,6 +380,10 @@ impl<D: BlockDevice> Reader<D> {
                 decoder.targets().iter().map(|_| Buf::new(computed.bytes())).collect();
             let mut slices: Vec<&mut [u8]> = targets.iter_mut().map(|buf| &mut buf[..]).collect();
             decoder.decode(&sources, &mut slices);
+            let is_unreadable = |(slot, _): &(usize, &[u8])| states[*slot] == SlotState::Unreadable;
+            let found = decoder.targets().iter().zip(&targets).map(|(slot, buf)| (*slot, &buf[..]));
+            let found: Vec<_> = found.filter(is_unreadable).collect();
+            self.stripes.check_computed(stripe, computed, &found).await?;
             for (slot, buf) in decoder.targets().iter().zip(targets) {
                 known[*slot] = Some((computed, buf));
             }

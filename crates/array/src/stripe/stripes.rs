@@ -264,11 +264,21 @@ impl<D: BlockDevice> Stripes<D> {
         stripe: StripeNumber,
         reads: &[(usize, Span)],
     ) -> Result<Vec<Buf>, Vec<usize>> {
+        self.read_slots_as(stripe, reads, true).await
+    }
+
+    /// The same, held against checksums or not.
+    pub(crate) async fn read_slots_as(
+        &self,
+        stripe: StripeNumber,
+        reads: &[(usize, Span)],
+        are_verified: bool,
+    ) -> Result<Vec<Buf>, Vec<usize>> {
         let members = self.slot_members(stripe);
         let read = |(slot, span): &(usize, Span)| {
             let member = members.member_of(*slot);
             let at = self.geometry.member_lba(stripe, span.start);
-            self.members.clone().read(member, at, Buf::new(span.bytes()))
+            self.members.clone().read_as(member, at, Buf::new(span.bytes()), are_verified)
         };
         let results = at_once(&self.handle, reads.iter().map(read)).await;
         let mut failed = Vec::new();
@@ -280,6 +290,49 @@ impl<D: BlockDevice> Stripes<D> {
             }
         }
         if failed.is_empty() { Ok(read) } else { Err(failed) }
+    }
+
+    /// Holds what was computed of slots that could not be read against their checksums. Slots that are lost, or
+    /// of members that are being filled, have none that count.
+    ///
+    /// # Errors
+    /// When a checksum says something else: a block that it was computed from is wrong.
+    pub(crate) async fn check_computed(
+        &self,
+        stripe: StripeNumber,
+        span: Span,
+        computed: &[(usize, &[u8])],
+    ) -> IoResult<()> {
+        if self.members.checksums().is_none() {
+            return Ok(());
+        }
+        let at = self.geometry.member_lba(stripe, span.start);
+        let (members, region) = (self.slot_members(stripe), self.bitmap.region_of(stripe));
+        for (slot, bytes) in computed {
+            let member = members.member_of(*slot);
+            let has_it = self.members[member].has_region(region);
+            if has_it && !self.members.accepts(member, at, bytes).await {
+                return Err(IoError::Medium);
+            }
+        }
+        Ok(())
+    }
+
+    /// These slots of a stripe are known to match: blocks without checksums get them.
+    pub(crate) async fn adopt<'a>(
+        &self,
+        stripe: StripeNumber,
+        span: Span,
+        slots: impl Iterator<Item = (usize, &'a [u8])>,
+    ) {
+        if self.members.checksums().is_none() {
+            return;
+        }
+        let at = self.geometry.member_lba(stripe, span.start);
+        let members = self.slot_members(stripe);
+        for (slot, bytes) in slots {
+            self.members.adopt(members.member_of(slot), at, bytes).await;
+        }
     }
 
     /// Has slots of slow members not read, as far as the others have all they hold.

@@ -340,6 +340,8 @@ impl<D: BlockDevice> Scrub<D> {
         }
         let (data, parity) = slots.split_at(self.geometry.data_chunks());
         if self.stripes.code().check(data, parity) {
+            let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
+            self.stripes.adopt(stripe, whole, slots.iter().copied().enumerate()).await;
             return Ok(());
         }
         let block_bytes = self.block_bytes as usize;
