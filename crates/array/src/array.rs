@@ -291,8 +291,8 @@ impl<D: BlockDevice> Array<D> {
     ///
     /// # Panics
     /// If there is no such member.
-    pub fn is_online(&self, member: usize) -> bool {
-        self.0.ground.members[MemberIndex(member)].is_online()
+    pub fn is_online(&self, member: MemberIndex) -> bool {
+        self.0.ground.members[member].is_online()
     }
 
     /// Takes a member out of service; requests go on without it. The other members know durably
@@ -303,15 +303,15 @@ impl<D: BlockDevice> Array<D> {
     ///
     /// # Panics
     /// If there is no such member.
-    pub fn fail(&self, member: usize) -> Result<(), ArrayError> {
-        let (array, index) = (&self.0.ground, MemberIndex(member));
-        let group = array.geometry.group_of_member(index);
+    pub fn fail(&self, member: MemberIndex) -> Result<(), ArrayError> {
+        let array = &self.0.ground;
+        let group = array.geometry.group_of_member(member);
         let (lost, allowed) = (array.members.lost_in(group), array.geometry.parity_chunks());
         if self.is_online(member) && lost == allowed {
             return Err(ArrayError::TooManyLost { group: group.0, lost: lost + 1, allowed });
         }
-        let device = array.members[index].device();
-        array.members.lose(index);
+        let device = array.members[member].device();
+        array.members.lose(member);
         array.membership.begin_update();
         if let Ok(device) = device {
             // A member may be out because it does not answer: its requests end.
@@ -336,8 +336,8 @@ impl<D: BlockDevice> Array<D> {
     ///
     /// # Panics
     /// If there is no such member.
-    pub fn health(&self, member: usize) -> MemberHealth {
-        self.0.ground.members.health_of(MemberIndex(member))
+    pub fn health(&self, member: MemberIndex) -> MemberHealth {
+        self.0.ground.members.health_of(member)
     }
 
     /// Events of members since the last call, the oldest first.
@@ -366,12 +366,12 @@ impl<D: BlockDevice> Array<D> {
     /// When the device does not suit or fails; the array is as before then.
     pub async fn replace(
         &self,
-        member: usize,
+        member: MemberIndex,
         device: D,
         uuid: [u8; 16],
     ) -> Result<Replacement, ArrayError> {
         let array = self.0.enter().await;
-        array.tasks.replacements.replace(MemberIndex(member), self.guard(device), uuid).await
+        array.tasks.replacements.replace(member, self.guard(device), uuid).await
     }
 
     /// Puts a lost member back whose device is there again, not used elsewhere since: only regions changed
@@ -379,9 +379,9 @@ impl<D: BlockDevice> Array<D> {
     ///
     /// # Errors
     /// When the device does not suit or fails; the array is as before then.
-    pub async fn take_back(&self, member: usize, device: D) -> Result<bool, ArrayError> {
+    pub async fn take_back(&self, member: MemberIndex, device: D) -> Result<bool, ArrayError> {
         let array = self.0.enter().await;
-        array.tasks.replacements.take_back(MemberIndex(member), self.guard(device)).await
+        array.tasks.replacements.take_back(member, self.guard(device)).await
     }
 
     /// Keeps a device for the next member that is lost, or takes it for one that is. The device holds

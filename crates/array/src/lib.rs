@@ -113,7 +113,7 @@ pub use format::superblock::{
 };
 pub use geometry::chunks::{Geometry, MemberPlace, Part, Span, VolumePlace};
 pub use geometry::level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
-pub use geometry::numbers::{GroupIndex, MemberIndex, Row, Section, StripeNumber};
+pub use geometry::numbers::{GroupIndex, MemberIndex, Row, Section, StripeNumber, StripeSlot};
 pub use journal::replay::ReplayReport;
 pub use members::checksums::table::ChecksumCounts;
 pub use members::counts::Counts;

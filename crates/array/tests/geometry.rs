@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use voltier_array::{
-    Geometry, GeometryError, Layout, Level, MemberIndex, StripeNumber, VolumePlace,
+    Geometry, GeometryError, Layout, Level, MemberIndex, StripeNumber, StripeSlot, VolumePlace,
 };
 use voltier_block::{Lba, SectorRange};
 
@@ -49,6 +49,10 @@ fn small_geometries() -> Vec<Geometry> {
     all
 }
 
+fn slots_of(geometry: &Geometry) -> impl Iterator<Item = StripeSlot> + use<> {
+    (0..geometry.width()).map(StripeSlot)
+}
+
 fn members_of(geometry: &Geometry) -> impl Iterator<Item = MemberIndex> + use<> {
     (0..geometry.member_count()).map(MemberIndex)
 }
@@ -61,7 +65,7 @@ fn each_sector_of_the_volume_has_one_of_the_members_and_back() {
             let place = geometry.place_of(Lba(sector));
             assert_eq!(geometry.lba_of(place), Lba(sector));
             let slot = geometry.slot_of_column(place.stripe, place.column);
-            assert!(slot < geometry.data_chunks(), "data never on parity: {geometry:?}");
+            assert!(slot.0 < geometry.data_chunks(), "data never on parity: {geometry:?}");
             assert_eq!(geometry.column_of_slot(place.stripe, slot), place.column);
             let member = geometry.member_of(place.stripe, slot);
             let at = geometry.member_lba(place.stripe, place.offset);
@@ -83,11 +87,11 @@ fn each_slot_of_a_stripe_is_on_a_member_of_its_own_and_back() {
             let group = geometry.members_of(geometry.group_of(stripe));
             let group: BTreeSet<MemberIndex> = group.collect();
             let members: BTreeSet<MemberIndex> =
-                (0..geometry.width()).map(|slot| geometry.member_of(stripe, slot)).collect();
+                slots_of(&geometry).map(|slot| geometry.member_of(stripe, slot)).collect();
             assert_eq!(members, group);
             let number = geometry.group_of(stripe);
             assert!(group.iter().all(|member| geometry.group_of_member(*member) == number));
-            for slot in 0..geometry.width() {
+            for slot in slots_of(&geometry) {
                 let member = geometry.member_of(stripe, slot);
                 assert_eq!(geometry.slot_of(stripe, member), Some(slot));
             }
@@ -109,7 +113,7 @@ fn with_the_default_layout_each_member_has_as_much_parity_as_the_others() {
         }
         let rounds = (geometry.width() * geometry.group_count()) as u64;
         let is_parity = |stripe, member| {
-            geometry.slot_of(stripe, member).is_some_and(|slot| slot >= geometry.data_chunks())
+            geometry.slot_of(stripe, member).is_some_and(|slot| slot.0 >= geometry.data_chunks())
         };
         for member in members_of(&geometry) {
             let count =
@@ -142,7 +146,7 @@ fn table(level: Level, layout: Layout, members: usize, rows: u64) -> Vec<String>
     let data = geometry.data_chunks();
     let cell = |row: u64, member: usize| {
         let place = geometry.member_place(MemberIndex(member), Lba(row * 8)).expect("in use");
-        match place.slot.checked_sub(data) {
+        match place.slot.0.checked_sub(data) {
             Some(parity) => ["P", "Q", "R"][parity].to_owned(),
             None => {
                 let column = geometry.column_of_slot(place.stripe, place.slot);
@@ -186,9 +190,9 @@ fn data_are_numbered_for_q_as_by_linux_md() {
     for layout in LAYOUTS.into_iter().take(2) {
         let geometry = Geometry::new(Level::Raid6, layout, 6, CHUNK, 800).expect("possible");
         for stripe in (0..geometry.stripe_count()).map(StripeNumber) {
-            let [p, q] = [4, 5].map(|slot| geometry.member_of(stripe, slot).0);
+            let [p, q] = [4, 5].map(|slot| geometry.member_of(stripe, StripeSlot(slot)).0);
             let behind_q = (1..6).map(|step| (q + step) % 6).filter(|member| *member != p);
-            let numbered = (0..4).map(|slot| geometry.member_of(stripe, slot).0);
+            let numbered = (0..4).map(|slot| geometry.member_of(stripe, StripeSlot(slot)).0);
             assert!(numbered.eq(behind_q), "{layout:?}, {stripe:?}");
         }
     }
@@ -231,7 +235,7 @@ fn a_parity_row_that_is_added_moves_nothing_and_is_whole_on_members_of_its_own()
                 for column in 0..before.data_chunks() {
                     assert_eq!(member(now, column), member(before, column), "{before:?}");
                 }
-                for slot in before.data_chunks()..before.width() {
+                for slot in slots_of(before).skip(before.data_chunks()) {
                     assert_eq!(now.member_of(stripe, slot), before.member_of(stripe, slot));
                 }
                 // With one parity, or copies, the numbers of the data are all the same to the code.
@@ -239,7 +243,7 @@ fn a_parity_row_that_is_added_moves_nothing_and_is_whole_on_members_of_its_own()
                     let slots = [now, before].map(|of| of.slot_of_column(stripe, column));
                     assert_eq!(slots[0], slots[1], "{before:?}");
                 }
-                let added = now.member_of(stripe, before.width());
+                let added = now.member_of(stripe, StripeSlot(before.width()));
                 assert_eq!(added.0, before.member_count() + before.group_of(stripe).0);
                 assert_eq!(now.holds_data(added), now.is_mirror());
             }
@@ -294,7 +298,7 @@ fn raid_10_has_copies_side_by_side() {
     let geometry = Geometry::new(Level::Raid10, Layout::default(), 4, CHUNK, 80).expect("possible");
     let members = |chunk: u64| {
         let stripe = geometry.place_of(Lba(chunk * 8)).stripe;
-        let [one, other] = [0, 1].map(|slot| geometry.member_of(stripe, slot).0);
+        let [one, other] = [0, 1].map(|slot| geometry.member_of(stripe, StripeSlot(slot)).0);
         (one, other, geometry.row_of(stripe).0)
     };
     assert_eq!([0, 1, 2, 3].map(members), [(0, 1, 0), (2, 3, 0), (0, 1, 1), (2, 3, 1)]);

@@ -6,9 +6,9 @@
 use std::io::{BufRead, Read, Write};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use voltier_array::{Consistency, ScrubRepair};
+use voltier_array::{Consistency, Integrity, ScrubRepair};
 
-use crate::array_spec::{ArrayLevel, consistency_word};
+use crate::array_spec::{ArrayLevel, consistency_word, integrity_word};
 use crate::array_status::{ArrayDetail, PoolStatus};
 use crate::error::{ControlError, ControlResult};
 use crate::export_access::ExportAccess;
@@ -45,6 +45,9 @@ pub struct NewArray {
     /// Protection of parity against a crash.
     #[serde(with = "consistency_word")]
     pub consistency: Consistency,
+    /// The checksums that the members keep.
+    #[serde(default, with = "integrity_word")]
+    pub integrity: Integrity,
     /// Devices, in the order of the array.
     pub members: Vec<DeviceSpec>,
     /// Devices that are to wait for a loss.

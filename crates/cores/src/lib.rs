@@ -30,6 +30,7 @@ mod volumes;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use voltier_array::MemberIndex;
 use voltier_control::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
     JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
@@ -463,7 +464,10 @@ impl ArrayEngine for CoreEngine {
 
     fn fail_member(&self, name: &ArrayName, place: u32) -> ControlResult<bool> {
         let array = name.clone();
-        self.homes.array(name)?.way.ask(move |handle| members::fail(handle, array, place as usize))
+        self.homes
+            .array(name)?
+            .way
+            .ask(move |handle| members::fail(handle, array, MemberIndex(place as usize)))
     }
 
     fn replace_member(
@@ -473,18 +477,16 @@ impl ArrayEngine for CoreEngine {
         device: &DeviceSpec,
     ) -> ControlResult<Replaced> {
         let (array, device) = (name.clone(), device.clone());
-        self.homes
-            .array(name)?
-            .way
-            .call(move |handle| members::replace(handle, array, place as usize, device))
+        self.homes.array(name)?.way.call(move |handle| {
+            members::replace(handle, array, MemberIndex(place as usize), device)
+        })
     }
 
     fn take_back(&self, name: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool> {
         let (array, device) = (name.clone(), device.clone());
-        self.homes
-            .array(name)?
-            .way
-            .call(move |handle| members::take_back(handle, array, place as usize, device))
+        self.homes.array(name)?.way.call(move |handle| {
+            members::take_back(handle, array, MemberIndex(place as usize), device)
+        })
     }
 
     fn add_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {

@@ -1,6 +1,6 @@
 //! Members of an array of this core that fail, are replaced or are added; spares, and background tasks.
 
-use voltier_array::{Array, BackgroundTask, Replacement};
+use voltier_array::{Array, BackgroundTask, MemberIndex, Replacement};
 use voltier_block::{BlockDevice, Buf, Lba, Nanos};
 use voltier_control::{
     ArrayLevel, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, Identity,
@@ -29,11 +29,14 @@ const RECORD_NS: Nanos = 500_000_000;
 
 /// Takes the member on a device out of service. Whether the others say so durably already: else they do when
 /// they answer, and acknowledgements wait for that.
-pub(super) async fn fail(handle: Handle, name: ArrayName, member: usize) -> ControlResult<bool> {
+pub(super) async fn fail(
+    handle: Handle,
+    name: ArrayName,
+    member: MemberIndex,
+) -> ControlResult<bool> {
     let open = table::find(&name)?;
     let array = &open.array;
-    let known = open.devices.borrow()[member].as_ref().map(|it| it.device.to_string());
-    let device = known.unwrap_or_else(|| format!("member {member}"));
+    let device = open.name_of(member.0);
     if !array.is_online(member) {
         return Err(ControlError::failed(format!("{device} is out of service in {name} already")));
     }
@@ -52,7 +55,7 @@ pub(super) async fn fail(handle: Handle, name: ArrayName, member: usize) -> Cont
 pub(super) async fn replace(
     handle: Handle,
     name: ArrayName,
-    place: usize,
+    place: MemberIndex,
     device: DeviceSpec,
 ) -> ControlResult<Replaced> {
     let open = table::find(&name)?;
@@ -72,7 +75,7 @@ pub(super) async fn replace(
             Replaced::Copy
         }
         Replacement::Rebuild | Replacement::Return => {
-            open.put(place, known);
+            open.put(place.0, known);
             if replaced == Replacement::Return { Replaced::Return } else { Replaced::Rebuild }
         }
     })
@@ -82,7 +85,7 @@ pub(super) async fn replace(
 pub(super) async fn take_back(
     handle: Handle,
     name: ArrayName,
-    place: usize,
+    place: MemberIndex,
     device: DeviceSpec,
 ) -> ControlResult<bool> {
     let open = table::find(&name)?;
@@ -93,7 +96,7 @@ pub(super) async fn take_back(
         ControlError::failed(format!("{device} does not come back to {name}: {error}"))
     })?;
     if is_back {
-        open.put(place, known);
+        open.put(place.0, known);
     }
     Ok(is_back)
 }

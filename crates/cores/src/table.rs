@@ -152,7 +152,7 @@ impl OpenArray {
         let geometry = self.array.geometry();
         let lost = |group| {
             let members = geometry.members_of(group);
-            members.filter(|member| !self.array.is_online(member.0)).count()
+            members.filter(|member| !self.array.is_online(*member)).count()
         };
         let lost_most = geometry.groups().map(lost).max().unwrap_or(0);
         geometry.parity_chunks().saturating_sub(lost_most) as u32

@@ -13,7 +13,7 @@ use voltier_parity::ROWS_MAX;
 use crate::geometry::level::{
     CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level, Shape,
 };
-use crate::geometry::numbers::{GroupIndex, MemberIndex, Row, StripeNumber};
+use crate::geometry::numbers::{GroupIndex, MemberIndex, Row, StripeNumber, StripeSlot};
 
 /// A sector of the volume, as a place in its stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct MemberPlace {
     /// The stripe it is in.
     pub stripe: StripeNumber,
     /// The slot: below [`Geometry::data_chunks`] data, else that parity or copy.
-    pub slot: usize,
+    pub slot: StripeSlot,
     /// Sectors from the start of the chunk.
     pub offset: u64,
 }
@@ -86,7 +86,7 @@ pub struct Part {
     /// The stripe it is in.
     pub stripe: StripeNumber,
     /// The slot that has it.
-    pub slot: usize,
+    pub slot: StripeSlot,
     /// Where in the chunk.
     pub span: Span,
 }
@@ -314,18 +314,18 @@ impl Geometry {
     }
 
     /// The slot that holds a column.
-    pub fn slot_of_column(&self, stripe: StripeNumber, column: usize) -> usize {
+    pub fn slot_of_column(&self, stripe: StripeNumber, column: usize) -> StripeSlot {
         if !self.numbers_by_member() {
-            return column;
+            return StripeSlot(column);
         }
         let rotating = self.rotating();
         let parity = self.first_parity(stripe);
         let index = (parity + 1 + column) % rotating;
-        if index < parity { index } else { index - 1 }
+        StripeSlot(if index < parity { index } else { index - 1 })
     }
 
     /// The column in a slot, which must be one of data.
-    pub fn column_of_slot(&self, stripe: StripeNumber, slot: usize) -> usize {
+    pub fn column_of_slot(&self, stripe: StripeNumber, StripeSlot(slot): StripeSlot) -> usize {
         if !self.numbers_by_member() {
             return slot;
         }
@@ -337,7 +337,7 @@ impl Geometry {
 
     /// The member, of all, that has a slot of a stripe.
     #[inline]
-    pub fn member_of(&self, stripe: StripeNumber, slot: usize) -> MemberIndex {
+    pub fn member_of(&self, stripe: StripeNumber, slot: StripeSlot) -> MemberIndex {
         self.slot_members(stripe).member_of(slot)
     }
 
@@ -358,18 +358,18 @@ impl Geometry {
     }
 
     /// The slot that a member has of a stripe; none if the stripe is on another group.
-    pub fn slot_of(&self, stripe: StripeNumber, member: MemberIndex) -> Option<usize> {
+    pub fn slot_of(&self, stripe: StripeNumber, member: MemberIndex) -> Option<StripeSlot> {
         let (group, index) = self.place_in_group(member);
         if group != self.group_of(stripe) || index >= self.shape.width {
             return None;
         }
         let rotating = self.rotating();
         if rotating == 1 {
-            return Some(index);
+            return Some(StripeSlot(index));
         }
         let (data, turning) = (self.data_chunks(), self.shape.parities - self.added());
         let parity = self.first_parity(stripe);
-        Some(if self.numbers_by_member() {
+        Some(StripeSlot(if self.numbers_by_member() {
             match index {
                 _ if index == parity => data,
                 _ if index > data => index,
@@ -380,7 +380,7 @@ impl Geometry {
         } else {
             let behind = (index + rotating - parity) % rotating;
             if behind < turning { data + behind } else { behind - turning }
-        })
+        }))
     }
 
     /// The sector of its members where a stripe has `offset` sectors of a chunk before it.
@@ -441,7 +441,7 @@ pub(crate) struct SlotMembers {
 impl SlotMembers {
     /// The member, of all, that has a slot.
     #[inline]
-    pub(crate) fn member_of(self, slot: usize) -> MemberIndex {
+    pub(crate) fn member_of(self, slot: StripeSlot) -> MemberIndex {
         let index = self.index_of(slot);
         MemberIndex(match index.checked_sub(self.base) {
             None => self.group.0 * self.base + index,
@@ -451,7 +451,7 @@ impl SlotMembers {
 
     /// The place in the group of a slot.
     #[inline]
-    fn index_of(self, slot: usize) -> usize {
+    fn index_of(self, StripeSlot(slot): StripeSlot) -> usize {
         if self.rotating == 1 {
             return slot;
         }

@@ -97,11 +97,16 @@ pub(crate) struct Region(pub(crate) u64);
 #[repr(transparent)]
 pub struct Section(pub u64);
 
-/// The index of a member in its array; errors, news and reports have it as a plain number. A slot is another
-/// number: the place of a member's chunk in the parity code of a stripe.
+/// The index of a member in its array; errors, news and reports have it as a plain number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct MemberIndex(pub usize);
+
+/// The slot of a chunk in its stripe: the chunk's place in the parity code, data first, then parities. Every
+/// stripe may have another member in a slot. The parity code itself counts in plain numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct StripeSlot(pub usize);
 
 /// The index of a group of members that protect each other; errors and reports have it as a plain number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,6 +116,16 @@ pub struct GroupIndex(pub usize);
 impl GroupIndex {
     /// The first group: the only one of most levels.
     pub(crate) const FIRST: Self = Self(0);
+}
+
+impl StripeSlot {
+    /// The slots of a stripe of so many chunks, in order.
+    #[inline]
+    pub(crate) fn all(
+        count: usize,
+    ) -> impl DoubleEndedIterator<Item = Self> + ExactSizeIterator + Clone {
+        (0..count).map(Self)
+    }
 }
 
 impl MemberIndex {

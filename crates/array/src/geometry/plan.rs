@@ -2,6 +2,7 @@
 //! device I/Os. Pure.
 
 use crate::geometry::chunks::Span;
+use crate::geometry::numbers::StripeSlot;
 
 /// How a slot of a stripe can be used by one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +34,17 @@ pub(crate) enum Method {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) method: Method,
-    pub(crate) reads: Vec<(usize, Span)>,
+    pub(crate) reads: Vec<(StripeSlot, Span)>,
 }
 
 /// Slots that cannot be read.
-pub(crate) fn unusable(states: &[SlotState]) -> Vec<usize> {
-    (0..states.len()).filter(|&slot| states[slot] != SlotState::Online).collect()
+pub(crate) fn unusable(states: &[SlotState]) -> Vec<StripeSlot> {
+    StripeSlot::all(states.len()).filter(|slot| states[slot.0] != SlotState::Online).collect()
+}
+
+/// Slots that can be read.
+pub(crate) fn online(states: &[SlotState]) -> impl Iterator<Item = StripeSlot> + Clone {
+    StripeSlot::all(states.len()).filter(|slot| states[slot.0] == SlotState::Online)
 }
 
 /// The plan with the fewest reads, then the fewest sectors. Writes are the same in all of them.
@@ -48,7 +54,7 @@ pub(crate) fn unusable(states: &[SlotState]) -> Vec<usize> {
 /// changed, but made anew.
 pub(crate) fn plan(
     data: usize,
-    written: impl Iterator<Item = (usize, Span)> + Clone,
+    written: impl Iterator<Item = (StripeSlot, Span)> + Clone,
     hull: Span,
     states: &[SlotState],
     may_mismatch: bool,
@@ -60,7 +66,7 @@ pub(crate) fn plan(
     let rest = reconstruct(data, written.clone(), hull);
     let old = modify(data, written, hull, states);
     let first = recover(data, hull, states);
-    let is_readable = |(slot, _): (usize, Span)| states[slot] == SlotState::Online;
+    let is_readable = |(slot, _): (StripeSlot, Span)| states[slot.0] == SlotState::Online;
     let rest_cost = rest.clone().all(is_readable).then(|| cost(rest.clone()));
     let is_of_use = !may_mismatch && old.clone().all(is_readable);
     let old_cost = is_of_use.then(|| cost(old.clone()));
@@ -78,7 +84,7 @@ pub(crate) fn plan(
 }
 
 /// How many reads, and of how many sectors.
-fn cost(reads: impl Iterator<Item = (usize, Span)>) -> (usize, u64) {
+fn cost(reads: impl Iterator<Item = (StripeSlot, Span)>) -> (usize, u64) {
     reads.fold((0, 0), |(count, sectors), (_, span)| (count + 1, sectors + span.count()))
 }
 
@@ -86,9 +92,9 @@ fn cost(reads: impl Iterator<Item = (usize, Span)>) -> (usize, u64) {
 /// is less than two. Not possible if some of them cannot be read.
 fn reconstruct(
     data: usize,
-    written: impl Iterator<Item = (usize, Span)> + Clone,
+    written: impl Iterator<Item = (StripeSlot, Span)> + Clone,
     hull: Span,
-) -> impl Iterator<Item = (usize, Span)> + Clone {
+) -> impl Iterator<Item = (StripeSlot, Span)> + Clone {
     let kept = move |slot| {
         let own = written.clone().find(|(at, _)| *at == slot).map(|(_, span)| span);
         let kept = match own {
@@ -98,17 +104,18 @@ fn reconstruct(
         };
         (!kept.is_empty()).then_some((slot, kept))
     };
-    (0..data).filter_map(kept)
+    StripeSlot::all(data).filter_map(kept)
 }
 
 /// Old data, then the parities that will be written. Not possible if some of these cannot be read.
 fn modify(
     data: usize,
-    written: impl Iterator<Item = (usize, Span)> + Clone,
+    written: impl Iterator<Item = (StripeSlot, Span)> + Clone,
     hull: Span,
     states: &[SlotState],
-) -> impl Iterator<Item = (usize, Span)> + Clone {
-    let parities = (data..states.len()).filter(|&slot| states[slot] != SlotState::Lost);
+) -> impl Iterator<Item = (StripeSlot, Span)> + Clone {
+    let parities = StripeSlot::all(states.len()).skip(data);
+    let parities = parities.filter(|slot| states[slot.0] != SlotState::Lost);
     written.chain(parities.map(move |slot| (slot, hull)))
 }
 
@@ -117,9 +124,8 @@ fn recover(
     data: usize,
     hull: Span,
     states: &[SlotState],
-) -> impl Iterator<Item = (usize, Span)> + Clone {
-    let online = (0..states.len()).filter(|&slot| states[slot] == SlotState::Online);
-    online.take(data).map(move |slot| (slot, hull))
+) -> impl Iterator<Item = (StripeSlot, Span)> + Clone {
+    online(states).take(data).map(move |slot| (slot, hull))
 }
 
 #[cfg(test)]
@@ -130,7 +136,15 @@ mod tests {
     const WHOLE: Span = Span { start: 0, end: 16 };
     const BLOCK: Span = Span { start: 8, end: 16 };
 
-    fn chosen(written: &[(usize, Span)], states: &[SlotState], data: usize) -> (Method, usize) {
+    const SLOT_0: StripeSlot = StripeSlot(0);
+    const SLOT_1: StripeSlot = StripeSlot(1);
+    const SLOT_2: StripeSlot = StripeSlot(2);
+
+    fn chosen(
+        written: &[(StripeSlot, Span)],
+        states: &[SlotState],
+        data: usize,
+    ) -> (Method, usize) {
         let hull = written.iter().fold(written[0].1, |hull, (_, span)| hull.hull(*span));
         let plan = plan(data, written.iter().copied(), hull, states, false);
         (plan.method, plan.reads.len())
@@ -138,8 +152,9 @@ mod tests {
 
     #[test]
     fn parity_that_may_not_match_is_never_changed() {
-        let method =
-            |states: &[SlotState]| plan(4, [(0, BLOCK)].into_iter(), BLOCK, states, true).method;
+        let method = |states: &[SlotState]| {
+            plan(4, [(SLOT_0, BLOCK)].into_iter(), BLOCK, states, true).method
+        };
         assert_eq!(method(&[Online; 5]), Method::Reconstruct);
         assert_eq!(method(&[Online, Lost, Online, Online, Online]), Method::Recover);
         assert_eq!(method(&[Online, Lost, Online, Online, Online, Online]), Method::Recover);
@@ -151,7 +166,7 @@ mod tests {
         for parities in 1..=3 {
             let states = vec![Online; 8 + parities];
             for count in 1..=8 {
-                let written: Vec<_> = (0..count).map(|slot| (slot, WHOLE)).collect();
+                let written: Vec<_> = StripeSlot::all(count).map(|slot| (slot, WHOLE)).collect();
                 let (modify, rest) = (count + parities, 8 - count);
                 let method = match rest {
                     0 => Method::FullStripe,
@@ -168,7 +183,7 @@ mod tests {
         // The second half of one chunk and the first of the next, 4+2: 4 reads either way. The old data
         // and parities are 2 x 8 + 2 x 16 sectors, the rest as much.
         let first_half = Span { start: 0, end: 8 };
-        let written = [(0, BLOCK), (1, first_half)];
+        let written = [(SLOT_0, BLOCK), (SLOT_1, first_half)];
         assert_eq!(chosen(&written, &[Online; 6], 4), (Method::Reconstruct, 4));
         assert_eq!(chosen(&written, &[Online; 7], 5), (Method::Modify, 4));
     }
@@ -176,7 +191,7 @@ mod tests {
     #[test]
     fn all_data_are_read_where_parts_of_all_chunks_leave_something_on_both_sides() {
         let middle = Span { start: 4, end: 8 };
-        let written = [(0, WHOLE), (1, middle), (2, middle)];
+        let written = [(SLOT_0, WHOLE), (SLOT_1, middle), (SLOT_2, middle)];
         // The whole of two chunks; old data and parities would be five reads, the gaps four.
         assert_eq!(chosen(&written, &[Online; 5], 3), (Method::Reconstruct, 2));
         assert_eq!(chosen(&written, &[Online, Online, Online, Online, Lost], 3).1, 2);
@@ -185,7 +200,7 @@ mod tests {
 
     #[test]
     fn losses_leave_the_ways_that_need_not_read_them() {
-        let written = [(0, BLOCK)];
+        let written = [(SLOT_0, BLOCK)];
         // The chunk written is lost: its new content goes into parity alone.
         assert_eq!(
             chosen(&written, &[Lost, Online, Online, Online, Online], 4),

@@ -82,11 +82,12 @@ enum State<D> {
 
 /// Events that change the state of a member.
 enum Event<D> {
-    /// A device to fill: a replacement, a parity row that is added, or an assembly brings it.
+    /// A device to fill. A replacement, or a parity row that is added, brings one to a place without a
+    /// device. An assembly finds by the record that the device in service is one to fill.
     Joined { own: Named<D>, missing: Missing },
-    /// A device of which nothing is needed yet: a capacity expansion brings it.
+    /// A device of which nothing is needed yet: a capacity expansion brings it, as a member that is new.
     Begun { own: Named<D> },
-    /// A device to fill beside this one: a replacement brings it.
+    /// A device to fill beside this one in service: a replacement brings it.
     CopyBegun(Successor<D>),
     /// The device that was filled lacks nothing any more: the rebuild says so.
     Filled,
@@ -97,22 +98,48 @@ enum Event<D> {
 }
 
 impl<D> State<D> {
-    /// The transition table: the state after an event, and a device that made place for another one by it. An
-    /// event that is not in the table changes nothing.
+    /// The transition table: the state after an event, and a device that made place for another one by it.
+    ///
+    /// # Panics
+    /// At an event that nobody causes in this state. The callers ask for the state just before such an
+    /// event, with no await between.
     fn after(self, event: Event<D>) -> (Self, Option<Named<D>>) {
         let after = match (self, event) {
             (Self::Lost { .. } | Self::InService { .. }, Event::Joined { own, missing }) => {
                 Self::Rebuilding { own, missing }
             }
+            (Self::Copied { .. } | Self::Rebuilding { .. }, Event::Joined { .. }) => {
+                unreachable!("a replacement asks first whether a device is being filled here")
+            }
+
             (Self::Lost { .. }, Event::Begun { own }) => Self::InService { own },
+            (
+                Self::InService { .. } | Self::Copied { .. } | Self::Rebuilding { .. },
+                Event::Begun { .. },
+            ) => unreachable!("a capacity expansion begins a member that is new and has no device"),
+
             (Self::InService { own }, Event::CopyBegun(successor)) => {
                 Self::Copied { own, successor }
             }
+            (
+                Self::Lost { .. } | Self::Copied { .. } | Self::Rebuilding { .. },
+                Event::CopyBegun(_),
+            ) => unreachable!("a replacement copies a member that has a device, and is whole"),
+
             (Self::Rebuilding { own, .. }, Event::Filled) => Self::InService { own },
             (Self::Copied { own, successor }, Event::Filled) => {
                 return (Self::InService { own: successor.own }, Some(own));
             }
+            (Self::Lost { .. } | Self::InService { .. }, Event::Filled) => {
+                unreachable!("the rebuild looks whether its device is still being filled here")
+            }
+
             (Self::Copied { own, .. }, Event::CopyFailed) => Self::InService { own },
+            (
+                Self::Lost { .. } | Self::InService { .. } | Self::Rebuilding { .. },
+                Event::CopyFailed,
+            ) => unreachable!("a successor fails where there is one: the member has compared it"),
+
             // A successor goes on in the place of the device with what it has.
             (Self::Copied { successor, .. }, Event::GivenUp) => {
                 Self::Rebuilding { own: successor.own, missing: successor.missing }
@@ -120,7 +147,9 @@ impl<D> State<D> {
             (Self::InService { own } | Self::Rebuilding { own, .. }, Event::GivenUp) => {
                 Self::Lost { uuid: own.uuid }
             }
-            (unchanged, _) => unchanged,
+            // Changes nothing, because the device is gone: several requests may fail at a member, and an
+            // administrator may take it out as well.
+            (Self::Lost { uuid }, Event::GivenUp) => Self::Lost { uuid },
         };
         (after, None)
     }
@@ -320,23 +349,24 @@ impl<D> Member<D> {
         Some(change(missing))
     }
 
-    /// A device to fill, in the place of one that is lost.
+    /// A device to fill, in the place of one that is lost or counted as whole. No other is being filled.
     pub(crate) fn join(&self, device: Rc<D>, uuid: [u8; 16], missing: Missing) {
         self.step(Event::Joined { own: Named { device, uuid }, missing });
         self.vitals.forget();
     }
 
-    /// A device of which nothing is needed yet: it lacks nothing.
+    /// A device of which nothing is needed yet: it lacks nothing. The member is new.
     pub(crate) fn begin(&self, device: Rc<D>, uuid: [u8; 16]) {
         self.step(Event::Begun { own: Named { device, uuid } });
     }
 
-    /// A device to fill beside this one, which serves on until then.
+    /// A device to fill beside this one, which serves on until then. The member is undisturbed.
     pub(crate) fn begin_copy(&self, device: Rc<D>, uuid: [u8; 16], missing: Missing) {
         self.step(Event::CopyBegun(Successor { own: Named { device, uuid }, missing }));
     }
 
-    /// The device that was filled lacks nothing any more: it serves, a successor in the place of the device.
+    /// The device that is being filled lacks nothing any more: it serves, a successor in the place of the
+    /// device.
     pub(crate) fn put_in_service(&self) {
         if self.is_copied() {
             self.vitals.forget();

@@ -10,7 +10,7 @@ use voltier_ring::Handle;
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::{GroupIndex, MemberIndex, StripeNumber, count, each};
+use crate::geometry::numbers::{GroupIndex, MemberIndex, StripeNumber, StripeSlot, count, each};
 use crate::journal::ring::{Content, Piece};
 use crate::journal::transaction::Journal;
 use crate::members::at_once::together;
@@ -121,9 +121,9 @@ impl<D: BlockDevice> Clearer<D> {
                 let parts: Vec<_> = self.geometry.parts(range).collect();
                 let slots = |slot| {
                     if self.geometry.is_mirror() {
-                        0..self.geometry.width()
+                        StripeSlot::all(self.geometry.width()).collect()
                     } else {
-                        slot..slot + 1
+                        vec![slot]
                     }
                 };
                 for part in parts.into_iter().filter(|part| !self.bitmap.is_blank(part.stripe)) {
@@ -144,7 +144,7 @@ impl<D: BlockDevice> Clearer<D> {
     async fn clear_span(
         self: Rc<Self>,
         stripe: StripeNumber,
-        slots: Range<usize>,
+        slots: Vec<StripeSlot>,
         span: Span,
         clear: Clear,
     ) -> IoResult<()> {
@@ -153,6 +153,7 @@ impl<D: BlockDevice> Clearer<D> {
         let group = self.geometry.group_of(stripe);
         self.members.check_group(group)?;
         let range = SectorRange::new(self.geometry.member_lba(stripe, span.start), span.count());
+        let slots = slots.into_iter();
         let members = slots.map(|slot| self.geometry.member_of(stripe, slot)).collect();
         self.clear_members(group, members, range, clear).await
     }

@@ -6,8 +6,8 @@ use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult};
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::{MemberIndex, StripeNumber};
-use crate::geometry::plan::{SlotState, unusable};
+use crate::geometry::numbers::{MemberIndex, StripeNumber, StripeSlot};
+use crate::geometry::plan::{SlotState, online, unusable};
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
 use crate::stripe::stripes::Stripes;
@@ -75,12 +75,13 @@ impl<D: BlockDevice> Mender<D> {
     ) -> IoResult<Vec<Buf>> {
         let Slots { states, bytes } = self.read_or_compute(stripe, span).await?;
         let is_unreadable = |slot: &usize| states[*slot] == SlotState::Unreadable;
-        let computed = (0..states.len()).filter(is_unreadable).map(|slot| (slot, &bytes[slot][..]));
+        let computed =
+            (0..states.len()).filter(is_unreadable).map(|at| (StripeSlot(at), &bytes[at][..]));
         self.stripes.check_computed(stripe, span, &computed.collect::<Vec<_>>()).await?;
         let at = self.geometry.member_lba(stripe, span.start);
         let region = self.bitmap.region_of(stripe);
         let members = self.stripes.slot_members(stripe);
-        for (slot, (state, bytes)) in states.iter().zip(&bytes).enumerate() {
+        for (slot, (state, bytes)) in StripeSlot::all(states.len()).zip(states.iter().zip(&bytes)) {
             let member = members.member_of(slot);
             let data = || Bytes::copy_of(bytes);
             match state {
@@ -107,12 +108,11 @@ impl<D: BlockDevice> Mender<D> {
         let mut unreadable = Vec::new();
         loop {
             let states = self.stripes.slot_states(stripe, &unreadable)?;
-            let online = (0..states.len()).filter(|&slot| states[slot] == SlotState::Online);
-            let reads: Vec<(usize, Span)> = online.map(|slot| (slot, span)).collect();
+            let reads: Vec<_> = online(&states).map(|slot| (slot, span)).collect();
             let read = match self.stripes.read_slots(stripe, &reads).await {
                 Ok(read) => read,
                 Err(failed) if self.geometry.parity_chunks() == 0 => {
-                    let is_lost = |slot: &usize| {
+                    let is_lost = |slot: &StripeSlot| {
                         !self.members[self.stripes.shape(stripe).member_of(stripe, *slot)]
                             .has_device()
                     };
@@ -126,7 +126,7 @@ impl<D: BlockDevice> Mender<D> {
             };
             let mut slots: Vec<Option<Buf>> = states.iter().map(|_| None).collect();
             for ((slot, _), buf) in reads.into_iter().zip(read) {
-                slots[slot] = Some(buf);
+                slots[slot.0] = Some(buf);
             }
             let unusable = unusable(&states);
             if !unusable.is_empty() {
@@ -139,7 +139,7 @@ impl<D: BlockDevice> Mender<D> {
                     targets.iter_mut().map(|buf| &mut buf[..]).collect();
                 decoder.decode(&sources, &mut slices);
                 for (slot, buf) in unusable.iter().zip(targets) {
-                    slots[*slot] = Some(buf);
+                    slots[slot.0] = Some(buf);
                 }
             }
             return Ok(Slots { states, bytes: slots.into_iter().flatten().collect() });

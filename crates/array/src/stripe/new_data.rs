@@ -3,11 +3,11 @@
 use voltier_block::{Bytes, Durability, SectorRange};
 
 use crate::geometry::chunks::Span;
-use crate::geometry::numbers::StripeNumber;
+use crate::geometry::numbers::{StripeNumber, StripeSlot};
 
 /// New data of a slot.
 pub(crate) struct NewData {
-    pub(crate) slot: usize,
+    pub(crate) slot: StripeSlot,
     pub(crate) span: Span,
     pub(crate) data: Bytes,
 }

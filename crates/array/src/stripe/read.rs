@@ -10,8 +10,8 @@ use voltier_ring::Handle;
 use crate::bitmap::write_intent::Bitmap;
 use crate::format::checksum_page::SUMMED_SECTORS;
 use crate::geometry::chunks::{Geometry, Part, Span};
-use crate::geometry::numbers::{MemberIndex, StripeNumber};
-use crate::geometry::plan::{SlotState, unusable};
+use crate::geometry::numbers::{MemberIndex, StripeNumber, StripeSlot};
+use crate::geometry::plan::{SlotState, online, unusable};
 use crate::members::at_once::{at_once, together};
 use crate::members::long_transfer::longest_run;
 use crate::members::member_set::MemberSet;
@@ -22,7 +22,7 @@ use crate::stripe::stripes::{Access, Stripes};
 struct Wanted {
     /// The part's number among the parts of the request.
     number: usize,
-    slot: usize,
+    slot: StripeSlot,
     span: Span,
     into: Buf,
 }
@@ -160,13 +160,13 @@ impl<D: BlockDevice> Reader<D> {
         if self.geometry.is_mirror() { 0 } else { longest_run(from_ref(&self.members[member])) }
     }
 
-    fn is_slot_online(&self, stripe: StripeNumber, slot: usize) -> bool {
+    fn is_slot_online(&self, stripe: StripeNumber, slot: StripeSlot) -> bool {
         self.members[self.stripes.shape(stripe).member_of(stripe, slot)]
             .has_region(self.bitmap.region_of(stripe))
     }
 
     /// Whether a slot is read where it is: its member has it, and is not avoided.
-    fn is_slot_read(&self, stripe: StripeNumber, slot: usize) -> bool {
+    fn is_slot_read(&self, stripe: StripeNumber, slot: StripeSlot) -> bool {
         let member = &self.members[self.stripes.shape(stripe).member_of(stripe, slot)];
         // The copy to read was chosen before.
         let is_avoided = !self.geometry.is_mirror() && member.vitals().is_avoided_now();
@@ -175,19 +175,19 @@ impl<D: BlockDevice> Reader<D> {
 
     /// The copy with the fewest reads under way; rows take turns where they are equal. While the
     /// copies may differ it is the one that the others will be made like.
-    fn copy_to_read(&self, stripe: StripeNumber) -> usize {
+    fn copy_to_read(&self, stripe: StripeNumber) -> StripeSlot {
         let width = self.geometry.width();
         let row = self.geometry.row_of(stripe).0 as usize;
-        let mut online = (0..width).filter(|&slot| self.is_slot_online(stripe, slot));
+        let mut online = StripeSlot::all(width).filter(|&slot| self.is_slot_online(stripe, slot));
         if self.bitmap.needs_resync(stripe) {
-            return online.next().unwrap_or(0);
+            return online.next().unwrap_or(StripeSlot(0));
         }
-        let load = |&slot: &usize| {
+        let load = |&slot: &StripeSlot| {
             let member = &self.members[self.stripes.shape(stripe).member_of(stripe, slot)];
             let vitals = member.vitals();
-            (vitals.is_avoided_now(), vitals.reads_in_flight(), (slot + row) % width)
+            (vitals.is_avoided_now(), vitals.reads_in_flight(), (slot.0 + row) % width)
         };
-        online.min_by_key(load).unwrap_or(0)
+        online.min_by_key(load).unwrap_or(StripeSlot(0))
     }
 
     /// The content that was read, with the numbers of the parts.
@@ -264,12 +264,12 @@ impl<D: BlockDevice> Reader<D> {
         self: &Rc<Self>,
         stripe: StripeNumber,
         wanted: Vec<Wanted>,
-        unreadable: Vec<usize>,
+        unreadable: Vec<StripeSlot>,
     ) -> IoResult<Vec<Buf>> {
         if self.geometry.parity_chunks() == 0 {
             return Err(IoError::Gone);
         }
-        let places: Vec<(usize, Span)> = wanted.iter().map(|it| (it.slot, it.span)).collect();
+        let places: Vec<(StripeSlot, Span)> = wanted.iter().map(|it| (it.slot, it.span)).collect();
         // A repair is finished also when nobody waits for the read any more.
         let computed =
             self.handle.finish(self.clone().reconstruct(stripe, wanted, unreadable)).await;
@@ -285,7 +285,7 @@ impl<D: BlockDevice> Reader<D> {
     async fn compute_in_pieces(
         self: &Rc<Self>,
         stripe: StripeNumber,
-        places: Vec<(usize, Span)>,
+        places: Vec<(StripeSlot, Span)>,
     ) -> IoResult<Vec<Buf>> {
         let mut parts = Vec::with_capacity(places.len());
         for (slot, whole) in places {
@@ -307,7 +307,7 @@ impl<D: BlockDevice> Reader<D> {
         self: Rc<Self>,
         stripe: StripeNumber,
         wanted: Vec<Wanted>,
-        mut unreadable: Vec<usize>,
+        mut unreadable: Vec<StripeSlot>,
     ) -> IoResult<Vec<Buf>> {
         self.members.counters().add(|counts| counts.degraded_reads += 1);
         let hull = wanted.iter().map(|part| part.span).reduce(Span::hull);
@@ -323,7 +323,8 @@ impl<D: BlockDevice> Reader<D> {
                 }
                 Ok(chunks) => {
                     let fill = |mut part: Wanted| {
-                        let (span, buf) = chunks.known[part.slot].as_ref().expect("it was wanted");
+                        let (span, buf) =
+                            chunks.known[part.slot.0].as_ref().expect("it was wanted");
                         part.into.copy_from_slice(&buf[span.place_of(part.span)]);
                         part.into
                     };
@@ -340,9 +341,9 @@ impl<D: BlockDevice> Reader<D> {
         self: &Rc<Self>,
         stripe: StripeNumber,
         wanted: &[Wanted],
-        unreadable: &[usize],
+        unreadable: &[StripeSlot],
         may_avoid: bool,
-    ) -> IoResult<Result<Chunks, Vec<usize>>> {
+    ) -> IoResult<Result<Chunks, Vec<StripeSlot>>> {
         let mut states = self.stripes.slot_states(stripe, unreadable)?;
         if may_avoid && unreadable.is_empty() {
             self.stripes.avoid_slow(stripe, &mut states);
@@ -353,10 +354,10 @@ impl<D: BlockDevice> Reader<D> {
         let computed = unusable.iter().filter_map(|&slot| own_span(slot)).reduce(Span::hull);
         let decoder = computed.map(|span| (span, self.stripes.decoder(stripe, &unusable)));
         let mut reads = Vec::new();
-        for slot in (0..states.len()).filter(|&slot| states[slot] == SlotState::Online) {
+        for slot in online(&states) {
             let is_source = |span| {
                 let (_, decoder) = decoder.as_ref()?;
-                decoder.sources().contains(&slot).then_some(span)
+                decoder.sources().contains(&slot.0).then_some(span)
             };
             let spans = [own_span(slot), computed.and_then(is_source)];
             let span = spans.into_iter().flatten().reduce(Span::hull);
@@ -368,7 +369,7 @@ impl<D: BlockDevice> Reader<D> {
         };
         let mut known: Vec<Option<(Span, Buf)>> = states.iter().map(|_| None).collect();
         for ((slot, span), buf) in reads.into_iter().zip(read) {
-            known[slot] = Some((span, buf));
+            known[slot.0] = Some((span, buf));
         }
         if let Some((computed, decoder)) = decoder {
             let source = |slot: &usize| {
@@ -380,8 +381,10 @@ impl<D: BlockDevice> Reader<D> {
                 decoder.targets().iter().map(|_| Buf::new(computed.bytes())).collect();
             let mut slices: Vec<&mut [u8]> = targets.iter_mut().map(|buf| &mut buf[..]).collect();
             decoder.decode(&sources, &mut slices);
-            let is_unreadable = |(slot, _): &(usize, &[u8])| states[*slot] == SlotState::Unreadable;
-            let found = decoder.targets().iter().zip(&targets).map(|(slot, buf)| (*slot, &buf[..]));
+            let is_unreadable =
+                |(slot, _): &(StripeSlot, &[u8])| states[slot.0] == SlotState::Unreadable;
+            let slots = decoder.targets().iter().map(|slot| StripeSlot(*slot));
+            let found = slots.zip(&targets).map(|(slot, buf)| (slot, &buf[..]));
             let found: Vec<_> = found.filter(is_unreadable).collect();
             self.stripes.check_computed(stripe, computed, &found).await?;
             for (slot, buf) in decoder.targets().iter().zip(targets) {
@@ -394,7 +397,8 @@ impl<D: BlockDevice> Reader<D> {
     /// Writes what was computed in place of medium errors where it belongs.
     async fn repair(self: &Rc<Self>, stripe: StripeNumber, chunks: Chunks) {
         let mut writes = Vec::new();
-        for (slot, (state, known)) in chunks.states.into_iter().zip(chunks.known).enumerate() {
+        let slots = StripeSlot::all(chunks.states.len());
+        for (slot, (state, known)) in slots.zip(chunks.states.into_iter().zip(chunks.known)) {
             let (SlotState::Unreadable, Some((span, buf))) = (state, known) else { continue };
             if !self.is_slot_online(stripe, slot) {
                 // Of a member that is being rebuilt.

@@ -10,7 +10,7 @@ use voltier_ring::Handle;
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::{GroupIndex, StripeNumber};
+use crate::geometry::numbers::{GroupIndex, StripeNumber, StripeSlot};
 use crate::geometry::plan::{Method, Plan, SlotState, plan, unusable};
 use crate::journal::ring::{Content, Piece};
 use crate::journal::transaction::Journal;
@@ -23,7 +23,7 @@ use crate::stripe::stripes::{Access, Stripes};
 
 /// The one write of a slot's member to come.
 struct SlotWrite {
-    slot: usize,
+    slot: StripeSlot,
     span: Span,
     data: Bytes,
 }
@@ -42,7 +42,7 @@ fn hull_of(parts: &[NewData]) -> Span {
 }
 
 /// The new content of a slot, if that is all of the hull.
-fn whole_part(new: &[NewData], slot: usize, hull: Span) -> Option<&NewData> {
+fn whole_part(new: &[NewData], slot: StripeSlot, hull: Span) -> Option<&NewData> {
     new.iter().find(|part| part.slot == slot && part.span == hull)
 }
 
@@ -173,7 +173,8 @@ impl<D: BlockDevice> StripeWriter<D> {
             Method::Plain => Vec::new(),
             Method::FullStripe if self.geometry.is_mirror() => {
                 let copy = |slot| SlotWrite { slot, span: hull, data: new[0].data.clone() };
-                (data_chunks..self.stripes.shape(stripe).width()).map(copy).collect()
+                let slots = StripeSlot::all(self.stripes.shape(stripe).width());
+                slots.skip(data_chunks).map(copy).collect()
             }
             Method::Modify => self.modified_parity(stripe, &new, hull, old),
             Method::FullStripe | Method::Reconstruct | Method::Recover => {
@@ -213,10 +214,10 @@ impl<D: BlockDevice> StripeWriter<D> {
             for ((one, slot), parity) in
                 changed.iter_mut().zip(slots.clone()).zip(parities.iter_mut())
             {
-                *one = (slot - data_chunks, &mut parity[inside.clone()]);
+                *one = (slot.0 - data_chunks, &mut parity[inside.clone()]);
             }
             self.stripes.code_of(stripe).update(
-                part.slot,
+                part.slot.0,
                 before,
                 &part.data,
                 &mut changed[..count],
@@ -254,11 +255,13 @@ impl<D: BlockDevice> StripeWriter<D> {
         let mut lost: Vec<Buf> = decoder.targets().iter().map(|_| Buf::new(hull.bytes())).collect();
         let mut targets: Vec<&mut [u8]> = lost.iter_mut().map(|buf| &mut buf[..]).collect();
         decoder.decode(&sources, &mut targets);
-        let is_unreadable = |(slot, _): &(usize, &[u8])| old.states[*slot] == SlotState::Unreadable;
-        let computed = decoder.targets().iter().zip(&lost).map(|(slot, buf)| (*slot, &buf[..]));
+        let is_unreadable =
+            |(slot, _): &(StripeSlot, &[u8])| old.states[slot.0] == SlotState::Unreadable;
+        let slots = decoder.targets().iter().map(|slot| StripeSlot(*slot));
+        let computed = slots.zip(&lost).map(|(slot, buf)| (slot, &buf[..]));
         let computed: Vec<_> = computed.filter(is_unreadable).collect();
         self.stripes.check_computed(stripe, hull, &computed).await?;
-        old.plan.reads.extend(decoder.targets().iter().map(|slot| (*slot, hull)));
+        old.plan.reads.extend(decoder.targets().iter().map(|slot| (StripeSlot(*slot), hull)));
         old.read.extend(lost);
         Ok(())
     }
@@ -284,7 +287,7 @@ impl<D: BlockDevice> StripeWriter<D> {
             }
             whole.freeze()
         };
-        (0..self.stripes.shape(stripe).data_chunks()).map(column).collect()
+        StripeSlot::all(self.stripes.shape(stripe).data_chunks()).map(column).collect()
     }
 
     /// Has data that gave a medium error written whole.
@@ -296,8 +299,8 @@ impl<D: BlockDevice> StripeWriter<D> {
         states: &[SlotState],
         columns: &[Bytes],
     ) {
-        for (slot, column) in columns.iter().enumerate() {
-            if states[slot] == SlotState::Unreadable && whole_part(new, slot, hull).is_none() {
+        for (slot, column) in StripeSlot::all(columns.len()).zip(columns) {
+            if states[slot.0] == SlotState::Unreadable && whole_part(new, slot, hull).is_none() {
                 self.members.note_repair(self.stripes.shape(stripe).member_of(stripe, slot));
                 new.retain(|part| part.slot != slot);
                 new.push(NewData { slot, span: hull, data: column.clone() });
@@ -316,7 +319,7 @@ impl<D: BlockDevice> StripeWriter<D> {
         let mut parities: Vec<Buf> = (0..parity_count).map(|_| Buf::new(hull.bytes())).collect();
         let mut slices: Vec<&mut [u8]> = parities.iter_mut().map(|buf| &mut buf[..]).collect();
         self.stripes.code_of(stripe).encode(&data, &mut slices, Stores::Cached);
-        let slots = columns.len()..self.stripes.shape(stripe).width();
+        let slots = StripeSlot::all(self.stripes.shape(stripe).width()).skip(columns.len());
         let parities = slots.zip(parities.into_iter().map(Buf::freeze));
         parities.map(|(slot, data)| SlotWrite { slot, span: hull, data }).collect()
     }

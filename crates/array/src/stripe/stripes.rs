@@ -17,7 +17,9 @@ use voltier_ring::Handle;
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::geometry::chunks::{Geometry, Part, SlotMembers, Span};
-use crate::geometry::numbers::{GroupIndex, MemberIndex, Row, Section, StripeNumber, count, each};
+use crate::geometry::numbers::{
+    GroupIndex, MemberIndex, Row, Section, StripeNumber, StripeSlot, count, each,
+};
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::at_once::{at_once, together};
 use crate::members::member_set::MemberSet;
@@ -30,7 +32,7 @@ use crate::stripe::two_shapes::TwoShapes;
 const DECODERS_MAX: usize = 256;
 
 /// Chunks in a stripe, slots that cannot be used, and those of them that are wanted.
-type DecoderKey = (usize, Vec<usize>, Vec<usize>);
+type DecoderKey = (usize, Vec<StripeSlot>, Vec<StripeSlot>);
 
 /// The parts that all who read and write stripes share.
 pub(crate) struct Stripes<D> {
@@ -40,7 +42,7 @@ pub(crate) struct Stripes<D> {
     bitmap: Rc<Bitmap<D>>,
     locks: StripeLocks,
     /// Slots that failed a write and could not be given up: nothing is computed from what they hold.
-    half_written: RefCell<BTreeSet<(StripeNumber, usize)>>,
+    half_written: RefCell<BTreeSet<(StripeNumber, StripeSlot)>>,
     /// Set while stripes have two shapes: `geometry` is the one that comes.
     two_shapes: Option<Rc<TwoShapes>>,
     /// None without redundancy.
@@ -110,7 +112,7 @@ impl<D: BlockDevice> Stripes<D> {
     }
 
     /// A plan to compute these unusable slots of a stripe, ascending, from the others.
-    pub(crate) fn decoder(&self, stripe: StripeNumber, unusable: &[usize]) -> Rc<Decoder> {
+    pub(crate) fn decoder(&self, stripe: StripeNumber, unusable: &[StripeSlot]) -> Rc<Decoder> {
         self.decoder_of(stripe, unusable, unusable)
     }
 
@@ -118,15 +120,17 @@ impl<D: BlockDevice> Stripes<D> {
     pub(crate) fn decoder_of(
         &self,
         stripe: StripeNumber,
-        unusable: &[usize],
-        wanted: &[usize],
+        unusable: &[StripeSlot],
+        wanted: &[StripeSlot],
     ) -> Rc<Decoder> {
         let mut decoders = self.decoders.borrow_mut();
         let key = (self.shape(stripe).width(), unusable.to_vec(), wanted.to_vec());
         if let Some(decoder) = decoders.get(&key) {
             return decoder.clone();
         }
-        let plan = self.code_of(stripe).decoder(unusable, wanted);
+        let numbers =
+            |slots: &[StripeSlot]| -> Vec<usize> { slots.iter().map(|slot| slot.0).collect() };
+        let plan = self.code_of(stripe).decoder(&numbers(unusable), &numbers(wanted));
         let decoder = Rc::new(plan.expect("no more slots are unusable than there are parities"));
         if decoders.len() == DECODERS_MAX {
             decoders.clear();
@@ -222,7 +226,7 @@ impl<D: BlockDevice> Stripes<D> {
     /// Whether writes of some rows of a group failed and stand: what is in them is not one thing.
     pub(crate) fn has_half_written(&self, group: GroupIndex, rows: Range<Row>) -> bool {
         let half_written = self.half_written.borrow();
-        let is_in = |(stripe, _): &(StripeNumber, usize)| {
+        let is_in = |(stripe, _): &(StripeNumber, StripeSlot)| {
             self.geometry.group_of(*stripe) == group
                 && rows.contains(&self.geometry.row_of(*stripe))
         };
@@ -236,7 +240,7 @@ impl<D: BlockDevice> Stripes<D> {
     pub(crate) fn slot_states(
         &self,
         stripe: StripeNumber,
-        unreadable: &[usize],
+        unreadable: &[StripeSlot],
     ) -> IoResult<Vec<SlotState>> {
         let region = self.bitmap.region_of(stripe);
         let half_written = self.half_written.borrow();
@@ -246,7 +250,8 @@ impl<D: BlockDevice> Stripes<D> {
             SlotState::Online if is_bad(slot) => SlotState::Unreadable,
             state => state,
         };
-        let states: Vec<SlotState> = (0..self.shape(stripe).width()).map(state).collect();
+        let states: Vec<SlotState> =
+            StripeSlot::all(self.shape(stripe).width()).map(state).collect();
         let count = |wanted| states.iter().filter(|state| **state == wanted).count();
         let (lost, unreadable) = (count(SlotState::Lost), count(SlotState::Unreadable));
         if lost > self.geometry.parity_chunks() {
@@ -262,8 +267,8 @@ impl<D: BlockDevice> Stripes<D> {
     pub(crate) async fn read_slots(
         &self,
         stripe: StripeNumber,
-        reads: &[(usize, Span)],
-    ) -> Result<Vec<Buf>, Vec<usize>> {
+        reads: &[(StripeSlot, Span)],
+    ) -> Result<Vec<Buf>, Vec<StripeSlot>> {
         self.read_slots_as(stripe, reads, true).await
     }
 
@@ -271,11 +276,11 @@ impl<D: BlockDevice> Stripes<D> {
     pub(crate) async fn read_slots_as(
         &self,
         stripe: StripeNumber,
-        reads: &[(usize, Span)],
+        reads: &[(StripeSlot, Span)],
         are_verified: bool,
-    ) -> Result<Vec<Buf>, Vec<usize>> {
+    ) -> Result<Vec<Buf>, Vec<StripeSlot>> {
         let members = self.slot_members(stripe);
-        let read = |(slot, span): &(usize, Span)| {
+        let read = |(slot, span): &(StripeSlot, Span)| {
             let member = members.member_of(*slot);
             let at = self.geometry.member_lba(stripe, span.start);
             self.members.clone().read_as(member, at, Buf::new(span.bytes()), are_verified)
@@ -301,7 +306,7 @@ impl<D: BlockDevice> Stripes<D> {
         &self,
         stripe: StripeNumber,
         span: Span,
-        computed: &[(usize, &[u8])],
+        computed: &[(StripeSlot, &[u8])],
     ) -> IoResult<()> {
         if self.members.checksums().is_none() {
             return Ok(());
@@ -323,7 +328,7 @@ impl<D: BlockDevice> Stripes<D> {
         &self,
         stripe: StripeNumber,
         span: Span,
-        slots: impl Iterator<Item = (usize, &'a [u8])>,
+        slots: impl Iterator<Item = (StripeSlot, &'a [u8])>,
     ) {
         if self.members.checksums().is_none() {
             return;
@@ -342,7 +347,7 @@ impl<D: BlockDevice> Stripes<D> {
         }
         let mut left = self.geometry.parity_chunks() - unusable(states).len();
         let members = self.slot_members(stripe);
-        for (slot, state) in states.iter_mut().enumerate() {
+        for (slot, state) in StripeSlot::all(states.len()).zip(states) {
             let member = &self.members[members.member_of(slot)];
             let is_avoided = *state == SlotState::Online && member.vitals().is_avoided();
             if is_avoided && left > 0 {

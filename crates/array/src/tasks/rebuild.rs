@@ -20,7 +20,7 @@ use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::format::bits::Bits;
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::{GroupIndex, MemberIndex, Region, count, each};
+use crate::geometry::numbers::{GroupIndex, MemberIndex, Region, StripeSlot, count, each};
 use crate::journal::transaction::Journal;
 use crate::members::member::{Member, Missing};
 use crate::members::member_set::MemberSet;
@@ -349,12 +349,14 @@ impl<D: BlockDevice> Rebuild<D> {
             let place = index * chunk_bytes..(index + 1) * chunk_bytes;
             let slot = |member| self.geometry.slot_of(stripe, member).expect("of its group");
             let others = self.geometry.members_of(group).filter(|it| !known.contains_key(it));
-            let mut lost: Vec<usize> = others.map(slot).collect();
+            let mut lost: Vec<StripeSlot> = others.map(slot).collect();
             lost.sort_unstable();
-            let wanted: Vec<usize> = filled.keys().map(|member| slot(*member)).collect();
+            let wanted: Vec<StripeSlot> = filled.keys().map(|member| slot(*member)).collect();
             let decoder = self.stripes.decoder_of(stripe, &lost, &wanted);
-            let source =
-                |slot: &usize| &known[&self.geometry.member_of(stripe, *slot)][place.clone()];
+            let source = |slot: &usize| {
+                let member = self.geometry.member_of(stripe, StripeSlot(*slot));
+                &known[&member][place.clone()]
+            };
             let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();
             let mut slices: Vec<&mut [u8]> =
                 filled.values_mut().map(|buf| &mut buf[place.clone()]).collect();

@@ -19,8 +19,8 @@ use voltier_ring::{Handle, Signal};
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::{GroupIndex, Region, StripeNumber, each};
-use crate::geometry::plan::{SlotState, unusable};
+use crate::geometry::numbers::{GroupIndex, Region, StripeNumber, StripeSlot, each};
+use crate::geometry::plan::{SlotState, online, unusable};
 use crate::members::at_once::together;
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
@@ -231,8 +231,8 @@ impl<D: BlockDevice> Resync<D> {
         let data_chunks = self.stripes.shape(stripe).data_chunks();
         let is_computed = |slot: &usize| states[*slot] == SlotState::Unreadable;
         let computed = (0..data_chunks).filter(is_computed);
-        let computed: Vec<(usize, &[u8])> =
-            computed.filter_map(|slot| Some((slot, &chunks[slot].as_ref()?[..]))).collect();
+        let computed: Vec<(StripeSlot, &[u8])> =
+            computed.filter_map(|at| Some((StripeSlot(at), &chunks[at].as_ref()?[..]))).collect();
         self.stripes.check_computed(stripe, span, &computed).await?;
         let data = chunks[..data_chunks].iter().flatten().map(|buf| &buf[..]);
         let data: Vec<&[u8]> = data.collect();
@@ -241,31 +241,31 @@ impl<D: BlockDevice> Resync<D> {
         let mut slices: Vec<&mut [u8]> = parities.iter_mut().map(|buf| &mut buf[..]).collect();
         self.stripes.code_of(stripe).encode(&data, &mut slices, Stores::Cached);
         let (mut writes, mut right_parities) = (Vec::new(), BTreeSet::new());
-        let mut write = |slot: usize, content: Buf| {
+        let mut write = |slot: StripeSlot, content: Buf| {
             let member = self.stripes.shape(stripe).member_of(stripe, slot);
             let at = self.geometry.member_lba(stripe, span.start);
-            if states[slot] == SlotState::Unreadable {
+            if states[slot.0] == SlotState::Unreadable {
                 self.members.note_repair(member);
             }
             let members = self.members.clone();
             writes.push(members.write(member, at, content.into(), Durability::Cached));
         };
-        for (index, parity) in parities.into_iter().enumerate() {
-            let slot = data_chunks + index;
-            let is_right = chunks[slot].as_ref().is_some_and(|before| before[..] == parity[..]);
-            let is_wrong = states[slot] == SlotState::Online && !is_right;
+        for (slot, parity) in StripeSlot::all(states.len()).skip(data_chunks).zip(parities) {
+            let is_right = chunks[slot.0].as_ref().is_some_and(|before| before[..] == parity[..]);
+            let is_wrong = states[slot.0] == SlotState::Online && !is_right;
             if is_right {
-                right_parities.insert(slot);
+                right_parities.insert(slot.0);
             }
             if is_wrong {
                 self.members.counters().add(|counts| counts.resynced_chunks += 1);
             }
-            if is_wrong || states[slot] == SlotState::Unreadable {
+            if is_wrong || states[slot.0] == SlotState::Unreadable {
                 write(slot, parity);
             }
         }
-        for slot in (0..data_chunks).filter(|slot| states[*slot] == SlotState::Unreadable) {
-            chunks[slot].take().into_iter().for_each(|content| write(slot, content));
+        let data_slots = StripeSlot::all(data_chunks);
+        for slot in data_slots.filter(|slot| states[slot.0] == SlotState::Unreadable) {
+            chunks[slot.0].take().into_iter().for_each(|content| write(slot, content));
         }
         let results = together(&self.handle, writes).await;
         results.into_iter().collect::<IoResult<()>>()?;
@@ -273,7 +273,7 @@ impl<D: BlockDevice> Resync<D> {
         let is_online = |slot: &usize| states[*slot] == SlotState::Online;
         let read = (0..states.len()).filter(is_online);
         let read = read.filter(|slot| *slot < data_chunks || right_parities.contains(slot));
-        let read = read.filter_map(|slot| Some((slot, &chunks[slot].as_ref()?[..])));
+        let read = read.filter_map(|at| Some((StripeSlot(at), &chunks[at].as_ref()?[..])));
         self.stripes.adopt(stripe, span, read).await;
         Ok(())
     }
@@ -286,13 +286,12 @@ impl<D: BlockDevice> Resync<D> {
         let mut unreadable = Vec::new();
         loop {
             let states = self.stripes.slot_states(stripe, &unreadable)?;
-            let online = (0..states.len()).filter(|&slot| states[slot] == SlotState::Online);
-            let reads: Vec<(usize, Span)> = online.map(|slot| (slot, span)).collect();
+            let reads: Vec<_> = online(&states).map(|slot| (slot, span)).collect();
             match self.stripes.read_slots(stripe, &reads).await {
                 Ok(read) => {
                     let mut chunks: Vec<Option<Buf>> = states.iter().map(|_| None).collect();
                     for ((slot, _), buf) in reads.into_iter().zip(read) {
-                        chunks[slot] = Some(buf);
+                        chunks[slot.0] = Some(buf);
                     }
                     return Ok(Slots { states, chunks });
                 }

@@ -29,7 +29,7 @@ use voltier_parity::{Stores, Verdict};
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::{GroupIndex, MemberIndex, Region, StripeNumber, each};
+use crate::geometry::numbers::{GroupIndex, MemberIndex, Region, StripeNumber, StripeSlot, each};
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
 use crate::stripe::mend::Mender;
@@ -248,8 +248,10 @@ impl<D: BlockDevice> Work<D> for Scrub<D> {
                 let own = self.geometry.member_of(stripe, slot);
                 members.iter().position(|member| *member == own).map(|at| &bufs[at])
             };
-            let slots: Vec<&[u8]> =
-                (0..members.len()).filter_map(buf_of).map(|buf| &buf[place.clone()]).collect();
+            let slots: Vec<&[u8]> = StripeSlot::all(members.len())
+                .filter_map(buf_of)
+                .map(|buf| &buf[place.clone()])
+                .collect();
             self.scrub_stripe(stripe, &slots).await?;
         }
         Ok(())
@@ -341,7 +343,9 @@ impl<D: BlockDevice> Scrub<D> {
         let (data, parity) = slots.split_at(self.geometry.data_chunks());
         if self.stripes.code().check(data, parity) {
             let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
-            self.stripes.adopt(stripe, whole, slots.iter().copied().enumerate()).await;
+            self.stripes
+                .adopt(stripe, whole, StripeSlot::all(slots.len()).zip(slots.iter().copied()))
+                .await;
             return Ok(());
         }
         let block_bytes = self.block_bytes as usize;
@@ -351,7 +355,9 @@ impl<D: BlockDevice> Scrub<D> {
             let (data, parity) = pieces.split_at(self.geometry.data_chunks());
             match self.stripes.code().locate(data, parity) {
                 Verdict::Consistent => {}
-                Verdict::One { member: slot } => self.mend_located(&mismatch, slot).await?,
+                Verdict::One { member } => {
+                    self.mend_located(&mismatch, StripeSlot(member)).await?;
+                }
                 Verdict::Unknown => self.mend_unknown(&mismatch).await?,
             }
         }
@@ -359,8 +365,8 @@ impl<D: BlockDevice> Scrub<D> {
     }
 
     /// Whether a located block may be rewritten from the others.
-    fn may_rewrite(&self, stripe: StripeNumber, slot: usize) -> bool {
-        let is_data = slot < self.geometry.data_chunks() && !self.geometry.is_mirror();
+    fn may_rewrite(&self, stripe: StripeNumber, slot: StripeSlot) -> bool {
+        let is_data = slot.0 < self.geometry.data_chunks() && !self.geometry.is_mirror();
         match self.repair.get() {
             ScrubRepair::Nothing => false,
             ScrubRepair::RewriteData => true,
@@ -371,7 +377,7 @@ impl<D: BlockDevice> Scrub<D> {
     }
 
     /// The block of one member is wrong.
-    async fn mend_located(&self, mismatch: &Mismatch<'_>, slot: usize) -> IoResult<()> {
+    async fn mend_located(&self, mismatch: &Mismatch<'_>, slot: StripeSlot) -> IoResult<()> {
         let is_repaired = self.may_rewrite(mismatch.stripe, slot);
         if !is_repaired {
             self.bitmap.note_mismatch(mismatch.stripe);
@@ -413,7 +419,7 @@ impl<D: BlockDevice> Scrub<D> {
         let mut slices: Vec<&mut [u8]> = right.iter_mut().map(|buf| &mut buf[..]).collect();
         self.stripes.code().encode(data, &mut slices, Stores::Cached);
         let wrong = right.into_iter().enumerate().filter(|(index, buf)| parity[*index] != &buf[..]);
-        let wrong = wrong.map(|(index, buf)| (data.len() + index, buf.freeze()));
+        let wrong = wrong.map(|(index, buf)| (StripeSlot(data.len() + index), buf.freeze()));
         self.rewrite(mismatch, wrong.collect()).await
     }
 
@@ -425,7 +431,11 @@ impl<D: BlockDevice> Scrub<D> {
 
     /// Rewrites a block in these slots, as a transaction like that of any write. The rings may still have a
     /// record of the block as it was. A replay redoes that record, and after it the one of the repair.
-    async fn rewrite(&self, mismatch: &Mismatch<'_>, right: Vec<(usize, Bytes)>) -> IoResult<()> {
+    async fn rewrite(
+        &self,
+        mismatch: &Mismatch<'_>,
+        right: Vec<(StripeSlot, Bytes)>,
+    ) -> IoResult<()> {
         let stripe = mismatch.stripe;
         let _entered = self.bitmap.enter_to_repair(stripe).await?;
         let at = self.place_on_member(mismatch).start;

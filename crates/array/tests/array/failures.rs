@@ -1,6 +1,8 @@
 //! Members that fail, and what a client sees of it.
 
-use voltier_array::{Array, ArrayError, Geometry, GroupIndex, Layout, Level};
+use voltier_array::{
+    Array, ArrayError, Geometry, GroupIndex, Layout, Level, MemberIndex, StripeSlot,
+};
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, Lba, MIB};
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, NoFiles};
@@ -41,7 +43,7 @@ fn a_medium_error_is_read_from_the_others_and_repaired() {
                 assert_eq!(world.array.counts().repairs, 1);
                 assert!(world.watches[member].bad.borrow().is_empty());
             }
-            assert!(world.array.is_online(member));
+            assert!(world.array.is_online(MemberIndex(member)));
         });
     }
 }
@@ -53,7 +55,7 @@ fn a_medium_error_met_by_a_write_is_planned_around() {
         let geometry = world.array.geometry().clone();
         let stripe = geometry.place_of(Lba(0)).stripe;
         for slot in [0, 4, 5] {
-            let watch = &world.watches[geometry.member_of(stripe, slot).0];
+            let watch = &world.watches[geometry.member_of(stripe, StripeSlot(slot)).0];
             watch.bad.borrow_mut().insert(0);
             write(&world, Lba(0), 2 + slot as u8).await.expect("write");
             assert!(watch.bad.borrow().is_empty(), "slot {slot} was written");
@@ -71,14 +73,14 @@ fn a_member_that_refuses_a_write_is_lost_and_the_write_stands() {
         let member = first_member(&world);
         world.watches[member].refuses_writes.set(true);
         assert_eq!(write(&world, Lba(0), 9).await, Ok(()));
-        assert!(!world.array.is_online(member));
+        assert!(!world.array.is_online(MemberIndex(member)));
         assert_eq!(read(&world, Lba(0)).await, Ok(9));
         // No redundancy is left: the next refusal is the client's, and no more members go.
         let next = (member + 1) % 4;
         world.watches[next].refuses_writes.set(true);
         let chunk = world.array.geometry().chunk_sectors();
         assert_eq!(write(&world, Lba(chunk), 1).await, Err(IoError::Medium));
-        assert!(world.array.is_online(next));
+        assert!(world.array.is_online(MemberIndex(next)));
         assert_eq!(world.array.counts().members_lost, 1);
     });
 }
@@ -163,7 +165,10 @@ fn members_that_do_not_suit_are_refused() {
     );
     let array = Array::new(&handle, geometry, vec![member(MIB), None, member(MIB)]);
     let array = array.unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(array.fail(1), Ok(()));
-    assert_eq!(array.fail(0), Err(ArrayError::TooManyLost { group: 0, lost: 2, allowed: 1 }));
-    assert!(array.is_online(0));
+    assert_eq!(array.fail(MemberIndex(1)), Ok(()));
+    assert_eq!(
+        array.fail(MemberIndex(0)),
+        Err(ArrayError::TooManyLost { group: 0, lost: 2, allowed: 1 })
+    );
+    assert!(array.is_online(MemberIndex(0)));
 }

@@ -2,7 +2,9 @@
 
 use std::future::Future;
 
-use voltier_array::{Array, Geometry, HealthNews, HealthPolicy, Layout, Level, SlowAction};
+use voltier_array::{
+    Array, Geometry, HealthNews, HealthPolicy, Layout, Level, MemberIndex, SlowAction,
+};
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, MIB, Nanos, Prng, SECTOR_BYTES,
     SectorRange,
@@ -59,7 +61,7 @@ impl World {
 
     fn slow_members(&self) -> Vec<usize> {
         let members = 0..self.delays.len();
-        members.filter(|member| self.array.health(*member).is_slow).collect()
+        members.filter(|member| self.array.health(MemberIndex(*member)).is_slow).collect()
     }
 
     fn reads(&self, member: usize) -> u64 {
@@ -144,12 +146,14 @@ fn read_errors_are_repaired_and_counted_and_the_member_stays_until_they_are_too_
     with_world(Level::Raid6, 6, |world| async move {
         world.fill().await;
         let member = world.errors(5, 20).await;
-        let health = world.array.health(member);
+        let health = world.array.health(MemberIndex(member));
         assert_eq!((health.errors_read, health.repaired, health.errors_recent), (20, 20, 20));
-        assert!(world.array.is_online(member) && world.array.take_health_news().is_empty());
+        assert!(
+            world.array.is_online(MemberIndex(member)) && world.array.take_health_news().is_empty()
+        );
         assert_eq!(world.array.counts().repairs, 20);
         world.errors(5, 1).await;
-        assert!(!world.array.is_online(member));
+        assert!(!world.array.is_online(MemberIndex(member)));
         let news = HealthNews::TooManyErrors { member, errors: 21, is_failed: true };
         assert_eq!(world.array.take_health_news(), [news]);
         world.load(SECOND_NS / 10, 4).await;
@@ -162,15 +166,15 @@ fn errors_with_hours_between_them_never_add_up() {
         world.fill().await;
         for _ in 0..10 {
             let member = world.errors(9, 10).await;
-            assert!(world.array.is_online(member));
+            assert!(world.array.is_online(MemberIndex(member)));
             world.handle.sleep(HOUR_NS).await;
         }
         let (member, _) = world.place(9);
-        let health = world.array.health(member);
+        let health = world.array.health(MemberIndex(member));
         assert_eq!((health.errors_read, health.errors_recent), (100, 9));
         // With a window of a minute instead the last ones are long ago.
         world.set(|policy| policy.error_window_ns = 60 * SECOND_NS);
-        assert_eq!(world.array.health(member).errors_recent, 0);
+        assert_eq!(world.array.health(MemberIndex(member)).errors_recent, 0);
     });
 }
 
@@ -181,15 +185,18 @@ fn a_member_that_cannot_be_lost_is_kept_and_reported_and_without_a_limit_so_is_e
             world.fill().await;
             world.set(|policy| policy.max_errors = 3);
             let (member, _) = world.place(0);
-            world.array.fail(if member == 0 { 1 } else { 0 }).expect("it can");
+            world
+                .array
+                .fail(if member == 0 { MemberIndex(1) } else { MemberIndex(0) })
+                .expect("it can");
             // Reads fail for which the last copy or parity cannot make up, and no others.
             for _ in 0..9 {
                 world.spoil(0, 1);
                 assert_eq!(world.read(0).await, Err(IoError::Medium));
                 assert_eq!(world.read(0).await, Ok(0));
             }
-            assert!(world.array.is_online(member));
-            assert!(world.array.health(member).has_too_many_errors);
+            assert!(world.array.is_online(MemberIndex(member)));
+            assert!(world.array.health(MemberIndex(member)).has_too_many_errors);
             let news = HealthNews::TooManyErrors { member, errors: 4, is_failed: false };
             assert_eq!(world.array.take_health_news(), [news], "once");
         });
@@ -198,8 +205,8 @@ fn a_member_that_cannot_be_lost_is_kept_and_reported_and_without_a_limit_so_is_e
         world.fill().await;
         world.set(|policy| policy.max_errors = 0);
         let member = world.errors(0, 100).await;
-        assert!(world.array.is_online(member));
-        assert!(!world.array.health(member).has_too_many_errors);
+        assert!(world.array.is_online(MemberIndex(member)));
+        assert!(!world.array.health(MemberIndex(member)).has_too_many_errors);
     });
 }
 
@@ -212,14 +219,14 @@ fn a_write_that_fails_once_is_made_again_and_one_that_fails_twice_costs_the_memb
             let range = SectorRange::new(at, 8);
             world.faults[member].inject(Fault::WriteError { range, times: 1 });
             world.write(3, 0).await.expect("the second try is taken");
-            assert!(world.array.is_online(member));
-            let health = world.array.health(member);
+            assert!(world.array.is_online(MemberIndex(member)));
+            let health = world.array.health(MemberIndex(member));
             assert_eq!((health.errors_write, health.errors_recent), (1, 1));
             assert_eq!(world.read(3).await, Ok(3));
             world.faults[member].inject(Fault::WriteError { range, times: 2 });
             world.write(3, 0).await.expect("the others have it");
-            assert!(!world.array.is_online(member));
-            assert_eq!(world.array.health(member).errors_write, 3);
+            assert!(!world.array.is_online(MemberIndex(member)));
+            assert_eq!(world.array.health(MemberIndex(member)).errors_write, 3);
             assert_eq!(world.read(3).await, Ok(3));
         });
     }
@@ -232,11 +239,11 @@ fn writes_that_always_need_a_second_try_cost_the_member_in_the_end() {
         let (member, at) = world.place(3);
         let range = SectorRange::new(at, 8);
         for _ in 0..21 {
-            assert!(world.array.is_online(member));
+            assert!(world.array.is_online(MemberIndex(member)));
             world.faults[member].inject(Fault::WriteError { range, times: 1 });
             world.write(3, 0).await.expect("taken");
         }
-        assert!(!world.array.is_online(member));
+        assert!(!world.array.is_online(MemberIndex(member)));
         world.load(SECOND_NS / 10, 4).await;
     });
 }
@@ -265,7 +272,7 @@ fn a_slow_copy_is_found_and_read_no_more_until_it_has_recovered() {
             let [others, slow] = [world.reads(0) - before[0], world.reads(1) - before[1]];
             assert!(slow * 20 < others, "{slow} to {others}");
             assert!(slow > 0, "now and then it is tried");
-            assert!(world.array.is_online(1));
+            assert!(world.array.is_online(MemberIndex(1)));
             world.set_delay(1, USUAL_NS);
             world.load(4 * SECOND_NS, 1).await;
             assert_eq!(world.slow_members(), [0; 0]);
@@ -286,7 +293,7 @@ fn members_that_are_all_slow_or_of_unlike_but_short_times_are_not_blamed() {
             // Two seconds of a full queue, for all.
             (0..4).for_each(|member| world.set_delay(member, 100 * USUAL_NS));
             world.load(20 * SECOND_NS, 2).await;
-            let health = world.array.health(0);
+            let health = world.array.health(MemberIndex(0));
             let is_right = |p99: Nanos| (100..125).contains(&(p99 / USUAL_NS));
             assert!(is_right(health.reads.p99_ns) && is_right(health.writes.p99_ns), "{health:?}");
             // Ten times as long, but nothing anybody feels.
@@ -298,7 +305,7 @@ fn members_that_are_all_slow_or_of_unlike_but_short_times_are_not_blamed() {
             world.set_delay(2, 2 * USUAL_NS);
             world.load(4 * SECOND_NS, 2).await;
             assert_eq!(world.slow_members(), [0; 0]);
-            assert!((0..4).all(|member| world.array.is_online(member)));
+            assert!((0..4).all(|member| world.array.is_online(MemberIndex(member))));
             assert!(world.array.take_health_news().is_empty());
         });
     }
@@ -340,7 +347,7 @@ fn with_parity_a_slow_member_is_read_as_before_unless_it_is_to_be_avoided() {
             world.spoil(block, 1);
             assert_eq!(world.read(block).await, Ok(block as u8));
         }
-        assert!((0..6).all(|member| world.array.is_online(member)));
+        assert!((0..6).all(|member| world.array.is_online(MemberIndex(member))));
         let whole = world.array.read(Lba(0), Buf::new(256 << 10)).await.expect("read");
         assert!((0..64).all(|block| whole[block * 4096] == block as u8));
     });
@@ -356,14 +363,14 @@ fn a_slow_member_is_failed_if_asked_for_and_redundancy_is_left_after_it() {
             world.set_delay(1, 20 * USUAL_NS);
             world.load(4 * SECOND_NS, 2).await;
             assert_eq!(world.slow_members(), [1], "{level:?}");
-            assert_eq!(world.array.is_online(1), !is_failed, "{level:?}");
+            assert_eq!(world.array.is_online(MemberIndex(1)), !is_failed, "{level:?}");
             let news = world.array.take_health_news();
             let said = news.contains(&HealthNews::SlowFailed { member: 1 });
             assert_eq!(said, is_failed, "{news:?}");
             // A second one would leave none.
             world.set_delay(0, 100 * USUAL_NS);
             world.load(10 * SECOND_NS, 2).await;
-            assert!(world.array.is_online(0), "{level:?}");
+            assert!(world.array.is_online(MemberIndex(0)), "{level:?}");
         });
     }
 }

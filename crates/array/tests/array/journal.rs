@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::rc::Rc;
 
-use voltier_array::{JOURNAL_BYTES_MIN, Level};
+use voltier_array::{JOURNAL_BYTES_MIN, Level, MemberIndex, StripeSlot};
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, Lba};
 use voltier_ring::{Executor, Handle, NoFiles};
 
@@ -150,10 +150,10 @@ fn a_ring_that_fails_loses_its_member_and_the_last_one_ends_the_journal() {
         let data = |byte: u8| Bytes::copy_of(&[byte; BLOCK]).into();
         let geometry = world.array.geometry().clone();
         let stripe = geometry.place_of(Lba(0)).stripe;
-        let members = [0, 1].map(|slot| geometry.member_of(stripe, slot).0);
+        let members = [0, 1].map(|slot| geometry.member_of(stripe, StripeSlot(slot)).0);
         world.watches[members[0]].refuses_writes.set(true);
         assert_eq!(world.array.write(Lba(0), data(1), Durability::Cached).await, Ok(()));
-        assert!(!world.array.is_online(members[0]));
+        assert!(!world.array.is_online(MemberIndex(members[0])));
         let at = Lba(geometry.chunk_sectors());
         assert_eq!(world.array.write(at, data(2), Durability::Cached).await, Ok(()));
         // No redundancy is left. The next replay decides what fails now, and nothing else is begun.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use crate::world::World;
-use voltier_array::{Geometry, Layout, Level, MergeMode, MergePolicy};
+use voltier_array::{Geometry, Layout, Level, MemberIndex, MergeMode, MergePolicy};
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Bytes, Durability, Lba, Payload, Prng, SECTOR_BYTES,
     SectorRange,
@@ -179,7 +179,7 @@ async fn run(handle: Handle, case: Case) {
         for member in &lost {
             handle.sleep(dice.below(200_000)).await;
             if dice.one_in(2) {
-                world.array.fail(*member).expect("allowed");
+                world.array.fail(MemberIndex(*member)).expect("allowed");
             } else {
                 world.watches[*member].is_gone.set(true);
             }

@@ -5,7 +5,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use voltier_array::{
-    ArrayError, BackgroundTask, Geometry, Layout, Level, Pace, Priority, ReplaceError, Replacement,
+    ArrayError, BackgroundTask, Geometry, Layout, Level, MemberIndex, Pace, Priority, ReplaceError,
+    Replacement,
 };
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, KIB, Lba, MIB, Prng, SECTOR_BYTES, SectorRange,
@@ -129,14 +130,14 @@ async fn run(handle: Handle, level: Level, members: usize, lost: Vec<usize>, see
         .collect();
     for member in lost {
         let fresh = served.world.fresh_member(&handle, member, seed).await;
-        let replaced = array.replace(member, fresh, NO_UUID).await;
+        let replaced = array.replace(MemberIndex(member), fresh, NO_UUID).await;
         assert_eq!(replaced, Ok(Replacement::Rebuild));
         if seed.is_multiple_of(2) {
             // One comes while the one before is being filled.
             handle.sleep(3_000_000).await;
         } else {
             array.ended(BackgroundTask::Rebuild).await;
-            assert!(array.is_online(member));
+            assert!(array.is_online(MemberIndex(member)));
         }
     }
     array.ended(BackgroundTask::Rebuild).await;
@@ -144,7 +145,7 @@ async fn run(handle: Handle, level: Level, members: usize, lost: Vec<usize>, see
     for task in tasks {
         task.await;
     }
-    assert!((0..members).all(|member| array.is_online(member)));
+    assert!((0..members).all(|member| array.is_online(MemberIndex(member))));
     let status = array.rebuild_status();
     assert_eq!((status.stuck_regions, status.last_error), (0, None));
     served.check(&handle).await;
@@ -199,13 +200,19 @@ fn a_member_in_service_is_copied_under_load_and_stays_until_that_is_done() {
                 // Sectors that the old device cannot read are computed, and written to both.
                 world.watches[1].bad.borrow_mut().extend([9, 700]);
             }
-            assert_eq!(world.array.replace(1, device, NO_UUID).await, Ok(Replacement::Copy));
-            assert!(world.array.is_online(1));
+            assert_eq!(
+                world.array.replace(MemberIndex(1), device, NO_UUID).await,
+                Ok(Replacement::Copy)
+            );
+            assert!(world.array.is_online(MemberIndex(1)));
             world.array.ended(BackgroundTask::Rebuild).await;
             let before = world.watches[1].writes.get();
             handle.sleep(10_000_000).await;
             assert_eq!(world.watches[1].writes.get(), before, "the old one is out");
-            assert!(world.array.is_online(1) && world.array.rebuild_status().rebuilt_members == 1);
+            assert!(
+                world.array.is_online(MemberIndex(1))
+                    && world.array.rebuild_status().rebuilt_members == 1
+            );
             served.is_over.set(true);
             for task in tasks {
                 task.await;
@@ -227,7 +234,7 @@ fn a_new_member_that_fails_is_lost_again_and_the_data_stay() {
             );
             let task = handle.spawn(served.clone().serve(0, 1, 9));
             let device = world.fresh_member(&handle, 3, 3).await;
-            array.replace(3, device, NO_UUID).await.expect("taken");
+            array.replace(MemberIndex(3), device, NO_UUID).await.expect("taken");
             handle.sleep(5_000_000).await;
             if is_write {
                 world.watches[3].refuses_writes.set(true);
@@ -238,13 +245,13 @@ fn a_new_member_that_fails_is_lost_again_and_the_data_stay() {
             served.is_over.set(true);
             task.await;
             array.ended(BackgroundTask::Rebuild).await;
-            assert!(!array.is_online(3));
+            assert!(!array.is_online(MemberIndex(3)));
             world.watches[3].refuses_writes.set(false);
             served.check(&handle).await;
             let device = world.fresh_member(&handle, 3, 3).await;
-            array.replace(3, device, NO_UUID).await.expect("taken");
+            array.replace(MemberIndex(3), device, NO_UUID).await.expect("taken");
             array.ended(BackgroundTask::Rebuild).await;
-            assert!(array.is_online(3));
+            assert!(array.is_online(MemberIndex(3)));
             served.check(&handle).await;
         });
     }
@@ -257,7 +264,7 @@ fn another_member_lost_on_the_way_does_not_stop_a_rebuild_that_can_go_on() {
         let (world, array) = (&served.world, &served.world.array);
         let tasks = [0, 1].map(|it| handle.spawn(served.clone().serve(it, 2, 9)));
         let device = world.fresh_member(&handle, 3, 3).await;
-        array.replace(3, device, NO_UUID).await.expect("taken");
+        array.replace(MemberIndex(3), device, NO_UUID).await.expect("taken");
         handle.sleep(300_000).await;
         world.watches[0].is_gone.set(true);
         world.watches[2].bad.borrow_mut().extend([5, 1500]);
@@ -266,7 +273,7 @@ fn another_member_lost_on_the_way_does_not_stop_a_rebuild_that_can_go_on() {
         for task in tasks {
             task.await;
         }
-        assert!(array.is_online(3) && !array.is_online(0));
+        assert!(array.is_online(MemberIndex(3)) && !array.is_online(MemberIndex(0)));
         served.check(&handle).await;
     });
 }
@@ -283,13 +290,13 @@ fn the_original_lost_while_it_is_copied_leaves_the_copy_to_be_rebuilt() {
         );
         let task = handle.spawn(served.clone().serve(0, 1, 9));
         let device = other.fresh_member(&handle, 1, 3).await;
-        array.replace(1, device, NO_UUID).await.expect("taken");
+        array.replace(MemberIndex(1), device, NO_UUID).await.expect("taken");
         handle.sleep(2_000_000).await;
         assert!(array.rebuild_status().progress.is_running);
-        array.fail(1).expect("one may go");
-        assert!(!array.is_online(1));
+        array.fail(MemberIndex(1)).expect("one may go");
+        assert!(!array.is_online(MemberIndex(1)));
         array.ended(BackgroundTask::Rebuild).await;
-        assert!(array.is_online(1));
+        assert!(array.is_online(MemberIndex(1)));
         served.is_over.set(true);
         task.await;
         served.check_with(&handle, &other, 1).await;
@@ -303,10 +310,10 @@ fn what_cannot_be_computed_keeps_its_region_from_being_read_of_the_new_member() 
         let (world, array) = (&served.world, &served.world.array);
         world.watches[1].bad.borrow_mut().insert(9);
         let device = world.fresh_member(&handle, 3, 3).await;
-        array.replace(3, device, NO_UUID).await.expect("taken");
+        array.replace(MemberIndex(3), device, NO_UUID).await.expect("taken");
         array.ended(BackgroundTask::Rebuild).await;
         let status = array.rebuild_status();
-        assert_eq!((status.stuck_regions, array.is_online(3)), (1, false));
+        assert_eq!((status.stuck_regions, array.is_online(MemberIndex(3))), (1, false));
         assert!(status.progress.done_bytes > 0, "the other region is done");
         // Written again, it can be; a rebuild that is started again gets through.
         let whole = served.model.borrow()[..3 * CHUNK_BYTES as usize].to_vec();
@@ -314,7 +321,7 @@ fn what_cannot_be_computed_keeps_its_region_from_being_read_of_the_new_member() 
         array.write(Lba(0), data.into(), Durability::Cached).await.expect("write");
         array.rebuild().expect("something is left");
         array.ended(BackgroundTask::Rebuild).await;
-        assert!(array.is_online(3));
+        assert!(array.is_online(MemberIndex(3)));
         served.check(&handle).await;
         let nothing = ArrayError::Replace(ReplaceError::NothingToRebuild);
         assert_eq!(array.rebuild(), Err(nothing));
@@ -336,11 +343,11 @@ fn what_does_not_suit_is_refused_in_one_line_and_changes_nothing() {
         let large_blocks = World::new(&handle, &geometry(Level::Raid5, 4), 4096, &[], 1);
         let mut refusals = Vec::new();
         let device = small.fresh_member(&handle, 0, 1).await;
-        refusals.push(array.replace(3, device, NO_UUID).await);
+        refusals.push(array.replace(MemberIndex(3), device, NO_UUID).await);
         let device = large_blocks.fresh_member(&handle, 0, 1).await;
-        refusals.push(array.replace(3, device, NO_UUID).await);
+        refusals.push(array.replace(MemberIndex(3), device, NO_UUID).await);
         let device = large_blocks.fresh_member(&handle, 0, 1).await;
-        refusals.push(array.replace(4, device, NO_UUID).await);
+        refusals.push(array.replace(MemberIndex(4), device, NO_UUID).await);
         for refusal in refusals {
             let line = refusal.expect_err("it does not suit").to_string();
             assert!(!line.contains('\n') && line.len() < 120, "{line}");
@@ -350,12 +357,12 @@ fn what_does_not_suit_is_refused_in_one_line_and_changes_nothing() {
             Pace { priority: Priority::Idle, floor_bytes_per_second: 1 },
         );
         let device = world.fresh_member(&handle, 3, 3).await;
-        array.replace(3, device, NO_UUID).await.expect("taken");
+        array.replace(MemberIndex(3), device, NO_UUID).await.expect("taken");
         let other = World::new(&handle, &geometry(Level::Raid5, 4), 512, &[], 8);
         let device = other.fresh_member(&handle, 3, 3).await;
-        let busy = array.replace(3, device, NO_UUID).await;
+        let busy = array.replace(MemberIndex(3), device, NO_UUID).await;
         assert_eq!(busy, Err(ArrayError::Replace(ReplaceError::Busy { member: 3 })));
-        assert!(array.fail(2).is_err(), "one that is not rebuilt yet helps nobody");
+        assert!(array.fail(MemberIndex(2)).is_err(), "one that is not rebuilt yet helps nobody");
         array.ended(BackgroundTask::Rebuild).await;
         served.check(&handle).await;
     });

@@ -1,7 +1,8 @@
 //! Scrub: a block that was changed on a member is found and put right, and it alone.
 
 use voltier_array::{
-    BackgroundTask, Geometry, Layout, Level, ScrubFinding, ScrubRepair, ScrubStatus, StripeNumber,
+    BackgroundTask, Geometry, Layout, Level, MemberIndex, ScrubFinding, ScrubRepair, ScrubStatus,
+    StripeNumber, StripeSlot,
 };
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, KIB, Lba, MIB, Prng, SECTOR_BYTES, SectorRange,
@@ -196,7 +197,7 @@ fn writers_go_on_beside_a_scrub_and_nothing_of_theirs_is_called_wrong() {
         assert_eq!(world.array.scrub_status().mismatched_blocks, 0);
         world.check_stripes(&volume).await;
         // A group that lacks a member is left out, and that is said.
-        world.array.fail(2).expect("one may go");
+        world.array.fail(MemberIndex(2)).expect("one may go");
         let found = scrubbed(&world, ScrubRepair::RewriteData).await;
         assert_eq!(found.skipped_bytes, MEMBER_BYTES * 5);
     });
@@ -207,7 +208,7 @@ fn overwritten_rot(level: Level, members: usize) {
     in_virtual_time(|handle| async move {
         let (world, _) = filled(&handle, level, members, 512).await;
         // The first block of the first chunk of data.
-        let member = world.array.geometry().member_of(StripeNumber(0), 0);
+        let member = world.array.geometry().member_of(StripeNumber(0), StripeSlot(0));
         world.flip(member.0, 100).await;
         let new = vec![0x5a; 512];
         let data = Bytes::copy_of(&new);
@@ -243,7 +244,7 @@ fn a_default_scrub_rewrites_data_where_nobody_wrote_since_they_matched() {
         // The region was written: the next one is left.
         let same = Bytes::copy_of(&volume[..512]);
         world.array.write(Lba(0), same.into(), Durability::Cached).await.expect("write");
-        let member = world.array.geometry().member_of(StripeNumber(1), 0);
+        let member = world.array.geometry().member_of(StripeNumber(1), StripeSlot(0));
         world.flip(member.0, CHUNK_BYTES + 7).await;
         let found = scrubbed(&world, ScrubRepair::Located).await;
         assert_eq!((found.located_blocks, found.repaired_blocks, found.left_blocks), (1, 0, 1));

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use voltier_array::{
     Array, Consistency, CreateOptions, Geometry, Integrity, Layout, Level, MemberIndex,
-    SUPERBLOCK_BYTES, StripeNumber,
+    SUPERBLOCK_BYTES, StripeNumber, StripeSlot,
 };
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, MIB, Payload, Prng,
@@ -230,11 +230,11 @@ impl World {
             let columns: Vec<&[u8]> =
                 volume[start..start + data_chunks * chunk_bytes].chunks(chunk_bytes).collect();
             let data: Vec<&[u8]> = (0..data_chunks)
-                .map(|slot| columns[geometry.column_of_slot(stripe, slot)])
+                .map(|slot| columns[geometry.column_of_slot(stripe, StripeSlot(slot))])
                 .collect();
             for slot in 0..geometry.width() {
-                let MemberIndex(member) = geometry.member_of(stripe, slot);
-                if !self.array.is_online(member) {
+                let MemberIndex(member) = geometry.member_of(stripe, StripeSlot(slot));
+                if !self.array.is_online(MemberIndex(member)) {
                     continue;
                 }
                 let at = self.data_start.plus(geometry.member_lba(stripe, 0).0);

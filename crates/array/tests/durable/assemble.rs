@@ -2,7 +2,7 @@
 
 use voltier_array::{
     Array, ArrayError, AssembleOptions, Consistency, DeviceError, Level, MAP_START_BYTES,
-    MemberState, MetadataError, Usage,
+    MemberIndex, MemberState, MetadataError, Usage,
 };
 use voltier_block::{BlockDevice, Bytes, Durability, Lba};
 
@@ -66,7 +66,7 @@ fn a_stale_member_is_left_out_and_the_array_goes_on_without_it() {
     on_media(stopped(Level::Raid5, 4), |world| async move {
         let (array, _) = world.assemble(&[0, 1, 2, 3], PLAIN).await.expect("all are there");
         let event = array.status().expect("it has one").event;
-        array.fail(2).expect("one may go");
+        array.fail(MemberIndex(2)).expect("one may go");
         write(&array, 0, 99).await.expect("write");
         assert_eq!(array.status().expect("it has one").event, event + 1);
         array.stop().await.expect("stop");
@@ -75,7 +75,7 @@ fn a_stale_member_is_left_out_and_the_array_goes_on_without_it() {
         let left: Vec<_> =
             report.left_out.iter().map(|it| (it.device, it.member, it.state)).collect();
         assert_eq!(left, [(0, 2, MemberState::Lost)]);
-        assert!(report.was_clean && !array.is_online(2));
+        assert!(report.was_clean && !array.is_online(MemberIndex(2)));
         assert_eq!(read(&array, 0).await, Ok(99));
         array.stop().await.expect("stop");
         drop(array);

@@ -7,7 +7,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, BackgroundTask, Consistency, Geometry, Level, MetadataError,
+    Array, ArrayError, AssembleOptions, BackgroundTask, Consistency, Geometry, Level, MemberIndex,
+    MetadataError,
 };
 use voltier_block::{BlockDevice, Prng};
 use voltier_ring::{Executor, NoFiles};
@@ -162,7 +163,7 @@ pub(crate) fn check(media: Vec<Medium>, facts: &Facts, when: &str) {
         array.stop().await.unwrap_or_else(|error| panic!("{when}: {error}"));
         let status = array.status().expect("it has one");
         let in_service: Vec<bool> =
-            (0..status.members.len()).map(|member| array.is_online(member)).collect();
+            (0..status.members.len()).map(|member| array.is_online(MemberIndex(member))).collect();
         drop(array);
         // Without any one of them it is the same, as long as that leaves enough.
         for without in order.clone() {

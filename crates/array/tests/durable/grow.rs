@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use voltier_array::{
     Array, ArrayError, AssembleOptions, BackgroundTask, Consistency, Geometry, GrowError, Layout,
-    Level, MemberState, Pace, Priority, ScrubRepair,
+    Level, MemberIndex, MemberState, Pace, Priority, ScrubRepair,
 };
 use voltier_block::{BlockDevice, Prng};
 
@@ -107,7 +107,10 @@ fn from_one_parity_to_four_without_a_stop_and_as_many_members_may_be_lost() {
             assert_eq!(array.pace(BackgroundTask::Rebuild), SLOW, "paces stay");
             array.set_pace(BackgroundTask::Rebuild, FAST);
             array.ended(BackgroundTask::Rebuild).await;
-            assert!(array.is_online(new) && !array.status().expect("it has one").is_degraded);
+            assert!(
+                array.is_online(MemberIndex(new))
+                    && !array.status().expect("it has one").is_degraded
+            );
         }
         assert_eq!(array.geometry().layout(), Layout::LeftSymmetricFixedParityRows);
         array.scrub(ScrubRepair::Nothing).expect("it can");
@@ -173,13 +176,13 @@ fn members_are_lost_while_a_parity_row_is_filled_as_many_as_before_it_came() {
             write(&array, block, 2).await.expect("one may go");
             model.acknowledge(block, 2);
         }
-        assert!(!array.is_online(2));
-        assert!(matches!(array.fail(0), Err(ArrayError::TooManyLost { .. })));
+        assert!(!array.is_online(MemberIndex(2)));
+        assert!(matches!(array.fail(MemberIndex(0)), Err(ArrayError::TooManyLost { .. })));
         model.check(&array, "degraded, while it is filled").await;
         array.set_pace(BackgroundTask::Rebuild, FAST);
         array.ended(BackgroundTask::Rebuild).await;
-        assert!(array.is_online(4), "it is filled from what is left");
-        array.fail(0).expect("one more may go");
+        assert!(array.is_online(MemberIndex(4)), "it is filled from what is left");
+        array.fail(MemberIndex(0)).expect("one more may go");
         model.check(&array, "two lost").await;
         assert_eq!(
             grow(&world, &array, 0).await,
@@ -210,7 +213,7 @@ fn a_new_member_that_fails_leaves_an_array_that_waits_for_another_one() {
         array.ended(BackgroundTask::Rebuild).await;
         assert_eq!(array.status().expect("it has one").members[4].state, MemberState::Lost);
         array.set_pace(BackgroundTask::Rebuild, FAST);
-        array.replace(4, world.drives[5].clone(), [99; 16]).await.expect("it can");
+        array.replace(MemberIndex(4), world.drives[5].clone(), [99; 16]).await.expect("it can");
         array.ended(BackgroundTask::Rebuild).await;
         array.stop().await.expect("stop");
         drop(array);
@@ -285,10 +288,10 @@ fn what_cannot_grow_is_refused_in_one_line_and_nothing_changes() {
         array.ended(BackgroundTask::Scrub).await;
         assert_eq!(array.status().expect("it has one").event, before.event);
         assert!(matches!(Array::examine(&all[4]).await, Ok(None)), "it was not touched");
-        array.fail(1).expect("one may go");
+        array.fail(MemberIndex(1)).expect("one may go");
         let line = refused(&[4], &uuids(4..5)).await;
         assert!(line.starts_with("members are missing or being filled"), "{line}");
-        array.replace(1, all[5].clone(), [77; 16]).await.expect("it can");
+        array.replace(MemberIndex(1), all[5].clone(), [77; 16]).await.expect("it can");
         assert!(refused(&[4], &uuids(4..5)).await.starts_with("members are missing"), "filled");
         array.ended(BackgroundTask::Rebuild).await;
         array.stop().await.expect("stop");
@@ -395,7 +398,10 @@ fn a_cut_and_a_start_without_the_new_device_leave_the_array_as_it_was_or_without
             let (array, model, has_grown) =
                 start_without_the_fifth(&world, &facts, blocks[2], cut, is_five).await;
             if has_grown {
-                array.replace(4, world.drives[4].clone(), [99; 16]).await.expect("it can");
+                array
+                    .replace(MemberIndex(4), world.drives[4].clone(), [99; 16])
+                    .await
+                    .expect("it can");
             } else {
                 grow(&world, &array, 1).await.expect("it can");
             }

@@ -2,7 +2,7 @@
 
 use voltier_array::{
     Array, ArrayError, AssembleOptions, Consistency, Level, MemberIndex, MetadataError,
-    StripeNumber,
+    StripeNumber, StripeSlot,
 };
 use voltier_block::{IoError, MIB, SECTOR_BYTES};
 
@@ -16,7 +16,7 @@ const SECOND: u64 = 16;
 
 /// The member of a slot of the first stripe.
 fn member(array: &Array<Drive>, slot: usize) -> usize {
-    let MemberIndex(member) = array.geometry().member_of(StripeNumber(0), slot);
+    let MemberIndex(member) = array.geometry().member_of(StripeNumber(0), StripeSlot(slot));
     member
 }
 
@@ -33,7 +33,7 @@ async fn with_a_failed_write(world: &World, how: Consistency) -> Array<Drive> {
     let array = made(world, Level::Raid5, 3, how).await;
     write(&array, 0, 1).await.expect("write");
     write(&array, SECOND, 2).await.expect("write");
-    array.fail(member(&array, 0)).expect("one may go");
+    array.fail(MemberIndex(member(&array, 0))).expect("one may go");
     let parity = &world.drives[member(&array, 2)];
     parity.unwritable.borrow_mut().insert(first_chunk(how));
     assert_eq!(write(&array, SECOND, 3).await, Err(IoError::Medium));

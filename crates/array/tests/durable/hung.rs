@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use voltier_array::{
     Array, ArrayError, BackgroundTask, Consistency, HealthNews, HealthPolicy, JournalState, Level,
-    MemberState, Pace, Priority, ReplaceError, Replacement,
+    MemberIndex, MemberState, Pace, Priority, ReplaceError, Replacement,
 };
 use voltier_block::{BlockDevice, IoResult};
 use voltier_ring::JoinHandle;
@@ -104,7 +104,7 @@ fn reads_of_a_member_that_hangs_are_served_by_the_others_after_the_deadline() {
             world.drives[1].set_hung(true);
             let asked = reads(&world, &array, 0..200);
             seconds(&world, DEADLINE_S - 1).await;
-            assert_eq!((asked.end(), array.is_online(1)), (None, true), "{level}");
+            assert_eq!((asked.end(), array.is_online(MemberIndex(1))), (None, true), "{level}");
             seconds(&world, OUT_S).await;
             assert_eq!((asked.end(), state(&array, 1)), (Some(Ok(1)), MemberState::Lost));
             let news = array.take_health_news();
@@ -131,11 +131,11 @@ fn a_write_is_acknowledged_without_a_member_that_hangs_when_its_loss_is_on_recor
                         write(&own, block, 2).await.expect("write");
                         let found = Array::examine(&first).await.expect("whole").expect("one");
                         let is_lost = found.array.members[1].state == MemberState::Lost;
-                        assert!(own.is_online(1) || is_lost);
+                        assert!(own.is_online(MemberIndex(1)) || is_lost);
                     }
                 });
                 seconds(&world, DEADLINE_S - 1).await;
-                assert_eq!((asked.end(), array.is_online(1)), (None, true), "{level}");
+                assert_eq!((asked.end(), array.is_online(MemberIndex(1))), (None, true), "{level}");
                 seconds(&world, OUT_S).await;
                 assert_eq!((asked.end(), state(&array, 1)), (Some(()), MemberState::Lost));
                 holds(&array, 2).await;
@@ -154,12 +154,15 @@ fn two_of_two_parities_may_hang_and_a_third_one_is_waited_for() {
         let asked = writes(&world, &array, 2);
         seconds(&world, 2 * OUT_S).await;
         assert_eq!(asked.end(), Some(Ok(())));
-        assert_eq!((array.is_online(0), array.is_online(3)), (false, false));
+        assert_eq!(
+            (array.is_online(MemberIndex(0)), array.is_online(MemberIndex(3))),
+            (false, false)
+        );
         holds(&array, 2).await;
         world.drives[1].set_hung(true);
         let asked = writes(&world, &array, 3);
         seconds(&world, 20 * DEADLINE_S).await;
-        assert_eq!((asked.end(), array.is_online(1)), (None, true));
+        assert_eq!((asked.end(), array.is_online(MemberIndex(1))), (None, true));
         let status = array.status().expect("it has one");
         assert!(status.is_waiting && status.members[1].waits_ns.is_some());
         assert!(status.members[2].waits_ns.is_none());
@@ -204,14 +207,20 @@ fn a_common_cause_ejects_nobody_and_its_end_gives_a_whole_deadline_more() {
             world.drives.iter().for_each(|drive| drive.set_hung(true));
             let asked = writes(&world, &array, 2);
             seconds(&world, 30 * DEADLINE_S).await;
-            assert!(asked.end().is_none() && (0..members).all(|member| array.is_online(member)));
+            assert!(
+                asked.end().is_none()
+                    && (0..members).all(|member| array.is_online(MemberIndex(member)))
+            );
             assert!(array.status().expect("it has one").is_waiting);
             // All are back but one.
             world.drives[1..].iter().for_each(|drive| drive.set_hung(false));
             seconds(&world, DEADLINE_S).await;
-            assert!(array.is_online(0), "{level}: a whole deadline more");
+            assert!(array.is_online(MemberIndex(0)), "{level}: a whole deadline more");
             seconds(&world, OUT_S).await;
-            assert!(!array.is_online(0) && (1..members).all(|member| array.is_online(member)));
+            assert!(
+                !array.is_online(MemberIndex(0))
+                    && (1..members).all(|member| array.is_online(MemberIndex(member)))
+            );
             assert_eq!(asked.end(), Some(Ok(())));
             holds(&array, 2).await;
         });
@@ -227,7 +236,11 @@ fn members_at_rest_are_asked_before_one_is_blamed() {
         // A single read: the other member has nothing to do.
         let asked = reads(&world, &array, 0..1);
         seconds(&world, 10 * DEADLINE_S).await;
-        assert!(asked.end().is_none() && array.is_online(0) && array.is_online(1));
+        assert!(
+            asked.end().is_none()
+                && array.is_online(MemberIndex(0))
+                && array.is_online(MemberIndex(1))
+        );
         world.drives.iter().for_each(|drive| drive.set_hung(false));
         seconds(&world, 1).await;
         assert_eq!(asked.end(), Some(Ok(1)));
@@ -242,23 +255,23 @@ fn a_member_that_hung_comes_back_when_it_has_ended_everything() {
             world.drives[2].set_hung(true);
             let asked = writes(&world, &array, 2);
             seconds(&world, 2 * OUT_S).await;
-            assert_eq!((asked.end(), array.is_online(2)), (Some(Ok(())), false));
-            let refused = array.replace(2, world.drives[2].clone(), UUID).await;
+            assert_eq!((asked.end(), array.is_online(MemberIndex(2))), (Some(Ok(())), false));
+            let refused = array.replace(MemberIndex(2), world.drives[2].clone(), UUID).await;
             let is_right =
                 matches!(refused, Err(ArrayError::Replace(ReplaceError::Undrained { .. })));
             assert!(is_right, "{refused:?}");
-            assert!(array.take_back(2, world.drives[2].clone()).await.is_err());
+            assert!(array.take_back(MemberIndex(2), world.drives[2].clone()).await.is_err());
             let spare = array.add_spare(world.drives[2].clone(), UUID);
             assert!(matches!(spare, Err(ArrayError::Replace(ReplaceError::Undrained { .. }))));
             // The drive's late writes land now, over regions that it lacks.
             world.drives[2].set_hung(false);
             seconds(&world, 1).await;
             assert_eq!(undrained(&array, 2), 0);
-            let back = array.replace(2, world.drives[2].clone(), UUID).await;
+            let back = array.replace(MemberIndex(2), world.drives[2].clone(), UUID).await;
             assert!(matches!(back, Ok(Replacement::Return)), "{back:?}");
             array.ended(BackgroundTask::Rebuild).await;
-            assert!(array.is_online(2));
-            array.fail(0).expect("one may go");
+            assert!(array.is_online(MemberIndex(2)));
+            array.fail(MemberIndex(0)).expect("one may go");
             holds(&array, 2).await;
         });
     }
@@ -272,15 +285,15 @@ fn a_device_that_hangs_while_it_is_filled_is_given_up_alone() {
             let slow = Pace { priority: Priority::Idle, floor_bytes_per_second: 1 << 16 };
             array.set_pace(BackgroundTask::Rebuild, slow);
             if !is_copy {
-                array.fail(1).expect("one may go");
+                array.fail(MemberIndex(1)).expect("one may go");
             }
-            let begun = array.replace(1, world.drives[4].clone(), UUID).await;
+            let begun = array.replace(MemberIndex(1), world.drives[4].clone(), UUID).await;
             assert!(begun.is_ok(), "{begun:?}");
             world.drives[4].set_hung(true);
             let asked = writes(&world, &array, 2);
             seconds(&world, 2 * OUT_S).await;
             assert_eq!(asked.end(), Some(Ok(())));
-            assert_eq!(array.is_online(1), is_copy);
+            assert_eq!(array.is_online(MemberIndex(1)), is_copy);
             assert!(!array.rebuild_status().progress.is_running);
             let news = array.take_health_news();
             let is_told = |news: &HealthNews| match *news {
@@ -300,14 +313,14 @@ fn a_record_is_stored_although_a_member_hangs_meanwhile() {
         let array = written(&world, Level::Raid6, 4, Consistency::Bitmap).await;
         // The superblocks about the first one go to the second one, too; and so does the map of a new region.
         world.drives[2].set_hung(true);
-        array.fail(0).expect("two may go");
+        array.fail(MemberIndex(0)).expect("two may go");
         let own = array.clone();
         let asked = Asked::of(&world, async move {
             write(&own, 900, 1).await?;
             own.flush().await
         });
         seconds(&world, 2 * OUT_S).await;
-        assert_eq!((asked.end(), array.is_online(2)), (Some(Ok(())), false));
+        assert_eq!((asked.end(), array.is_online(MemberIndex(2))), (Some(Ok(())), false));
         let found = Array::examine(&world.drives[1]).await.expect("whole").expect("a member");
         assert_eq!(found.array.members[2].state, MemberState::Lost);
     });
@@ -326,7 +339,7 @@ fn a_journal_device_that_hangs_is_left_and_the_members_take_over() {
         assert_eq!(asked.end(), Some(Ok(())));
         let status = array.status().expect("it has one");
         assert_eq!(status.journal_device.map(|it| it.state), Some(JournalState::Lost));
-        assert!((0..4).all(|member| array.is_online(member)));
+        assert!((0..4).all(|member| array.is_online(MemberIndex(member))));
         let news = array.take_health_news();
         assert!(matches!(news[..], [HealthNews::JournalHung { .. }]), "{news:?}");
         let back = array.set_journal(Some((world.drives[4].clone(), UUID))).await;
@@ -349,9 +362,9 @@ fn one_lost_request_of_a_member_that_answers_others_has_several_deadlines() {
             }
         });
         seconds(&world, 2 * DEADLINE_S + DEADLINE_S / 2).await;
-        assert!(lost.end().is_none() && array.is_online(1));
+        assert!(lost.end().is_none() && array.is_online(MemberIndex(1)));
         seconds(&world, 2 * DEADLINE_S).await;
-        assert!(lost.end().is_some() && !array.is_online(1));
+        assert!(lost.end().is_some() && !array.is_online(MemberIndex(1)));
         seconds(&world, 60).await;
         assert!(asked.end().is_some());
     });
@@ -365,12 +378,12 @@ fn without_a_deadline_nobody_is_given_up_and_one_that_is_set_counts_from_then_on
         world.drives[1].set_hung(true);
         let asked = writes(&world, &array, 2);
         seconds(&world, 3600).await;
-        assert!(asked.end().is_none() && array.is_online(1));
+        assert!(asked.end().is_none() && array.is_online(MemberIndex(1)));
         set_deadline(&array, DEADLINE_S);
         seconds(&world, DEADLINE_S - 1).await;
-        assert!(array.is_online(1));
+        assert!(array.is_online(MemberIndex(1)));
         seconds(&world, OUT_S).await;
-        assert_eq!((asked.end(), array.is_online(1)), (Some(Ok(())), false));
+        assert_eq!((asked.end(), array.is_online(MemberIndex(1))), (Some(Ok(())), false));
     });
 }
 
@@ -382,7 +395,7 @@ fn a_member_that_hangs_and_is_taken_out_by_hand_holds_nobody_up() {
         let asked = writes(&world, &array, 2);
         seconds(&world, 1).await;
         assert!(asked.end().is_none());
-        array.fail(1).expect("one may go");
+        array.fail(MemberIndex(1)).expect("one may go");
         seconds(&world, 1).await;
         assert_eq!(asked.end(), Some(Ok(())));
         array.flush().await.expect("flush");

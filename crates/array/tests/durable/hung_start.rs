@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, AssembleReport, Consistency, Level, MemberState,
-    MetadataError,
+    Array, ArrayError, AssembleOptions, AssembleReport, Consistency, Level, MemberIndex,
+    MemberState, MetadataError,
 };
 use voltier_ring::JoinHandle;
 
@@ -113,7 +113,10 @@ fn a_start_ends_when_more_hang_than_can_be_lost_and_nobody_is_lost_by_that() {
                 world.handle.sleep(SECOND_NS).await;
                 let (array, report) = assemble(&world, 5).await.expect("all are well");
                 assert!(report.now_lost.is_empty() && report.left_out.is_empty(), "{report:?}");
-                assert!((0..5).all(|member| array.is_online(member)), "{hang:?} {how:?}");
+                assert!(
+                    (0..5).all(|member| array.is_online(MemberIndex(member))),
+                    "{hang:?} {how:?}"
+                );
                 assert_eq!(read(&array, 99).await, Ok(1));
             });
         }
@@ -138,7 +141,7 @@ fn a_member_that_only_can_tell_what_fits_is_not_given_up_by_a_start() {
             hang.set(&world.drives[1], false);
             world.handle.sleep(SECOND_NS).await;
             let (array, _) = assemble(&world, 3).await.expect("all are well");
-            assert!(array.is_online(1));
+            assert!(array.is_online(MemberIndex(1)));
             assert_eq!(read(&array, 99).await, Ok(1));
         });
     }
@@ -198,7 +201,7 @@ fn a_deadline_of_its_own_holds_for_a_start() {
         let before = world.handle.now();
         let drives = world.drives.clone();
         let started = Array::assemble_within(&world.handle, drives, PLAIN, SECOND_NS).await;
-        assert!(started.is_ok_and(|(array, _)| !array.is_online(1)));
+        assert!(started.is_ok_and(|(array, _)| !array.is_online(MemberIndex(1))));
         assert!(world.handle.now() - before < 2 * SECOND_NS);
     });
 }

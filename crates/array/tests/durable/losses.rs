@@ -2,7 +2,7 @@
 
 use voltier_array::{
     Array, AssembleOptions, BackgroundTask, Consistency, Level, MemberIndex, MemberState, Pace,
-    Priority, Replacement, ScrubRepair, StripeNumber,
+    Priority, Replacement, ScrubRepair, StripeNumber, StripeSlot,
 };
 use voltier_block::{BlockDevice, Bytes, Durability, Lba, MIB, Prng, SECTOR_BYTES};
 
@@ -26,10 +26,10 @@ async fn write_some(array: &Array<Drive>, count: u64) {
 }
 
 async fn give_back(world: &World, array: &Array<Drive>) {
-    let back = array.replace(1, world.drives[1].clone(), NEW).await;
+    let back = array.replace(MemberIndex(1), world.drives[1].clone(), NEW).await;
     assert_eq!(back, Ok(Replacement::Return));
     array.ended(BackgroundTask::Rebuild).await;
-    assert!(array.is_online(1));
+    assert!(array.is_online(MemberIndex(1)));
 }
 
 /// Behind the back of the array, which learns nothing by it.
@@ -59,11 +59,11 @@ fn with_a_ring_begun_anew(returns_before: u64, meanwhile: Meanwhile) -> Vec<Medi
         let mut array = world.create(&options(Level::Raid1, 2, Consistency::Journal)).await;
         for _ in 0..returns_before {
             write_some(&array, 1).await;
-            array.fail(1).expect("one may go");
+            array.fail(MemberIndex(1)).expect("one may go");
             give_back(&world, &array).await;
         }
         write_some(&array, BATCHES_OF_A_RING + 10).await;
-        array.fail(1).expect("one may go");
+        array.fail(MemberIndex(1)).expect("one may go");
         if meanwhile != Meanwhile::Nothing {
             array.stop().await.expect("stop");
             drop(array);
@@ -76,14 +76,14 @@ fn with_a_ring_begun_anew(returns_before: u64, meanwhile: Meanwhile) -> Vec<Medi
         if meanwhile == Meanwhile::RestartWhileFilled {
             write_some(&array, 1).await;
             array.set_pace(BackgroundTask::Rebuild, IDLE);
-            let back = array.replace(1, world.drives[1].clone(), NEW).await;
+            let back = array.replace(MemberIndex(1), world.drives[1].clone(), NEW).await;
             assert_eq!(back, Ok(Replacement::Return));
             array.stop().await.expect("stop");
-            assert!(!array.is_online(1), "it is being filled");
+            assert!(!array.is_online(MemberIndex(1)), "it is being filled");
             drop(array);
             (array, _) = world.assemble(&[0, 1], DEGRADED).await.expect("both");
             array.ended(BackgroundTask::Rebuild).await;
-            assert!(array.is_online(1));
+            assert!(array.is_online(MemberIndex(1)));
         } else {
             give_back(&world, &array).await;
         }
@@ -114,7 +114,10 @@ fn a_replay_takes_no_batch_for_one_of_a_ring_that_began_anew() {
                 let (array, _) = world.assemble(&[0, 1], DEGRADED).await.expect("all");
                 let when = format!("after {returns_before} returns, {meanwhile:?}, luck {luck}");
                 assert_eq!(read(&array, 100).await, Ok(9), "{when}");
-                assert!(array.is_online(0) && array.is_online(1), "{when}");
+                assert!(
+                    array.is_online(MemberIndex(0)) && array.is_online(MemberIndex(1)),
+                    "{when}"
+                );
             });
         }
     }
@@ -155,7 +158,8 @@ fn a_cut_while_a_copy_takes_its_place_leaves_no_junk_in_fresh_regions() {
             move |world, facts| async move {
                 let order: Vec<usize> = (0..members).collect();
                 let (array, _) = world.assemble(&order, DEGRADED).await.expect("all");
-                let replaced = array.replace(0, world.drives[members].clone(), NEW).await;
+                let replaced =
+                    array.replace(MemberIndex(0), world.drives[members].clone(), NEW).await;
                 assert_eq!(replaced, Ok(Replacement::Copy));
                 // The first region is being made zero, and the second one waits, while the copy ends.
                 world.drives[1].set_hung(true);
@@ -204,7 +208,7 @@ async fn lose_a_copied_member(
     let order: Vec<usize> = (0..members).collect();
     let (array, _) = world.assemble(&order, DEGRADED).await.expect("all");
     array.set_pace(BackgroundTask::Rebuild, IDLE);
-    let replaced = array.replace(0, world.drives[members].clone(), NEW).await;
+    let replaced = array.replace(MemberIndex(0), world.drives[members].clone(), NEW).await;
     assert_eq!(replaced, Ok(Replacement::Copy));
     world.drives[0].is_gone.set(true);
     let own = array.clone();
@@ -258,19 +262,20 @@ fn a_device_that_came_during_old_writes_is_known_by_all_that_it_lacks() {
         let zeroing = world.handle.spawn(async move { write(&own, fresh, 2).await });
         world.handle.sleep(SECOND_NS / 1000).await;
         let (own, new) = (array.clone(), world.drives[2].clone());
-        let replaced = world.handle.spawn(async move { own.replace(0, new, NEW).await });
+        let replaced =
+            world.handle.spawn(async move { own.replace(MemberIndex(0), new, NEW).await });
         world.handle.sleep(SECOND_NS / 1000).await;
         array.rebuild().expect("a copy waits");
         // So long that the rebuild stores what it has filled.
         world.handle.sleep(10 * SECOND_NS).await;
         array.set_pace(BackgroundTask::Rebuild, IDLE);
-        array.fail(0).expect("the copy takes its place");
+        array.fail(MemberIndex(0)).expect("the copy takes its place");
         world.handle.sleep(SECOND_NS / 1000).await;
         world.drives[1].set_holds_writes(false);
         assert_eq!((zeroing.await, replaced.await), (Ok(()), Ok(Replacement::Copy)));
         array.cancel(BackgroundTask::Rebuild);
         array.ended(BackgroundTask::Rebuild).await;
-        assert!(!array.is_online(0), "it lacks the first region");
+        assert!(!array.is_online(MemberIndex(0)), "it lacks the first region");
         // The new device does not get that.
         write(&array, 0, 5).await.expect("write");
         array.stop().await.expect("stop");
@@ -282,7 +287,7 @@ fn a_device_that_came_during_old_writes_is_known_by_all_that_it_lacks() {
             assert_eq!(read(&array, 0).await, Ok(5));
         }
         array.ended(BackgroundTask::Rebuild).await;
-        array.fail(1).expect("one may go");
+        array.fail(MemberIndex(1)).expect("one may go");
         assert_eq!(read(&array, 0).await, Ok(5));
     });
 }
@@ -293,14 +298,14 @@ fn a_rebuild_ends_when_more_members_are_lost_than_can_be_computed() {
     let media = with_some_over(Level::Raid5, 3, 1, Consistency::Bitmap);
     on_media(media, |world| async move {
         let (array, _) = world.assemble(&[0, 1, 2], DEGRADED).await.expect("all");
-        array.fail(1).expect("one may go");
+        array.fail(MemberIndex(1)).expect("one may go");
         array.set_pace(BackgroundTask::Rebuild, IDLE);
-        array.replace(1, world.drives[3].clone(), NEW).await.expect("taken");
+        array.replace(MemberIndex(1), world.drives[3].clone(), NEW).await.expect("taken");
         world.drives[2].is_gone.set(true);
         for block in blocks(Level::Raid5, 3) {
             _ = read(&array, block).await;
         }
-        assert!(!array.is_online(2));
+        assert!(!array.is_online(MemberIndex(2)));
         array.set_pace(BackgroundTask::Rebuild, Pace { priority: Priority::High, ..IDLE });
         world.handle.sleep(60 * SECOND_NS).await;
         let status = array.rebuild_status();
@@ -332,7 +337,7 @@ fn a_loss_that_only_a_read_met_is_recorded_and_a_spare_takes_the_place() {
         world.handle.sleep(60 * SECOND_NS).await;
         let status = array.status().expect("it has one");
         assert_eq!((status.members[2].uuid, status.spares), ([78; 16], 0));
-        assert!(array.is_online(2));
+        assert!(array.is_online(MemberIndex(2)));
         array.stop().await.expect("stop");
     });
 }
@@ -346,13 +351,13 @@ fn a_spare_on_its_way_waits_on_when_the_lost_member_is_back_and_whole() {
         }
         array.add_spare(world.drives[4].clone(), NEW).expect("it suits");
         world.drives[4].set_hung(true);
-        array.fail(2).expect("one may go");
+        array.fail(MemberIndex(2)).expect("one may go");
         // The spare is on its way, and its label is not read yet.
         world.handle.sleep(SECOND_NS).await;
         assert_eq!(array.status().expect("it has one").spares, 0);
-        assert_eq!(array.take_back(2, world.drives[2].clone()).await, Ok(true));
+        assert_eq!(array.take_back(MemberIndex(2), world.drives[2].clone()).await, Ok(true));
         array.ended(BackgroundTask::Rebuild).await;
-        assert!(array.is_online(2));
+        assert!(array.is_online(MemberIndex(2)));
         world.drives[4].set_hung(false);
         world.handle.sleep(SECOND_NS).await;
         array.ended(BackgroundTask::Rebuild).await;
@@ -371,7 +376,8 @@ fn a_replay_does_not_bring_back_what_a_scrub_repaired() {
         write(&array, 0, 1).await.expect("write");
         flush(&world.drives).await;
         let geometry = array.geometry();
-        let MemberIndex(first_parity) = geometry.member_of(StripeNumber(0), geometry.data_chunks());
+        let first_parity = StripeSlot(geometry.data_chunks());
+        let MemberIndex(first_parity) = geometry.member_of(StripeNumber(0), first_parity);
         // Labels and journal have one MiB each.
         let at = 2 * MIB + geometry.member_lba(StripeNumber(0), 0).0 * SECTOR_BYTES;
         world.drives[first_parity].medium.borrow_mut().overwrite(at, &[0x55; 100]);
@@ -412,7 +418,8 @@ fn a_rebuild_begun_while_a_copy_waits_for_old_writes_copies_them_too() {
         let held = world.handle.spawn(async move { write(&own, 0, 2).await });
         world.handle.sleep(SECOND_NS / 1000).await;
         let (own, new) = (array.clone(), world.drives[2].clone());
-        let replaced = world.handle.spawn(async move { own.replace(0, new, NEW).await });
+        let replaced =
+            world.handle.spawn(async move { own.replace(MemberIndex(0), new, NEW).await });
         world.handle.sleep(SECOND_NS / 1000).await;
         array.rebuild().expect("a copy waits");
         // The first rows of the region are copied, and others are not.

@@ -1,8 +1,8 @@
 //! Rebuilds of arrays with durable state: what is on record when, over restarts and power cuts.
 
 use voltier_array::{
-    Array, AssembleOptions, BackgroundTask, Consistency, Level, MemberState, MetadataError, Pace,
-    Priority, Replacement,
+    Array, AssembleOptions, BackgroundTask, Consistency, Level, MemberIndex, MemberState,
+    MetadataError, Pace, Priority, Replacement,
 };
 use voltier_block::BlockDevice;
 
@@ -46,14 +46,14 @@ fn a_replaced_member_is_on_record_as_rebuilding_then_in_service_and_the_old_one_
             for block in blocks {
                 write(&array, block, 1).await.expect("write");
             }
-            array.fail(1).expect("one may go");
+            array.fail(MemberIndex(1)).expect("one may go");
             for block in blocks {
                 write(&array, block, 2).await.expect("write");
             }
             let event = array.status().expect("it has one").event;
             let idle = Pace { priority: Priority::Idle, floor_bytes_per_second: 1 };
             array.set_pace(BackgroundTask::Rebuild, idle);
-            let replaced = array.replace(1, world.drives[4].clone(), NEW).await;
+            let replaced = array.replace(MemberIndex(1), world.drives[4].clone(), NEW).await;
             assert_eq!(replaced, Ok(Replacement::Rebuild));
             for drive in [0, 2, 3, 4] {
                 assert_eq!(on_record(&world, drive, 1).await, (MemberState::Rebuilding, NEW));
@@ -72,7 +72,7 @@ fn a_replaced_member_is_on_record_as_rebuilding_then_in_service_and_the_old_one_
             drop(array);
             let (again, report) = world.assemble(&[1, 4, 0, 3, 2], PLAIN).await.expect("all");
             assert_eq!(report.left_out.iter().map(|it| it.device).collect::<Vec<_>>(), [0]);
-            assert!(report.was_clean && again.is_online(1));
+            assert!(report.was_clean && again.is_online(MemberIndex(1)));
             again.stop().await.expect("stop");
             for without in [0, 2, 3] {
                 let drives: Vec<usize> = (0..5).filter(|it| ![1, without].contains(it)).collect();
@@ -93,7 +93,7 @@ fn a_member_that_comes_back_is_given_what_changed_and_no_more() {
             }
             // Nothing is dirty any more.
             world.handle.sleep(30 * SECOND_NS).await;
-            array.fail(1).expect("one may go");
+            array.fail(MemberIndex(1)).expect("one may go");
             write(&array, 0, 3).await.expect("write");
             write(&array, 0, 2).await.expect("write");
             array.stop().await.expect("stop");
@@ -101,7 +101,7 @@ fn a_member_that_comes_back_is_given_what_changed_and_no_more() {
             let (array, _) = world.assemble(&[0, 2, 3], PLAIN).await.expect("enough");
             let idle = Pace { priority: Priority::Idle, floor_bytes_per_second: 1 };
             array.set_pace(BackgroundTask::Rebuild, idle);
-            let back = array.replace(1, world.drives[1].clone(), NEW).await;
+            let back = array.replace(MemberIndex(1), world.drives[1].clone(), NEW).await;
             assert_eq!(back, Ok(Replacement::Return));
             let progress = array.rebuild_status().progress;
             let region_bytes = array.status().expect("it has one").region_bytes;
@@ -113,11 +113,11 @@ fn a_member_that_comes_back_is_given_what_changed_and_no_more() {
             check_without(&world, &[0, 1, 3], blocks, 2).await;
             // One that was used without the others is not the same any more: all of it is computed.
             let (array, _) = world.assemble(&[0, 1, 2, 3], PLAIN).await.expect("all");
-            array.fail(1).expect("one may go");
+            array.fail(MemberIndex(1)).expect("one may go");
             write(&array, 0, 2).await.expect("write");
             world.drives[1].medium.borrow_mut().overwrite(0, &[0; 4096]);
             world.drives[1].medium.borrow_mut().overwrite(5 << 20, &[0; 4096]);
-            let again = array.replace(1, world.drives[1].clone(), NEW).await;
+            let again = array.replace(MemberIndex(1), world.drives[1].clone(), NEW).await;
             assert_eq!(again, Ok(Replacement::Rebuild));
             array.ended(BackgroundTask::Rebuild).await;
             array.stop().await.expect("stop");
@@ -145,14 +145,22 @@ fn only_the_lost_member_itself_is_taken_back_and_no_other_drive_is_written() {
                 write(&array, block, 2).await.expect("write");
             }
             let drive = |number: usize| world.drives[number].clone();
-            assert_eq!(array.take_back(1, drive(4)).await, Ok(false), "a stranger");
+            assert_eq!(array.take_back(MemberIndex(1), drive(4)).await, Ok(false), "a stranger");
             assert!(Array::examine(&drive(4)).await.expect("readable").is_none());
-            assert_eq!(array.take_back(1, drive(2)).await, Ok(false), "another member");
-            assert_eq!(array.take_back(2, drive(1)).await, Ok(false), "another place");
-            assert_eq!(array.take_back(1, drive(1)).await, Ok(true));
+            assert_eq!(
+                array.take_back(MemberIndex(1), drive(2)).await,
+                Ok(false),
+                "another member"
+            );
+            assert_eq!(array.take_back(MemberIndex(2), drive(1)).await, Ok(false), "another place");
+            assert_eq!(array.take_back(MemberIndex(1), drive(1)).await, Ok(true));
             array.ended(BackgroundTask::Rebuild).await;
             assert_eq!(state(&array, 1), MemberState::InService);
-            assert_eq!(array.take_back(1, drive(1)).await, Ok(false), "it is back already");
+            assert_eq!(
+                array.take_back(MemberIndex(1), drive(1)).await,
+                Ok(false),
+                "it is back already"
+            );
             array.stop().await.expect("stop");
             drop(array);
             check_without(&world, &[0, 1, 3], blocks, 2).await;
@@ -181,7 +189,7 @@ fn a_member_that_missed_an_event_and_was_used_without_the_others_is_not_taken_ba
         apart.stop().await.expect("stop");
         drop(apart);
         let (array, _) = world.assemble(&[0], either).await.expect("enough");
-        assert_eq!(array.take_back(1, world.drives[1].clone()).await, Ok(false));
+        assert_eq!(array.take_back(MemberIndex(1), world.drives[1].clone()).await, Ok(false));
         assert_eq!(read(&array, 0).await, Ok(1));
         array.stop().await.expect("stop");
     });
@@ -195,11 +203,11 @@ fn a_rebuild_that_was_stopped_goes_on_where_it_was() {
         for block in blocks {
             write(&array, block, 2).await.expect("write");
         }
-        array.fail(1).expect("one may go");
+        array.fail(MemberIndex(1)).expect("one may go");
         // A region in two seconds.
         let slow = Pace { priority: Priority::Idle, floor_bytes_per_second: 1 << 19 };
         array.set_pace(BackgroundTask::Rebuild, slow);
-        array.replace(1, world.drives[4].clone(), NEW).await.expect("taken");
+        array.replace(MemberIndex(1), world.drives[4].clone(), NEW).await.expect("taken");
         let busy = world.handle.spawn({
             let array = array.clone();
             async move {
@@ -241,7 +249,7 @@ fn a_spare_takes_the_place_of_a_lost_member_by_itself_and_the_next_one_of_a_spar
         for block in blocks {
             write(&array, block, 2).await.expect("write");
         }
-        while !array.is_online(2) {
+        while !array.is_online(MemberIndex(2)) {
             world.handle.sleep(SECOND_NS / 1000).await;
         }
         let status = array.status().expect("it has one");
@@ -262,18 +270,18 @@ fn a_spare_waits_on_when_another_device_takes_the_place_first() {
         }
         array.add_spare(world.drives[4].clone(), NEW).expect("it suits");
         world.drives[4].set_hung(true);
-        array.fail(2).expect("one may go");
+        array.fail(MemberIndex(2)).expect("one may go");
         // The spare is on its way, and its label is not read yet.
         world.handle.sleep(SECOND_NS).await;
         assert_eq!(array.status().expect("it has one").spares, 0);
-        let replaced = array.replace(2, world.drives[5].clone(), [78; 16]).await;
+        let replaced = array.replace(MemberIndex(2), world.drives[5].clone(), [78; 16]).await;
         assert_eq!(replaced, Ok(Replacement::Rebuild));
         world.drives[4].set_hung(false);
         array.ended(BackgroundTask::Rebuild).await;
         world.handle.sleep(SECOND_NS).await;
         let status = array.status().expect("it has one");
         assert_eq!((status.spares, status.members[2].uuid), (1, [78; 16]));
-        array.fail(1).expect("one may go");
+        array.fail(MemberIndex(1)).expect("one may go");
         for _ in 0..100 {
             world.handle.sleep(SECOND_NS).await;
         }
@@ -288,7 +296,7 @@ fn a_spare_waits_on_when_another_device_takes_the_place_first() {
 fn a_lost_member_wants_one_spare_and_no_second_one_while_that_is_on_its_way() {
     with_drives(6, |world| async move {
         let array = made(&world, Level::Raid5, 4, Consistency::Bitmap).await;
-        array.fail(2).expect("one may go");
+        array.fail(MemberIndex(2)).expect("one may go");
         assert_eq!(array.spares_wanted(), 1);
         world.drives[4].set_hung(true);
         array.add_spare(world.drives[4].clone(), NEW).expect("it suits");
@@ -304,7 +312,7 @@ fn a_lost_member_wants_one_spare_and_no_second_one_while_that_is_on_its_way() {
         array.add_spare(world.drives[5].clone(), [78; 16]).expect("it suits");
         world.handle.sleep(SECOND_NS).await;
         array.ended(BackgroundTask::Rebuild).await;
-        assert_eq!((array.spares_wanted(), array.is_online(2)), (0, true));
+        assert_eq!((array.spares_wanted(), array.is_online(MemberIndex(2))), (0, true));
         array.stop().await.expect("stop");
     });
 }
@@ -318,7 +326,7 @@ fn a_member_in_service_is_replaced_without_being_degraded_for_a_moment() {
             for block in blocks {
                 write(&array, block, 1).await.expect("write");
             }
-            let replaced = array.replace(2, world.drives[4].clone(), NEW).await;
+            let replaced = array.replace(MemberIndex(2), world.drives[4].clone(), NEW).await;
             assert_eq!(replaced, Ok(Replacement::Copy));
             assert!(array.status().expect("it has one").members[2].is_being_copied);
             for block in blocks {
@@ -345,10 +353,10 @@ fn who_was_replaced_and_was_not_told_so_is_told_at_the_next_start() {
     let media = with_some_over(Level::Raid1, 2, 1, Consistency::Bitmap);
     let after = on_media(media.clone(), |world| async move {
         let (array, _) = world.assemble(&[0, 1], PLAIN).await.expect("all");
-        let replaced = array.replace(0, world.drives[2].clone(), NEW).await;
+        let replaced = array.replace(MemberIndex(0), world.drives[2].clone(), NEW).await;
         assert_eq!(replaced, Ok(Replacement::Copy));
         array.ended(BackgroundTask::Rebuild).await;
-        array.fail(1).expect("one may go");
+        array.fail(MemberIndex(1)).expect("one may go");
         write(&array, 0, 9).await.expect("write");
         array.stop().await.expect("stop");
         world.media()
@@ -380,7 +388,10 @@ fn a_cut_at_any_moment_of_a_rebuild_is_gone_on_from() {
                 let order: Vec<usize> = (0..members).collect();
                 let degraded = AssembleOptions { degraded: true, ..PLAIN };
                 let (array, _) = world.assemble(&order[1..], degraded).await.expect("enough");
-                array.replace(0, world.drives[members].clone(), NEW).await.expect("taken");
+                array
+                    .replace(MemberIndex(0), world.drives[members].clone(), NEW)
+                    .await
+                    .expect("taken");
                 array.ended(BackgroundTask::Rebuild).await;
                 // Copies have no write hole: requests may be cut off as well.
                 if level == Level::Raid1 {
@@ -409,7 +420,10 @@ fn a_cut_while_members_are_rebuilt_or_copied_and_written_loses_nothing_with_a_jo
                 let order: Vec<usize> = (usize::from(!is_copy)..members).collect();
                 let (array, _) = world.assemble(&order, PLAIN).await.expect("enough");
                 array.set_pace(BackgroundTask::Rebuild, FAST);
-                array.replace(0, world.drives[members].clone(), NEW).await.expect("taken");
+                array
+                    .replace(MemberIndex(0), world.drives[members].clone(), NEW)
+                    .await
+                    .expect("taken");
                 for (index, block) in blocks.into_iter().enumerate() {
                     facts.write(&array, block, 10 + index as u8).await;
                 }
@@ -437,7 +451,7 @@ fn a_cut_while_copies_are_rebuilt_and_written_loses_nothing() {
         move |world, facts| async move {
             let degraded = AssembleOptions { degraded: true, ..PLAIN };
             let (array, _) = world.assemble(&[1], degraded).await.expect("enough");
-            array.replace(0, world.drives[2].clone(), NEW).await.expect("taken");
+            array.replace(MemberIndex(0), world.drives[2].clone(), NEW).await.expect("taken");
             for (index, block) in blocks.into_iter().enumerate() {
                 facts.write(&array, block, 10 + index as u8).await;
             }
@@ -461,7 +475,10 @@ fn a_cut_at_any_moment_of_a_copy_leaves_the_old_member_or_the_new_one() {
             move |world, facts| async move {
                 let order: Vec<usize> = (0..members).collect();
                 let (array, _) = world.assemble(&order, PLAIN).await.expect("all");
-                array.replace(0, world.drives[members].clone(), NEW).await.expect("taken");
+                array
+                    .replace(MemberIndex(0), world.drives[members].clone(), NEW)
+                    .await
+                    .expect("taken");
                 for (index, block) in blocks.into_iter().enumerate() {
                     facts.write(&array, block, 10 + index as u8).await;
                 }
@@ -478,7 +495,7 @@ fn a_cut_while_a_member_is_given_what_changed_loses_nothing() {
         (with_some_over(Level::Raid1, 2, 1, Consistency::Bitmap), blocks(Level::Raid1, 2));
     let before = on_media(media, |world| async move {
         let (array, _) = world.assemble(&[0, 1], PLAIN).await.expect("all");
-        array.fail(0).expect("one may go");
+        array.fail(MemberIndex(0)).expect("one may go");
         write(&array, 500, 9).await.expect("write");
         array.stop().await.expect("stop");
         world.media()
@@ -491,7 +508,7 @@ fn a_cut_while_a_member_is_given_what_changed_loses_nothing() {
     at_every_step("return", &before, before_facts, |world, facts| async move {
         let degraded = AssembleOptions { degraded: true, ..PLAIN };
         let (array, _) = world.assemble(&[0, 1], degraded).await.expect("enough");
-        let back = array.replace(0, world.drives[0].clone(), NEW).await;
+        let back = array.replace(MemberIndex(0), world.drives[0].clone(), NEW).await;
         assert_eq!(back, Ok(Replacement::Return));
         facts.write(&array, 700, 12).await;
         array.ended(BackgroundTask::Rebuild).await;

@@ -231,10 +231,10 @@ fn what_cannot_be_given_room_is_refused_in_one_line_and_nothing_changes() {
         array.ended(BackgroundTask::Scrub).await;
         assert_eq!(array.status().expect("it has one").event, before.event);
         assert!(matches!(Array::examine(&all[4]).await, Ok(None)), "it was not touched");
-        array.fail(1).expect("one may go");
+        array.fail(MemberIndex(1)).expect("one may go");
         let line = refused(&all[4], uuid(4)).await;
         assert!(line.starts_with("members are missing or being filled"), "{line}");
-        array.replace(1, all[5].clone(), [77; 16]).await.expect("it can");
+        array.replace(MemberIndex(1), all[5].clone(), [77; 16]).await.expect("it can");
         array.ended(BackgroundTask::Rebuild).await;
         array.set_pace(BackgroundTask::Rebuild, SLOW);
         array.grow_capacity(all[4].clone(), uuid(4)).await.expect("it can");
@@ -307,7 +307,7 @@ fn a_member_is_lost_in_the_middle_the_move_waits_for_another_and_goes_on() {
                 model.check(&array, "degraded, again").await;
                 array.set_pace(BackgroundTask::Rebuild, FAST);
                 let spare = world.drives[members + 1].clone();
-                array.replace(lost, spare, [99; 16]).await.expect("it can");
+                array.replace(MemberIndex(lost), spare, [99; 16]).await.expect("it can");
                 array.ended(BackgroundTask::Rebuild).await;
                 array.reshaped().await;
                 check_moved(&world, &array, &mut model, &format!("{level} {lost} {done}")).await;
@@ -399,13 +399,13 @@ fn after_cut(media: Vec<Medium>, facts: &Facts, members: usize, lost: Option<usi
         }
         let count = array.geometry().member_count();
         if let Some(lost) = lost.filter(|lost| *lost < count) {
-            assert!(!array.is_online(lost), "{when}");
+            assert!(!array.is_online(MemberIndex(lost)), "{when}");
             for (block, byte) in [(3, 5), (50, 6), (700, 8)] {
                 write(&array, block, byte).await.unwrap_or_else(|error| panic!("{when}: {error}"));
                 model.acknowledge(block, byte);
             }
             let spare = world.drives[members + 1].clone();
-            array.replace(lost, spare, [99; 16]).await.expect("it can");
+            array.replace(MemberIndex(lost), spare, [99; 16]).await.expect("it can");
             array.ended(BackgroundTask::Rebuild).await;
         }
         array.reshaped().await;
@@ -512,7 +512,10 @@ fn a_cut_and_a_start_without_the_new_device_leave_the_array_as_it_was_or_with_on
                 start_without_the_fifth(&world, &facts, 32, cut, is_five).await;
             array.set_pace(BackgroundTask::Rebuild, FAST);
             if has_grown {
-                array.replace(4, world.drives[4].clone(), [99; 16]).await.expect("it can");
+                array
+                    .replace(MemberIndex(4), world.drives[4].clone(), [99; 16])
+                    .await
+                    .expect("it can");
                 array.ended(BackgroundTask::Rebuild).await;
             } else {
                 grow(&world, &array).await.expect("it can");

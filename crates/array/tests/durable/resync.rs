@@ -2,7 +2,7 @@
 
 use voltier_array::{
     Array, AssembleOptions, Consistency, HealthPolicy, Level, MemberIndex, MemberState,
-    StripeNumber,
+    StripeNumber, StripeSlot,
 };
 use voltier_block::{MIB, SECTOR_BYTES};
 
@@ -76,7 +76,7 @@ fn an_unreadable_block_is_computed_and_the_rest_of_its_chunk_is_left_alone() {
     let (data, parity) = on_media(media.clone(), |world| async move {
         let array = assemble(&world).await;
         let member = |slot| {
-            let MemberIndex(member) = array.geometry().member_of(StripeNumber(0), slot);
+            let MemberIndex(member) = array.geometry().member_of(StripeNumber(0), StripeSlot(slot));
             member
         };
         (member(0), member(2))
@@ -90,8 +90,8 @@ fn an_unreadable_block_is_computed_and_the_rest_of_its_chunk_is_left_alone() {
         world.handle.sleep(10 * SECOND_NS).await;
         assert_eq!(to_resync(&array), 0);
         assert!(world.drives[data].unreadable.borrow().is_empty(), "it is written");
-        assert_eq!(array.health(data).repaired, 1);
-        array.fail(parity).expect("one may go");
+        assert_eq!(array.health(MemberIndex(data)).repaired, 1);
+        array.fail(MemberIndex(parity)).expect("one may go");
         for block in 0..100 {
             assert_eq!(read(&array, block).await, Ok(1), "block {block}");
         }

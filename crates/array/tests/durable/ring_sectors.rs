@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use voltier_array::{Array, ArrayError, AssembleOptions, Consistency, JournalState, Level};
+use voltier_array::{
+    Array, ArrayError, AssembleOptions, Consistency, JournalState, Level, MemberIndex,
+};
 use voltier_block::{MIB, Prng, SECTOR_BYTES};
 
 use crate::drive::{Drive, Medium};
@@ -26,7 +28,7 @@ fn stopped(is_degraded: bool, writes: u64) -> Vec<Medium> {
     on_media(vec![Medium::default(); 3], move |world| async move {
         let array = made(&world, Level::Raid5, 3, Consistency::Journal).await;
         if is_degraded {
-            array.fail(0).expect("one may go");
+            array.fail(MemberIndex(0)).expect("one may go");
         }
         write_some(&array, 0..writes).await;
         array.stop().await.expect("stop");
@@ -63,7 +65,7 @@ fn a_ring_that_cannot_be_read_is_written_anew_after_a_stop_in_order() {
             world.drives[1].unreadable.borrow_mut().extend(sectors(bad.clone()));
             let started = world.assemble(&[0, 1, 2], PLAIN).await;
             let (array, report) = started.unwrap_or_else(|error| panic!("{when}: {error}"));
-            assert!(array.is_online(1) && report.journal.damaged.is_empty(), "{when}");
+            assert!(array.is_online(MemberIndex(1)) && report.journal.damaged.is_empty(), "{when}");
             check(&array, 150, &when).await;
             write_some(&array, 150..400).await;
             // Killed: what the ring has now is needed.
@@ -93,7 +95,7 @@ fn cut_off(writes: u64, was_on_device: bool) -> Vec<Medium> {
             write_some(&array, 0..writes / 2).await;
             array
         };
-        array.fail(0).expect("one may go");
+        array.fail(MemberIndex(0)).expect("one may go");
         write_some(&array, writes / 2..writes).await;
         let mut dice = Prng::new(writes);
         world.media()[..3].iter().map(|medium| medium.after_power_cut(&mut dice)).collect()

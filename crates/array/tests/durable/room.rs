@@ -1,6 +1,6 @@
 //! Members without room: files of one full file system, or thin volumes of one full pool.
 
-use voltier_array::{Array, AssembleOptions, Consistency, Level, MemberState};
+use voltier_array::{Array, AssembleOptions, Consistency, Level, MemberIndex, MemberState};
 use voltier_block::IoError;
 
 use crate::drive::Drive;
@@ -16,7 +16,7 @@ fn set_full(world: &World, is_full: bool) {
 }
 
 fn are_all_online(array: &Array<Drive>, members: usize) -> bool {
-    (0..members).all(|member| array.is_online(member))
+    (0..members).all(|member| array.is_online(MemberIndex(member)))
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn members_that_have_no_room_together_are_kept_and_the_write_fails() {
             assert!(are_all_online(&array, members), "{level} {how:?}");
             assert!(matches!(read(&array, 0).await, Ok(1 | 2)), "{level} {how:?}");
             write(&array, 0, 3).await.expect("there is room");
-            array.fail(0).expect("one may go");
+            array.fail(MemberIndex(0)).expect("one may go");
             assert_eq!(read(&array, 0).await, Ok(3), "{level} {how:?}");
         });
     }

@@ -1,6 +1,6 @@
 //! An array in service: what it reads and writes beside the chunks, and when.
 
-use voltier_array::{Array, AssembleOptions, Consistency, Level, MemberState, Usage};
+use voltier_array::{Array, AssembleOptions, Consistency, Level, MemberIndex, MemberState, Usage};
 use voltier_block::{BlockDevice, Buf, Durability, GIB, IoError, Lba, SectorRange};
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, NoFiles};
@@ -76,7 +76,8 @@ fn a_loss_is_on_record_before_the_write_is_acknowledged_and_once_for_all() {
                     write(&array, block, 2).await.expect("write");
                     let found = Array::examine(&drive).await.expect("whole").expect("a member");
                     // Any that is acknowledged behind the loss finds it on the others.
-                    array.is_online(2) || found.array.members[2].state == MemberState::Lost
+                    array.is_online(MemberIndex(2))
+                        || found.array.members[2].state == MemberState::Lost
                 })
             })
             .collect();
@@ -108,7 +109,7 @@ fn dirty_regions_are_cleared_when_writers_rest_but_not_while_a_member_is_out() {
         assert_eq!(dirty(), 1);
         world.handle.sleep(20 * SECOND_NS).await;
         assert_eq!(dirty(), 0);
-        array.fail(1).expect("one may go");
+        array.fail(MemberIndex(1)).expect("one may go");
         write(&array, 600, 3).await.expect("write");
         world.handle.sleep(60 * SECOND_NS).await;
         assert_eq!(dirty(), 1);
@@ -124,7 +125,7 @@ fn a_journal_calls_dirty_what_a_lost_member_may_not_have_and_nothing_before() {
         world.handle.sleep(30 * SECOND_NS).await;
         write(&array, 600, 1).await.expect("write");
         assert_eq!(dirty(), 0);
-        array.fail(1).expect("one may go");
+        array.fail(MemberIndex(1)).expect("one may go");
         write(&array, 1100, 1).await.expect("write");
         // The first region was flushed long before.
         assert_eq!(dirty(), 2);

@@ -75,6 +75,7 @@ async fn array(handle: &Handle, consistency: Option<Consistency>) -> Array<Memor
                 layout: Layout::default(),
                 chunk_bytes,
                 consistency,
+                integrity: Integrity::None,
                 member_uuids: (1..=members as u8).map(|number| [number; 16]).collect(),
             };
             Array::create(handle, &options, drives.collect()).await

@@ -1,7 +1,7 @@
 //! The control plane's view of arrays.
 
 use voltier_array::{
-    Consistency, JournalState, MemberIndex, MemberRecord, MemberState, Superblock,
+    Consistency, Integrity, JournalState, MemberIndex, MemberRecord, MemberState, Superblock,
 };
 
 use crate::array_settings::ArraySettings;
@@ -26,6 +26,8 @@ pub struct MemberLabel {
     pub chunk_bytes: u32,
     /// Protection of parity against a crash.
     pub consistency: Consistency,
+    /// The checksums that the members keep.
+    pub integrity: Integrity,
     /// Identity of the member: a copy of its drive has the same.
     pub member: Identity,
     /// The place of the member in the array.
@@ -74,6 +76,7 @@ impl From<Superblock> for MemberLabel {
             level: ArrayLevel(geometry.level()),
             chunk_bytes: (geometry.chunk_sectors() * voltier_block::SECTOR_BYTES) as u32,
             consistency: array.consistency,
+            integrity: array.places.integrity(),
             member: Identity(array[member].uuid),
             place: member.0 as u32,
             event: array.event,

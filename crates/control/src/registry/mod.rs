@@ -188,7 +188,7 @@ mod tests {
     use super::body::*;
     use super::store::previous_path;
     use super::*;
-    use voltier_array::Consistency;
+    use voltier_array::{Consistency, Integrity};
 
     use crate::array_settings::*;
     use crate::export_access::ExportAccess;
@@ -231,6 +231,7 @@ mod tests {
             level: "5".parse().unwrap(),
             chunk_bytes: 16384,
             consistency: Consistency::Journal,
+            integrity: Integrity::None,
             size_bytes: 1 << 30,
             events: 4,
             members: vec![Some("/dev/sdb".parse().unwrap()), None, Some("mem:1G".parse().unwrap())],

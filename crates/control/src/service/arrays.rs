@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use voltier_array::Consistency;
+use voltier_array::{Consistency, Integrity};
 
 use super::absence::Missing;
 use super::admit::Beside;
@@ -67,8 +67,8 @@ impl<E: Engine> Turn<E> {
     }
 
     fn create_array(&mut self, new: NewArray) -> ControlResult<Response> {
-        let NewArray { name, level, chunk_bytes, consistency, members, spares, journal, force } =
-            new;
+        let NewArray { name, level, chunk_bytes, consistency, integrity, .. } = new;
+        let NewArray { members, spares, journal, force, .. } = new;
         if self.registry.find_array(&name).is_some() {
             return Err(ControlError::failed(format!(
                 "an array `{name}` exists; choose another name or `voltier array delete {name}` \
@@ -79,6 +79,12 @@ impl<E: Engine> Turn<E> {
         if journal.is_some() && consistency != Consistency::Journal {
             return Err(ControlError::usage(format!(
                 "--journal goes with --consistency journal, not {consistency}"
+            )));
+        }
+        if integrity != Integrity::None && !level.has_redundancy() {
+            return Err(ControlError::usage(format!(
+                "level {} has no redundancy to mend blocks from: leave --integrity out",
+                level.word()
             )));
         }
         let all: Vec<DeviceSpec> = members.iter().chain(&spares).chain(&journal).cloned().collect();
@@ -93,6 +99,7 @@ impl<E: Engine> Turn<E> {
             level,
             chunk_bytes,
             consistency,
+            integrity,
             size_bytes,
             events,
             members,
@@ -172,6 +179,7 @@ impl<E: Engine> Turn<E> {
             level: label.level,
             chunk_bytes: label.chunk_bytes,
             consistency: label.consistency,
+            integrity: label.integrity,
             size_bytes: 0,
             events: 0,
             members: Vec::new(),

@@ -37,6 +37,7 @@ impl Fixture {
             level: "5".parse().unwrap(),
             chunk_bytes: 16384,
             consistency: voltier_array::Consistency::Journal,
+            integrity: voltier_array::Integrity::None,
             members: members.iter().map(|member| self.device(member)).collect(),
             spares: Vec::new(),
             journal: None,

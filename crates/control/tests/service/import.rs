@@ -294,6 +294,7 @@ fn new_array(fixture: &Fixture, members: [&str; 3]) -> NewArray {
         level,
         chunk_bytes: level.default_chunk_bytes(),
         consistency: level.default_consistency(),
+        integrity: voltier_array::Integrity::None,
         members: members.map(|name| fixture.device(name)).into(),
         spares: Vec::new(),
         journal: None,

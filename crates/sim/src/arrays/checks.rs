@@ -1,6 +1,6 @@
 //! Holds an array to the model and to parity.
 
-use voltier_array::{ArrayError, ReplaceError, ReshapeRecord, StripeNumber};
+use voltier_array::{ArrayError, MemberIndex, ReplaceError, ReshapeRecord, StripeNumber};
 use voltier_block::{BlockDevice, Buf, Lba, SECTOR_BYTES, SectorRange};
 
 use crate::arrays::fixture::ArrayFixture;
@@ -62,7 +62,7 @@ fn stored_chunks(fixture: &ArrayFixture) -> impl Fn(usize, u64) -> Option<Vec<u8
     let chunk_bytes = array.geometry().chunk_sectors() as usize * SECTOR;
     let data_start = fixture.on_device(Lba(0));
     move |member, at| {
-        let drive = drives[member].filter(|_| array.is_online(member))?;
+        let drive = drives[member].filter(|_| array.is_online(MemberIndex(member)))?;
         let mut chunk = vec![0; chunk_bytes];
         fixture.disks[drive].peek(data_start.plus(at), &mut chunk);
         Some(chunk)
@@ -90,7 +90,7 @@ fn check_read(fixture: &ArrayFixture, read: Since, range: SectorRange, content: 
 pub(crate) fn check_members(fixture: &ArrayFixture, expected: MemberSet) {
     let array = fixture.array();
     for member in 0..fixture.geometry().member_count() {
-        let (is, must) = (array.is_online(member), expected.has(member));
+        let (is, must) = (array.is_online(MemberIndex(member)), expected.has(member));
         assert!(is == must, "member {member} is in service: {is}; it should be: {must}");
     }
 }

@@ -4,7 +4,8 @@
 use std::rc::Rc;
 
 use voltier_array::{
-    ArrayError, BackgroundTask, GrowError, MemberState, Pace, Priority, ReplaceError, ScrubRepair,
+    ArrayError, BackgroundTask, GrowError, MemberIndex, MemberState, Pace, Priority, ReplaceError,
+    ScrubRepair,
 };
 use voltier_block::{BlockDevice, Prng};
 use voltier_ring::JoinHandle;
@@ -94,7 +95,7 @@ pub(crate) async fn finish_reshape(fixture: &Rc<ArrayFixture>) {
         let Some(drive) = free.into_iter().find(fits) else { return };
         let uuid = fixture.come(drive);
         fixture.world.tell(|| format!("drive {drive} for member {member}, which a move waits for"));
-        let replaced = array.replace(member, fixture.disks[drive].clone(), uuid).await;
+        let replaced = array.replace(MemberIndex(member), fixture.disks[drive].clone(), uuid).await;
         // A spare may have been faster.
         let is_right =
             matches!(replaced, Ok(_) | Err(ArrayError::Replace(ReplaceError::Busy { .. })));

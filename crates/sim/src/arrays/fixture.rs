@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use voltier_array::{
     Array, ArrayError, AssembleOptions, AssembleReport, Geometry, JournalLabel, JournalState,
-    MemberState, MemberStatus, StripeNumber,
+    MemberIndex, MemberState, MemberStatus, StripeNumber,
 };
 use voltier_block::{BlockDevice, Lba, Limits, MIB, Nanos, Prng, SECTOR_BYTES, SectorRange};
 
@@ -171,7 +171,8 @@ impl ArrayFixture {
                     && now[*member].uuid == first.uuid
                     && now[*member].since_event == first.since_event
             };
-            array.is_online(*member) && at_first.get(*member).is_some_and(is_as_at_first)
+            array.is_online(MemberIndex(*member))
+                && at_first.get(*member).is_some_and(is_as_at_first)
         };
         (0..now.len()).filter(is_same).collect()
     }
@@ -397,7 +398,7 @@ impl ArrayFixture {
     /// Whether every member is in service.
     pub(crate) fn is_all_online(&self) -> bool {
         let array = self.array();
-        (0..array.geometry().member_count()).all(|member| array.is_online(member))
+        (0..array.geometry().member_count()).all(|member| array.is_online(MemberIndex(member)))
     }
 
     /// The used ranges of the volume, as the volume is now.

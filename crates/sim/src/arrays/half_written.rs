@@ -67,7 +67,7 @@ fn lose_all_that_can_be_lost(
     loop {
         let members: Vec<MemberIndex> = geometry.members_of(group).collect();
         let online: Vec<MemberIndex> =
-            members.iter().copied().filter(|member| array.is_online(member.0)).collect();
+            members.iter().copied().filter(|member| array.is_online(*member)).collect();
         if members.len() - online.len() >= geometry.parity_chunks() {
             return;
         }
@@ -76,7 +76,7 @@ fn lose_all_that_can_be_lost(
         if let Some(drive) = fixture.members.drive_of(&array, member) {
             fixture.members.note_former(member, drive);
         }
-        array.fail(member).expect("as many as can be lost");
+        array.fail(MemberIndex(member)).expect("as many as can be lost");
     }
 }
 
@@ -90,7 +90,7 @@ fn refuse_writes(
     let array = fixture.array();
     let members = geometry.members_of(geometry.group_of(stripe));
     let online: Vec<usize> =
-        members.map(|member| member.0).filter(|member| array.is_online(*member)).collect();
+        members.filter(|member| array.is_online(*member)).map(|member| member.0).collect();
     let drive = fixture.members.drive_of(&array, *dice.pick(&online))?;
     let disk = fixture.disks[drive].clone();
     let at = fixture.on_device(geometry.member_lba(stripe, 0));

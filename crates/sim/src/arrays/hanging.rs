@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use voltier_array::{ArrayError, AssembleReport, MemberState, ReplaceError};
+use voltier_array::{ArrayError, AssembleReport, MemberIndex, MemberState, ReplaceError};
 use voltier_block::{BlockDevice, Nanos, Prng};
 
 use crate::arrays::checks::check_refused;
@@ -45,14 +45,15 @@ pub(crate) async fn hang(fixture: Rc<ArrayFixture>, member: usize, drive: usize,
         fixture.world.handle().sleep(OFFER_NS / 2 + dice.below(OFFER_NS)).await;
     }
     fixture.members.note_end_of_harm(drive);
-    if !is_back && !fixture.array().is_online(member) {
+    if !is_back && !fixture.array().is_online(MemberIndex(member)) {
         fixture.members.note_former(member, drive);
     }
 }
 
 /// Offers a drive for a member; whether it was taken.
 async fn offer(fixture: &ArrayFixture, member: usize, drive: usize, uuid: [u8; 16]) -> bool {
-    let offered = fixture.array().replace(member, fixture.disks[drive].clone(), uuid).await;
+    let offered =
+        fixture.array().replace(MemberIndex(member), fixture.disks[drive].clone(), uuid).await;
     fixture.world.tell(|| format!("care: drive {drive}, which hung, for {member}: {offered:?}"));
     match offered {
         Ok(_) => true,
@@ -69,7 +70,9 @@ async fn offer(fixture: &ArrayFixture, member: usize, drive: usize, uuid: [u8; 1
 /// The members in service.
 fn online(fixture: &ArrayFixture) -> MemberSet {
     let array = fixture.array();
-    (0..fixture.geometry().member_count()).filter(|member| array.is_online(*member)).collect()
+    (0..fixture.geometry().member_count())
+        .filter(|member| array.is_online(MemberIndex(*member)))
+        .collect()
 }
 
 /// Starts the array while one of its drives answers nothing for a time. The result is none when no drive
@@ -119,7 +122,7 @@ pub(crate) async fn start_beside_a_hang(
     match started {
         Ok(report) => {
             let was_used = |member: &usize| trial.usable.has(*member);
-            let is_out = |member: &usize| !fixture.array().is_online(*member);
+            let is_out = |member: &usize| !fixture.array().is_online(MemberIndex(*member));
             if let Some(member) = member.filter(was_used).filter(is_out) {
                 trial.usable = rest;
                 fixture.members.note_former(member, drive);

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use voltier_array::{Array, GroupIndex, MemberState, Superblock};
+use voltier_array::{Array, GroupIndex, MemberIndex, MemberState, Superblock};
 
 use crate::arrays::setup::{Setup, uuid};
 use crate::disk::SimDisk;
@@ -111,7 +111,7 @@ impl MemberMap {
         let is_exposed = |member: &usize| {
             let successor = successors.get(member).copied();
             let drives = [self.drive_of(array, *member), successor];
-            !array.is_online(*member)
+            !array.is_online(MemberIndex(*member))
                 || drives.into_iter().flatten().any(|drive| self.is_harmed(drive))
         };
         array.geometry().members_of(group).filter(|member| is_exposed(&member.0)).count()

@@ -182,7 +182,7 @@ impl Operator {
         let (fixture, array) = (&self.fixture, self.fixture.array());
         let geometry = array.geometry();
         let group = geometry.group_of_member(MemberIndex(member));
-        let is_counted = !array.is_online(member)
+        let is_counted = !array.is_online(MemberIndex(member))
             || fixture
                 .members
                 .drive_of(&array, member)
@@ -205,7 +205,7 @@ impl Operator {
         if let Some(drive) = fixture.members.drive_of(&array, member) {
             fixture.members.note_former(member, drive);
         }
-        array.fail(member).expect("as many as can be lost");
+        array.fail(MemberIndex(member)).expect("as many as can be lost");
     }
 
     /// Has the drive of a member hang; at the end it is well again.
@@ -272,7 +272,7 @@ impl Operator {
         let replaced = fixture.world.handle().spawn(async move {
             let array = replacing.array();
             let disk = replacing.disks[drive].clone();
-            let replaced = array.replace(member, disk, uuid).await;
+            let replaced = array.replace(MemberIndex(member), disk, uuid).await;
             replacing.world.tell(|| format!("care: drive {drive} came: {replaced:?}"));
             match replaced {
                 Ok(_) => {}

@@ -1,7 +1,7 @@
 //! Holds every stripe to what is read of the volume, with an arithmetic of its own: products in
 //! GF(2^8) bit by bit.
 
-use voltier_array::{Geometry, MemberIndex, StripeNumber};
+use voltier_array::{Geometry, MemberIndex, StripeNumber, StripeSlot};
 use voltier_block::SECTOR_BYTES;
 
 /// The product modulo 0x11d.
@@ -92,10 +92,11 @@ pub(crate) fn check(
     let data_chunks = geometry.data_chunks();
     let number = stripe.0;
     let columns: Vec<&[u8]> = content.chunks_exact(chunk_bytes).collect();
+    let slots = (0..data_chunks).map(StripeSlot);
     let data: Vec<&[u8]> =
-        (0..data_chunks).map(|slot| columns[geometry.column_of_slot(stripe, slot)]).collect();
+        slots.map(|slot| columns[geometry.column_of_slot(stripe, slot)]).collect();
     for slot in 0..geometry.width() {
-        let MemberIndex(member) = geometry.member_of(stripe, slot);
+        let MemberIndex(member) = geometry.member_of(stripe, StripeSlot(slot));
         let at = geometry.member_lba(stripe, 0).0;
         let Some(found) = stored(member, at) else { continue };
         match slot.checked_sub(data_chunks) {

@@ -2,7 +2,9 @@
 
 use std::rc::Rc;
 
-use voltier_array::{BackgroundTask, MemberIndex, ScrubFinding, ScrubRepair, StripeNumber};
+use voltier_array::{
+    BackgroundTask, MemberIndex, ScrubFinding, ScrubRepair, StripeNumber, StripeSlot,
+};
 use voltier_block::{Lba, Prng, SECTOR_BYTES, SectorRange};
 
 use crate::arrays::bit_rot::{BitRot, is_locatable};
@@ -43,7 +45,7 @@ async fn inject_bit_rot(fixture: &ArrayFixture, dice: &mut Prng) -> Option<BitRo
         |fixture: &ArrayFixture| !fixture.under_way.borrow().iter().any(|it| it.overlaps(sectors));
     fixture.until("a stripe is free", is_free).await;
     let slot = dice.below(geometry.width() as u64) as usize;
-    let MemberIndex(member) = geometry.member_of(stripe, slot);
+    let MemberIndex(member) = geometry.member_of(stripe, StripeSlot(slot));
     let drive = fixture.members.drive_of(&fixture.array(), member).expect("it is in service");
     let block = fixture.setup.block_sectors();
     let offset = dice.below(geometry.chunk_sectors() / block) * block;

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use voltier_array::{
     Array, AssembleOptions, BackgroundTask, Consistency, CreateOptions, Integrity, Layout, Level,
-    MergePolicy, Pace, Priority, ScrubRepair,
+    MemberIndex, MergePolicy, Pace, Priority, ScrubRepair,
 };
 use voltier_block::{BlockDevice, KIB, MIB, Nanos, Prng};
 use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions};
@@ -231,7 +231,9 @@ impl StackFixture {
         let was_whole = SIDES.map(|side| {
             let members = self.stack.shape(side).members;
             let array = self.arrays[side as usize].borrow();
-            array.as_ref().is_some_and(|it| (0..members).all(|member| it.is_online(member)))
+            array
+                .as_ref()
+                .is_some_and(|it| (0..members).all(|member| it.is_online(MemberIndex(member))))
         });
         let (generation, is_dissolving) = (self.generation.get(), self.is_dissolving.get());
         Left { origin, ssd, model, generation, was_whole, is_dissolving }
@@ -309,7 +311,8 @@ impl StackFixture {
         let shape = self.stack.shape(side);
         let (array, member) = (self.array(side), dice.below(shape.members as u64) as usize);
         let disks = &self.disks[side as usize];
-        let is_online = |other: &usize| array.is_online(*other) && !disks[*other].is_gone();
+        let is_online =
+            |other: &usize| array.is_online(MemberIndex(*other)) && !disks[*other].is_gone();
         let group = |other: &usize| shape.group_of(*other) == shape.group_of(member);
         let lost = (0..shape.members).filter(group).filter(|it| !is_online(it)).count();
         let is_resynced = array.status().is_some_and(|status| status.regions_to_resync == 0);
@@ -325,7 +328,7 @@ impl StackFixture {
             // No client may see an error of the loss.
             self.world.excuse(excused);
         } else {
-            array.fail(member).expect("one may go");
+            array.fail(MemberIndex(member)).expect("one may go");
         }
     }
 

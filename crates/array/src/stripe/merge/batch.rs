@@ -7,7 +7,7 @@ use voltier_ring::Signal;
 
 use crate::canary::{self, Canary};
 use crate::geometry::chunks::Span;
-use crate::geometry::numbers::StripeNumber;
+use crate::geometry::numbers::{StripeNumber, StripeSlot};
 use crate::stripe::new_data::{NewData, SmallWrite};
 
 /// Parts of neighbouring chunks share one change of parity up to this distance between their
@@ -230,7 +230,7 @@ fn follows(run: Span, next: Span) -> bool {
 }
 
 /// Parts of one slot that cover a span, as one: where two have the same sector, the later one counts.
-fn joined(slot: usize, span: Span, mut touching: Vec<Numbered>) -> Numbered {
+fn joined(slot: StripeSlot, span: Span, mut touching: Vec<Numbered>) -> Numbered {
     touching.sort_by_key(|(number, _)| *number);
     if touching.len() == 1 {
         return touching.pop().expect("there is one");
@@ -248,6 +248,7 @@ mod tests {
     use super::*;
 
     fn part(slot: usize, start: u64, end: u64, byte: u8) -> NewData {
+        let slot = StripeSlot(slot);
         let span = Span { start, end };
         NewData { slot, span, data: Buf::copy_of(&vec![byte; span.bytes()]).freeze() }
     }
@@ -258,7 +259,7 @@ mod tests {
             let first = |sector: &[u8]| sector[0];
             part.data.chunks(SECTOR_BYTES as usize).map(first).collect()
         };
-        let shown = |part: &NewData| (part.slot, part.span.start, sectors(part));
+        let shown = |part: &NewData| (part.slot.0, part.span.start, sectors(part));
         batches.iter().map(|batch| batch.iter().map(shown).collect()).collect()
     }
 
@@ -283,7 +284,7 @@ mod tests {
         let far = vec![part(0, 120, 128, 1), part(1, 0, 8, 2)];
         assert_eq!(batches_of(far).len(), 2);
         let near = vec![part(0, 72, 128, 1), part(1, 0, 8, 2)];
-        let slots: Vec<_> = batches_of(near)[0].iter().map(|part| part.slot).collect();
+        let slots: Vec<_> = batches_of(near)[0].iter().map(|part| part.slot.0).collect();
         assert_eq!(slots, [0, 1]);
     }
 

@@ -12,7 +12,7 @@ use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::{GroupIndex, MemberIndex, Row, Section, count, each};
+use crate::geometry::numbers::{GroupIndex, MemberIndex, Row, Section, StripeSlot, count, each};
 use crate::members::at_once::together;
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
@@ -186,7 +186,7 @@ impl<D: BlockDevice> Restriper<D> {
         }
         let slots = self.mender.mend_stripe(stripe, span, &[]).await?;
         let slots: Vec<Bytes> = slots.into_iter().map(Buf::freeze).collect();
-        let slot = |column| slots[before.slot_of_column(stripe, column)].clone();
+        let slot = |column| slots[before.slot_of_column(stripe, column).0].clone();
         Ok((0..columns).map(slot).collect())
     }
 
@@ -209,7 +209,7 @@ impl<D: BlockDevice> Restriper<D> {
             let mut data = vec![zeroes.clone(); data_chunks];
             for column in 0..data_chunks {
                 let Some(chunk) = chunks.next() else { break };
-                data[after.slot_of_column(stripe, column)] = chunk;
+                data[after.slot_of_column(stripe, column).0] = chunk;
             }
             let sources: Vec<&[u8]> = data.iter().map(|chunk| &chunk[..]).collect();
             let parity = |_| Buf::new(bytes);
@@ -218,7 +218,7 @@ impl<D: BlockDevice> Restriper<D> {
             self.stripes.code().encode(&sources, &mut slices, Stores::Cached);
             let slots = sources.into_iter().chain(parities.iter().map(|parity| &parity[..]));
             let owners = after.slot_members(stripe);
-            for (slot, chunk) in slots.enumerate() {
+            for (slot, chunk) in StripeSlot::all(after.width()).zip(slots) {
                 let member = owners.member_of(slot);
                 members[member.0][index * bytes..(index + 1) * bytes].copy_from_slice(chunk);
             }

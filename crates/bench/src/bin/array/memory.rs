@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Barrier};
 
-use voltier_array::{Array, Consistency, Geometry, Layout, Level, MergeMode, MergePolicy};
+use voltier_array::{
+    Array, Consistency, Geometry, Layout, Level, MemberIndex, MergeMode, MergePolicy,
+};
 use voltier_bench::emit;
 use voltier_block::SECTOR_BYTES;
 use voltier_drive::MemoryDevice;
@@ -54,7 +56,8 @@ impl Bed {
         let array = array.expect("possible");
         touch(&array, WORKING_SET_BYTES).await;
         array.set_merge_policy(MergePolicy { mode: self.merge, ..MergePolicy::default() });
-        (0..self.lost).for_each(|member| array.fail(member).expect("the level can lose it"));
+        let lost = (0..self.lost).map(MemberIndex);
+        lost.for_each(|member| array.fail(member).expect("the level can lose it"));
         array
     }
 

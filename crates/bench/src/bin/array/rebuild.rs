@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use voltier_array::{Array, BackgroundTask, Geometry, Layout, Level, Pace, Priority};
+use voltier_array::{Array, BackgroundTask, Geometry, Layout, Level, MemberIndex, Pace, Priority};
 use voltier_bench::emit;
 use voltier_block::{BlockDevice, Buf, Durability, Lba, MIB, Prng, SECTOR_BYTES};
 use voltier_drive::model::Profile;
@@ -73,11 +73,11 @@ fn measure(clients: u64, is_lost: bool, pace: Option<Pace>) -> Figures {
             .map(|seed| handle.spawn(client(handle.clone(), array.clone(), seed, seen.clone())))
             .collect();
         if is_lost {
-            array.fail(3).expect("two may go");
+            array.fail(MemberIndex(3)).expect("two may go");
         }
         if let Some(pace) = pace {
             array.set_pace(BackgroundTask::Rebuild, pace);
-            array.replace(3, drive(&handle), [0; 16]).await.expect("it suits");
+            array.replace(MemberIndex(3), drive(&handle), [0; 16]).await.expect("it suits");
         }
         if clients > 0 {
             handle.sleep(WARM_NS).await;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-use voltier_array::{Consistency, Level};
+use voltier_array::{Consistency, Integrity, Level};
 use voltier_control::protocol::{
     ArrayRequest, Growth, MemberName, NewArray, Repair, Request, Response,
 };
@@ -190,6 +190,7 @@ pub(super) fn create(
         level: ArrayLevel(level),
         chunk_bytes: 4096,
         consistency: Consistency::Journal,
+        integrity: Integrity::None,
         members: (0..members).map(|number| fixture.device(number)).collect(),
         spares: Vec::new(),
         journal: journal.map(|number| fixture.device(number)),

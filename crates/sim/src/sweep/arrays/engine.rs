@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, BackgroundTask, JournalState, MemberLayout, MemberState,
-    Replacement, SUPERBLOCK_BYTES, Superblock, read_spare_label, write_spare_label,
+    Array, ArrayError, AssembleOptions, BackgroundTask, JournalState, MemberIndex, MemberLayout,
+    MemberState, Replacement, SUPERBLOCK_BYTES, Superblock, read_spare_label, write_spare_label,
 };
 use voltier_block::{BlockDevice, Buf, Durability};
 use voltier_control::engine::{
@@ -230,7 +230,7 @@ impl ArrayEngine for ArraySimEngine {
     fn fail_member(&self, _: &ArrayName, place: u32) -> ControlResult<bool> {
         // The answer is given when all others say so durably, as in the product.
         self.run(move |array| async move {
-            array.fail(place as usize)?;
+            array.fail(MemberIndex(place as usize))?;
             array.flush().await.map_err(ArrayError::Io)
         })?;
         Ok(true)
@@ -244,8 +244,8 @@ impl ArrayEngine for ArraySimEngine {
     ) -> ControlResult<Replaced> {
         let (disk, uuid) = (self.disk(device)?, self.0.name());
         let place = place as usize;
-        let replaced =
-            self.run(move |array| async move { array.replace(place, disk, uuid).await })?;
+        let replaced = self
+            .run(move |array| async move { array.replace(MemberIndex(place), disk, uuid).await })?;
         self.with_open(|open| match replaced {
             Replacement::Copy => {
                 open.pending.push((uuid, device.clone(), false));
@@ -260,7 +260,8 @@ impl ArrayEngine for ArraySimEngine {
 
     fn take_back(&self, _: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool> {
         let (disk, place) = (self.disk(device)?, place as usize);
-        let is_back = self.run(move |array| async move { array.take_back(place, disk).await })?;
+        let is_back =
+            self.run(move |array| async move { array.take_back(MemberIndex(place), disk).await })?;
         if is_back {
             self.with_open(|open| open.devices[place] = Some(device.clone()))?;
         }
