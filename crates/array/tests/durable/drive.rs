@@ -134,6 +134,12 @@ impl Medium {
         }
     }
 
+    /// Turns a byte of each sector over that holds nothing but `byte`; how many there are.
+    pub(crate) fn turn_over(&mut self, byte: u8) -> usize {
+        let held = self.durable.values_mut().filter(|sector| **sector == [byte; SECTOR]);
+        held.map(|sector| sector[7] ^= 0x10).count()
+    }
+
     /// A byte as it is now.
     pub(crate) fn byte(&self, at: u64) -> u8 {
         self.read(at / SECTOR_BYTES)[at as usize % SECTOR]

@@ -176,7 +176,12 @@ fn verify(
     if !away.is_empty() {
         ledger.fault(FaultKind::DriveLoss);
     }
-    if known.lacks_journal(given) || !is_found(setup, &left, &trial) {
+    if setup.has_checksums() {
+        // A crash takes the checksums of dirty regions, and members may be away.
+        if let Some(bit_rot) = left.bit_rot.take() {
+            bit_rot.heal_what_is_left(&mut left.media[bit_rot.drive]);
+        }
+    } else if known.lacks_journal(given) || !is_found(setup, &left, &trial) {
         // A block that turned over is found only where nothing is missing and nothing needed a resync.
         if let Some(bit_rot) = left.bit_rot.take() {
             bit_rot.heal(&mut left.media[bit_rot.drive]);
