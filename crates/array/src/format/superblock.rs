@@ -527,6 +527,7 @@ impl Raw {
     fn reshape(&self, geometry: &Geometry) -> Option<Option<ReshapeRecord>> {
         match self.is_reshaping.get() {
             _ if self.version.get() < 3 => return Some(None),
+            0 if self.version.get() >= 4 => return Some(None),
             1 => {}
             _ => return None,
         }
@@ -562,9 +563,9 @@ impl Raw {
             && journal_sectors.is_multiple_of(area_sectors)
             && self.device_sectors.get() <= u64::MAX / SECTOR_BYTES
             && data_sectors > 0
-            && (checksums.is_empty() || area_bytes(data_sectors) <= checksums.bytes())
             && self.region_sectors.get() == RegionGrid::new(data_sectors).region_sectors();
-        (fits && are_ours).then_some(MemberLayout { map, journal, checksums, data })
+        let have_room = || checksums.is_empty() || area_bytes(data_sectors) <= checksums.bytes();
+        (fits && are_ours && have_room()).then_some(MemberLayout { map, journal, checksums, data })
     }
 
     /// The pages of checksums, which begin where this says if there are any.

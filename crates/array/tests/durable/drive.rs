@@ -136,7 +136,9 @@ impl Medium {
 
     /// Turns a byte of each sector over that holds nothing but `byte`; how many there are.
     pub(crate) fn turn_over(&mut self, byte: u8) -> usize {
-        let held = self.durable.values_mut().filter(|sector| **sector == [byte; SECTOR]);
+        let cached = self.cached.values_mut().flatten();
+        let all = self.durable.values_mut().chain(cached);
+        let held = all.filter(|sector| **sector == [byte; SECTOR]);
         held.map(|sector| sector[7] ^= 0x10).count()
     }
 

@@ -118,7 +118,10 @@ fn levels_without_redundancy_and_capacity_expansions_are_refused() {
     with_drives(4, |world| async move {
         let error = world.try_create(&with_sums(Level::Raid0, 4, Consistency::None)).await;
         let error = error.err().expect("refused").to_string();
-        assert_eq!(error, "0 has no redundancy to mend blocks from: make it without --integrity");
+        assert_eq!(
+            error,
+            "RAID 0 has no redundancy to mend blocks from: make it without --integrity"
+        );
         let mut small = world.clone();
         let last = small.drives.pop().expect("four");
         let array = small.create(&with_sums(Level::Raid5, 3, Consistency::Journal)).await;
@@ -157,7 +160,8 @@ fn no_cut_makes_a_checksum_call_good_data_wrong() {
             let least = acknowledged.get();
             let again = media.iter().map(|it| it.after_power_cut(&mut Prng::new(cut))).collect();
             on_media(again, move |world| async move {
-                let Ok((array, _)) = world.assemble(&[0, 1, 2], PLAIN).await else {
+                let assembled = world.assemble(&[0, 1, 2], PLAIN).await;
+                let Ok((array, _)) = assembled.inspect_err(|error| eprintln!("{error}")) else {
                     assert_eq!(least, 0, "cut at {cut}");
                     return;
                 };
