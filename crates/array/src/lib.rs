@@ -60,7 +60,7 @@
 //! journal      begin and end of a transaction; rings, placement, writer, replay
 //! bitmap       regions: written, dirty, in need of a resync
 //! membership   the record, and the barrier that makes a loss durable
-//! members      devices: what is sent to them, how well they do, when they are given up
+//! members      devices: what is sent to them, how well they do, when they are given up, checksums
 //! format, geometry, errors     pure
 //! ```
 //!
