@@ -222,6 +222,7 @@ fn an_array_and_the_volume_over_it_fail_together_and_another_volume_serves() {
         level: "6".parse().unwrap(),
         chunk_bytes: 65536,
         consistency: Consistency::Journal,
+        integrity: voltier_array::Integrity::None,
         members,
         spares: Vec::new(),
         journal: None,
