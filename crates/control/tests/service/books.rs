@@ -365,6 +365,7 @@ impl ArrayEngine for BookEngine {
             level: record.level,
             chunk_bytes: record.chunk_bytes,
             consistency: record.consistency,
+            integrity: voltier_array::Integrity::None,
             member: Identity([0; 16]),
             place: 0,
             event: 1,
