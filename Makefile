@@ -12,7 +12,7 @@
 #   make coverage     lines of the cache that the simulator runs, and those it does not
 #   make cross-check-md  members of RAID 5, 6 and 10 byte for byte against those of Linux md, in a guest
 #   make test-vm      Debian in QEMU with the unit and the rules of packaging/: restarts, power cuts, drives
-#                     that move, come late or stay away, a full state folder: STORY (see docs/proof.md)
+#                     that move, come late or stay away, a full state folder: SCENARIO (see docs/proof.md)
 #   make crash        kill -9 under write load, 50 times: CRASH_ROUNDS
 #   make clean        removes everything that was built or written
 
@@ -101,9 +101,10 @@ cross-check-md:
 witness: cross-check-md
 
 # A minute more the first time: the guest's Debian is put together, and kept in target/vm.
+# SCENARIO was named STORY in earlier releases.
 test-vm:
 	@scripts/deps.sh vm
-	$(XTASK) vm $(STORY)
+	$(XTASK) vm $(or $(SCENARIO),$(STORY))
 
 crash:
 	VOLTIER_CRASH_ROUNDS=$(or $(CRASH_ROUNDS),50) \

@@ -13,7 +13,7 @@ usage: cargo xtask TASK
   tidy --list RULE [AREA]  the places that a count of that file counts
   doc-test        runs the commands shown in README.md and docs/guide
   bench NAME      speed against named peers; NAME: cache, start, parity, array, btrfs, mrc
-  vm [STORY]...   the product in a virtual machine: boots, power cuts, drives that move (see docs/proof.md)
+  vm [SCENARIO]...   the product in a virtual machine: boots, power cuts, drives that move (see docs/proof.md)
   sim [OPTION]... the simulator: --seeds N, --minutes M, --manage N, --seed S (see docs/proof.md)";
 
 fn main() -> ExitCode {
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         ["tidy", "--list", rule, area] => tidy::list(rule, Some(area)),
         ["doc-test"] => tasks::run("voltier-tasks", &words, "dev"),
         ["bench", _] => tasks::run("voltier-tasks", &words, "release"),
-        ["vm", stories @ ..] => tasks::run("voltier-vm", stories, "dev"),
+        ["vm", scenarios @ ..] => tasks::run("voltier-vm", scenarios, "dev"),
         ["sim", arguments @ ..] => sim::run(arguments),
         _ => {
             eprintln!("{USAGE}");

@@ -31,6 +31,9 @@ use crate::serve::route::Router;
 use crate::serve::write::{DirectWriter, LineMerger, Writer};
 use crate::status::{Side, SilentDrive, Status};
 
+/// The time that a stop waits for a map that is being loaded: the map of a terabyte comes within it.
+const STOP_LOAD_WAIT_NS: u64 = 10_000_000_000;
+
 /// A cache in service. Clones are the same cache.
 pub struct Cache<S, O>(Rc<Service<Guarded<S>, Guarded<O>>>);
 
@@ -411,7 +414,8 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         }
     }
 
-    /// Stops the cache so that it comes back warm: what is dirty stays dirty, on the SSD.
+    /// Stops the cache so that it comes back warm: what is dirty stays dirty, on the SSD. A map that is still
+    /// being loaded is waited for, ten seconds at most: the next start is one after an unclean stop then.
     ///
     /// No request may be under way. The cache serves nothing afterwards.
     ///
@@ -420,8 +424,9 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// is one after an unclean stop then.
     pub async fn stop(&self) -> IoResult<()> {
         let ground = self.ground();
-        // A checkpoint has the whole map, or there is none.
-        self.loaded().await;
+        if !self.is_loaded_in_time().await {
+            return self.stop_while_loading().await;
+        }
         self.end_tasks().await;
         if ground.health.has_left() {
             return Err(IoError::Gone);
@@ -442,6 +447,39 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
             return Err(IoError::ReadOnly);
         }
         ground.checkpointer.checkpoint_at_stop().await
+    }
+
+    /// Waits for the map, which a checkpoint has whole; false when the map takes longer than a stop may.
+    async fn is_loaded_in_time(&self) -> bool {
+        let ground = self.ground();
+        let alarm = ground.handle.sleep(STOP_LOAD_WAIT_NS);
+        let (mut loaded, mut alarm) = (pin!(self.loaded()), pin!(alarm));
+        poll_fn(|context| match loaded.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(true),
+            Poll::Pending => alarm.as_mut().poll(context).map(|_| false),
+        })
+        .await
+    }
+
+    /// Makes durable what the log holds, and ends the cache as the end of the process would: a start copes
+    /// with that.
+    async fn stop_while_loading(&self) -> IoResult<()> {
+        let ground = self.ground();
+        ground.log.forget_fills();
+        // The loader finds segments for the log until then.
+        let durable = ground.log.make_durable().await;
+        let flushed = ground.origin.flush().await;
+        let (has_left, is_evacuating) = (ground.health.has_left(), ground.health.is_evacuating());
+        // Nothing more is written, and no loss is recorded.
+        ground.health.leave();
+        self.end_tasks().await;
+        match (durable, flushed) {
+            _ if has_left => Err(IoError::Gone),
+            (Err(error), _) | (_, Err(error)) => Err(error),
+            _ if ground.origin.has_untold_loss() => Err(IoError::Medium),
+            _ if is_evacuating => Err(IoError::ReadOnly),
+            _ => Ok(()),
+        }
     }
 
     /// Ends the cache as a kill of its process would: nothing more is written, nothing is said

@@ -49,8 +49,8 @@ impl fmt::Display for Line {
     }
 }
 
-/// The number of a slot: the place of a line on the SSD. Slots are counted through all segments; the place
-/// of a slot within its segment is a bare number.
+/// The number of a slot: the place of a line on the SSD. Slots are counted through all segments; within its
+/// segment a slot is a `SegmentSlot`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Slot(pub u32);
@@ -60,6 +60,20 @@ impl Slot {
     #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize
+    }
+}
+
+/// The number of a slot within its segment: where the log stands, no place of a line by itself. The end of a
+/// segment is such a number too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(transparent)]
+pub(crate) struct SegmentSlot(pub(crate) u32);
+
+impl SegmentSlot {
+    /// The slot behind this one in the segment.
+    #[inline]
+    pub(crate) const fn behind(self) -> Self {
+        Self(self.0 + 1)
     }
 }
 
@@ -82,6 +96,12 @@ pub(crate) fn each_segment(segments: Range<Segment>) -> impl Iterator<Item = Seg
 }
 
 impl fmt::Display for Segment {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+impl fmt::Display for SegmentSlot {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(out)
     }

@@ -30,12 +30,22 @@ struct Held {
     /// Reads of the map that may pass.
     passes: Rc<Cell<u32>>,
     released: Rc<Signal>,
+    handle: Handle,
+    /// The first read of the map takes this long; each of those behind it takes that much longer.
+    map_read_ns: Rc<Cell<u64>>,
+    map_reads: Rc<Cell<u64>>,
 }
 
 impl Held {
-    fn new(bytes: u64) -> Self {
-        let memory = MemoryDevice::new(bytes);
-        Self { memory, passes: Rc::new(Cell::new(u32::MAX)), released: Rc::new(Signal::new()) }
+    fn new(handle: Handle, bytes: u64) -> Self {
+        Self {
+            memory: MemoryDevice::new(bytes),
+            passes: Rc::new(Cell::new(u32::MAX)),
+            released: Rc::new(Signal::new()),
+            handle,
+            map_read_ns: Rc::new(Cell::new(0)),
+            map_reads: Rc::new(Cell::new(0)),
+        }
     }
 
     fn release(&self) {
@@ -53,6 +63,10 @@ impl BlockDevice for Held {
         if (MIB..MIB + 2 * AREA_BYTES).contains(&at.bytes()) {
             self.released.until(|| self.passes.get() > 0).await;
             self.passes.set(self.passes.get() - 1);
+            if self.map_read_ns.get() > 0 {
+                self.map_reads.update(|reads| reads + 1);
+                self.handle.sleep(self.map_read_ns.get() * self.map_reads.get()).await;
+            }
         }
         self.memory.read(at, into).await
     }
@@ -87,7 +101,7 @@ struct Stand {
 
 impl Stand {
     async fn new(handle: Handle) -> Self {
-        let (ssd, origin) = (Held::new(SSD_BYTES), MemoryDevice::new(ORIGIN_BYTES));
+        let (ssd, origin) = (Held::new(handle.clone(), SSD_BYTES), MemoryDevice::new(ORIGIN_BYTES));
         let line_size = LineSize::new(LINE_BYTES).unwrap();
         let format = FormatOptions { line_size, policy: PolicyKind::Fifo, uuid: [9; 16] };
         Cache::format(&ssd, &origin, &format).await.expect("it takes a cache");
@@ -262,4 +276,36 @@ fn more_dirty_lines_than_their_list_takes_are_all_there_before_anything_is_serve
         stand.check(&cache, 0..8192 + DIRTY, "all of it").await;
         cache.drain().await.expect("a drain works");
     });
+}
+
+/// A stop soon after a start whose map loads slowly, and the next life.
+async fn stop_while_loading(handle: Handle, mode: Mode) {
+    const LINES: u64 = 50_000;
+    const MAP_READ_NS: u64 = 8_000_000_000;
+    let mut stand = Stand::new(handle).await;
+    stand.fill(LINES - 4096, 4096).await;
+    let cache = stand.open(mode).await.expect("it opens");
+    stand.ssd.map_read_ns.set(MAP_READ_NS);
+    assert!(cache.status().lines_loading > 30_000, "the map is not loaded yet");
+    stand.change(&cache, LINES, 7).await;
+    let asked_ns = stand.handle.now();
+    cache.stop().await.expect("a stop works");
+    cache.audit().expect("the books balance");
+    let took_ns = stand.handle.now() - asked_ns;
+    assert!(took_ns < 3 * MAP_READ_NS, "{mode:?}: the stop took {took_ns} ns");
+    drop(cache);
+    stand.ssd.map_read_ns.set(0);
+    let cache = stand.open(mode).await.expect("it opens again");
+    stand.check(&cache, 0..LINES, "in the next life").await;
+    cache.loaded().await;
+    stand.check(&cache, 0..LINES, "loaded in the next life").await;
+    cache.drain().await.expect("a drain works");
+    cache.stop().await.expect("a stop works");
+}
+
+#[test]
+fn a_stop_does_not_wait_for_a_map_that_loads_slowly() {
+    for mode in [Mode::WriteBack, Mode::WriteThrough, Mode::ReadOnly, Mode::WriteOnly] {
+        in_virtual_time(|handle| stop_while_loading(handle, mode));
+    }
 }

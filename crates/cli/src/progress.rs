@@ -15,7 +15,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// # Errors
 /// When the job failed, or the daemon went away.
 pub(crate) fn follow(client: &mut Client, first: JobStatus) -> ControlResult<JobStatus> {
-    let mut shown = Shown::of(&format!("{} {}", first.verb, first.volume), Unit::Lines);
+    let mut shown = Shown::of(&format!("{} {}", first.verb, first.volume), BarUnit::Lines);
     let mut job = first;
     loop {
         shown.update(job.lines_done, job.lines_total);
@@ -71,7 +71,7 @@ pub(crate) fn follow_array(
     task: Task,
 ) -> ControlResult<ArrayDetail> {
     let name = first.name.clone();
-    let mut shown = Shown::of(&format!("{} {name}", task.verb()), Unit::Bytes);
+    let mut shown = Shown::of(&format!("{} {name}", task.verb()), BarUnit::Bytes);
     let mut array = first;
     while task.of(&array).running {
         let TaskStatus { done_bytes, total_bytes, .. } = task.of(&array);
@@ -112,7 +112,7 @@ fn check_move(array: &ArrayDetail, task: Task) -> ControlResult<()> {
 
 /// The unit in which a bar counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unit {
+enum BarUnit {
     Lines,
     Bytes,
 }
@@ -120,20 +120,20 @@ enum Unit {
 /// How far something is, on a terminal or elsewhere.
 enum Shown {
     Bar(ProgressBar),
-    Lines { what: String, unit: Unit, tenths: u64 },
+    Lines { what: String, unit: BarUnit, tenths: u64 },
 }
 
 impl Shown {
-    fn of(what: &str, unit: Unit) -> Self {
+    fn of(what: &str, unit: BarUnit) -> Self {
         if !std::io::stderr().is_terminal() {
             return Shown::Lines { what: what.to_owned(), unit, tenths: 0 };
         }
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
         let template = match unit {
-            Unit::Lines => {
+            BarUnit::Lines => {
                 "{prefix} [{bar:40}] {percent}% {human_pos}/{human_len} lines, {eta} left"
             }
-            Unit::Bytes => {
+            BarUnit::Bytes => {
                 "{prefix} [{bar:40}] {percent}% {binary_bytes}/{binary_total_bytes}, \
                  {binary_bytes_per_sec}, {eta} left"
             }
@@ -156,8 +156,8 @@ impl Shown {
                 if now > *tenths && done < total {
                     *tenths = now;
                     match unit {
-                        Unit::Lines => eprintln!("{what}: {done} of {total} lines written back"),
-                        Unit::Bytes => {
+                        BarUnit::Lines => eprintln!("{what}: {done} of {total} lines written back"),
+                        BarUnit::Bytes => {
                             let (done, total) = (format_size(done), format_size(total));
                             eprintln!("{what}: {done} of {total} done");
                         }

@@ -118,6 +118,22 @@ fn stops_refuse_while_a_client_is_connected_and_now_cuts_it_off() {
 }
 
 #[test]
+fn a_stop_of_the_daemon_names_everybody_who_hinders_it() {
+    let instance = Instance::new();
+    volume(&instance);
+    let other = instance.drive("other", 32 * MIB);
+    instance.run(&["create", "-p", &other, "w"]).ok();
+    let clients = ["v", "w"].map(|name| {
+        instance.export(name);
+        NbdClient::connect(&instance.socket(name), name).unwrap()
+    });
+    let refused = instance.run(&["stop"]).refused(1, "1 client(s) use nbd+unix:///v");
+    assert!(refused.err.contains("; 1 client(s) use nbd+unix:///w"), "{refused:?}");
+    drop(clients);
+    instance.run(&["stop"]).ok();
+}
+
+#[test]
 fn a_client_that_has_just_gone_hinders_no_stop() {
     let instance = Instance::new();
     volume(&instance);

@@ -212,15 +212,15 @@ impl<E: Engine + Send + Sync> Shared<E> {
                 }
             };
             has_failed = false;
-            let Some(place) = Place::take(&self.clients) else {
+            let Some(permit) = Permit::take(&self.clients) else {
                 let error = ControlError::failed("the daemon has too many control clients; retry");
                 let _ = protocol::send(&mut &stream, &Response::Error { error });
                 continue;
             };
-            // Without a thread the client is hung up on, and the place is given back.
+            // Without a thread the client is hung up on, and the permit is given back.
             let shared = Arc::clone(self);
             let serve = move || {
-                let _place = place;
+                let _permit = permit;
                 contained("a control client", || shared.serve(&stream));
             };
             let _ = thread::Builder::new().name("control".into()).spawn(serve);
@@ -271,18 +271,18 @@ impl<E: Engine + Send + Sync> Shared<E> {
     }
 }
 
-/// The place of a control client, given back however the client's thread ends.
-struct Place(Arc<AtomicUsize>);
+/// The permit of a control client, given back however the client's thread ends.
+struct Permit(Arc<AtomicUsize>);
 
-impl Place {
-    /// Takes a place, if one is free.
+impl Permit {
+    /// Takes a permit, if one is free.
     fn take(taken: &Arc<AtomicUsize>) -> Option<Self> {
-        let place = Self(Arc::clone(taken));
-        (taken.fetch_add(1, Ordering::Relaxed) < CLIENTS_MAX).then_some(place)
+        let permit = Self(Arc::clone(taken));
+        (taken.fetch_add(1, Ordering::Relaxed) < CLIENTS_MAX).then_some(permit)
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -357,13 +357,13 @@ mod tests {
     #[test]
     fn a_client_whose_thread_panics_gives_its_place_back() {
         let taken = Arc::default();
-        let all: Vec<Place> = (0..CLIENTS_MAX).map_while(|_| Place::take(&taken)).collect();
+        let all: Vec<Permit> = (0..CLIENTS_MAX).map_while(|_| Permit::take(&taken)).collect();
         assert_eq!(all.len(), CLIENTS_MAX);
-        assert!(Place::take(&taken).is_none(), "one too many");
+        assert!(Permit::take(&taken).is_none(), "one too many");
         drop(all);
-        let place = Place::take(&taken).unwrap();
+        let permit = Permit::take(&taken).unwrap();
         let panicking = move || {
-            let _place = place;
+            let _permit = permit;
             assert!(!contained("a part that is wrong", || panic!("on purpose")));
         };
         thread::Builder::new().spawn(panicking).unwrap().join().unwrap();

@@ -103,7 +103,7 @@ impl<S: Service> Shared<S> {
 }
 
 /// Bytes of zeroes shared by every piece of a zero-filling write: few pieces, little memory.
-const ZERO_BYTES: usize = 256 << 10;
+const ZERO_BYTES: u64 = 256 << 10;
 
 /// Longest single zero-filling write, in bytes: bounds what one client's request occupies below.
 const ZERO_WRITE_BYTES_MAX: u64 = 4 << 20;
@@ -168,19 +168,14 @@ pub(crate) async fn write_zeroes(
             return result;
         }
     }
-    let zeroes = Buf::zeroed(ZERO_BYTES).freeze();
     let most = ZERO_WRITE_BYTES_MAX.min(transfer_bytes(device) as u64);
+    let zeroes = Payload::zeroes(most.min(range.bytes()), ZERO_BYTES);
     let mut at = range.start;
     while at < range.end() {
         let piece = (range.end().0 - at.0).min(most / SECTOR_BYTES);
-        let data = zero_payload(&zeroes, (piece * SECTOR_BYTES) as usize);
+        let data = zeroes.slice(0..(piece * SECTOR_BYTES) as usize);
         device.write(at, data, durability).await?;
         at = at.plus(piece);
     }
     Ok(())
-}
-
-fn zero_payload(zeroes: &Bytes, bytes: usize) -> Payload {
-    let pieces = (0..bytes).step_by(zeroes.len());
-    Payload::Many(pieces.map(|start| zeroes.slice(0..(bytes - start).min(zeroes.len()))).collect())
 }

@@ -123,7 +123,7 @@ impl fmt::Display for Violation {
 pub struct Model {
     clock: u64,
     /// Sectors with one possible content, durable.
-    settled: Vec<u32>,
+    certain: Vec<u32>,
     /// Versions of all others, oldest first.
     open: BTreeMap<u64, Vec<Version>>,
     /// 512 bytes per content number, shared by all copies.
@@ -138,7 +138,7 @@ impl Model {
     pub fn new(sectors: u64) -> Self {
         Self {
             clock: 1,
-            settled: vec![ZEROES; sectors as usize],
+            certain: vec![ZEROES; sectors as usize],
             open: BTreeMap::new(),
             contents: Rc::new(RefCell::new(vec![[0; SECTOR]])),
             touched: vec![false; sectors as usize],
@@ -172,9 +172,9 @@ impl Model {
         let submitted = self.tick();
         for number in 0..range.count {
             let sector = range.start.0 + number;
-            let settled = self.settled[sector as usize];
+            let certain = self.certain[sector as usize];
             self.touched[sector as usize] = true;
-            let first = || vec![Version { durable: true, ..Version::new(settled, 0, 0) }];
+            let first = || vec![Version { durable: true, ..Version::new(certain, 0, 0) }];
             let version = Version::new(content(number), submitted, NEVER);
             self.open.entry(sector).or_insert_with(first).push(version);
         }
@@ -206,7 +206,7 @@ impl Model {
     /// From now on a range may hold anything, for good: no layer can know what it holds.
     pub fn give_up(&mut self, range: SectorRange) {
         // An origin that has grown has sectors behind those of the volume.
-        let end = range.end().0.min(self.settled.len() as u64);
+        let end = range.end().0.min(self.certain.len() as u64);
         let Some(count) = end.checked_sub(range.start.0).filter(|count| *count > 0) else { return };
         let gone = self.begin(SectorRange::new(range.start, count), |_| ANYTHING);
         self.end_write(gone, true);
@@ -288,15 +288,15 @@ impl Model {
         if self.reads_under_way > 0 {
             return;
         }
-        let settled = &mut self.settled;
+        let certain = &mut self.certain;
         self.open.retain(|sector, versions| {
             retain_after_power_cut(versions);
-            let is_settled =
+            let is_certain =
                 matches!(&versions[..], [one] if one.durable && one.completed != NEVER);
-            if is_settled {
-                settled[*sector as usize] = versions[0].content;
+            if is_certain {
+                certain[*sector as usize] = versions[0].content;
             }
-            !is_settled
+            !is_certain
         });
     }
 
@@ -327,12 +327,12 @@ impl Model {
         let contents = self.contents.clone();
         let contents = contents.borrow();
         let is = |content: u32| content == ANYTHING || contents[content as usize][..] == *found;
-        let settled = self.settled[sector as usize];
+        let certain = self.certain[sector as usize];
         let Some(versions) = self.open.get_mut(&sector) else {
-            return if is(settled) {
+            return if is(certain) {
                 Ok(())
             } else {
-                Err(self.violation(sector, found, &[settled]))
+                Err(self.violation(sector, found, &[certain]))
             };
         };
         let current = |version: &Version| {
@@ -437,7 +437,7 @@ impl Model {
         let contents = self.contents.borrow();
         let is = |content: u32| content == ANYTHING || contents[content as usize][..] == *found;
         let Some(versions) = self.open.get(&sector) else {
-            return !is(self.settled[sector as usize]);
+            return !is(self.certain[sector as usize]);
         };
         let current = |version: &&Version| !versions.iter().any(|newer| newer.replaces(version));
         !versions.iter().filter(current).any(|version| is(version.content))

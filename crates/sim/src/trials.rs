@@ -240,11 +240,11 @@ pub fn settings(policy: PolicyKind, admission: AdmissionKind, line_bytes: u64) {
     let mut profile =
         Profile { line_bytes, policy, steps: 40, ..Profile::small(&[Mode::WriteBack]) };
     profile.ssd.bytes = 2 * MIB + 22 * (256 * KIB).max(16 * line_bytes);
-    executor.block_on(settled_life(world.clone(), profile, admission));
+    executor.block_on(life_with_settings(world.clone(), profile, admission));
     rest::check_tasks(&world, &mut executor);
 }
 
-async fn settled_life(world: World, profile: Profile, admission: AdmissionKind) {
+async fn life_with_settings(world: World, profile: Profile, admission: AdmissionKind) {
     let (ssd, origin) = profile.format();
     let drives =
         (SimDisk::new(&world, &profile.ssd, ssd), SimDisk::new(&world, &profile.origin, origin));

@@ -353,7 +353,7 @@ fn draw(canary: Canary, seeds: std::ops::Range<u64>) {
 /// something else than before. So most of them must still find theirs, not all. `VOLTIER_SIM_DRAW=n`
 /// draws new ones, among n seeds for each canary.
 #[test]
-fn stories_of_the_swarm_find_the_canaries_they_are_kept_for() {
+fn scenarios_of_the_swarm_find_the_canaries_they_are_kept_for() {
     hush();
     let (mut kept_for, mut found) = (0, 0);
     for (canary, _) in CANARIES {

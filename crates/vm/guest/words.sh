@@ -1,4 +1,4 @@
-# Words for the scripts of the stories.
+# Words for the scripts of the scenarios.
 
 # The device of the drive with this serial number, under the name that it has today.
 dev() {

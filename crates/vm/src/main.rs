@@ -6,7 +6,7 @@
 //! - [`drives`]: drives with a write cache that a power cut empties
 //! - [`machine`], [`agent`], [`qmp`]: one boot of QEMU, scripts inside of it, the hands on its plugs
 //! - [`world`]: the drives and the machine over all boots
-//! - [`stories`]: what happens, and what must be so afterwards
+//! - [`scenarios`]: what happens, and what must be so afterwards
 
 mod agent;
 mod drives;
@@ -15,16 +15,19 @@ mod image;
 mod machine;
 mod patience;
 mod qmp;
-mod stories;
+mod scenarios;
 mod world;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let chosen: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(unknown) = chosen.iter().find(|name| !stories::NAMES.contains(&name.as_str())) {
-        eprintln!("there is no story {unknown}; the stories are: {}", stories::NAMES.join(", "));
+    if let Some(unknown) = chosen.iter().find(|name| !scenarios::NAMES.contains(&name.as_str())) {
+        eprintln!(
+            "there is no scenario {unknown}; the scenarios are: {}",
+            scenarios::NAMES.join(", ")
+        );
         return ExitCode::from(2);
     }
-    xtask::exit_code(stories::run(&chosen))
+    xtask::exit_code(scenarios::run(&chosen))
 }

@@ -75,7 +75,7 @@ impl World {
     /// The drive with this serial number.
     fn drive(&self, serial: &str) -> Drive {
         let mut found = self.drives.iter().filter(|drive| drive.serial == serial);
-        found.next().unwrap_or_else(|| panic!("no story made a drive {serial}")).clone()
+        found.next().unwrap_or_else(|| panic!("no scenario made a drive {serial}")).clone()
     }
 
     /// The console of the last power-on.
@@ -85,7 +85,7 @@ impl World {
 
     /// The machine, which is on.
     pub(crate) fn machine(&mut self) -> &mut Machine {
-        self.machine.as_mut().expect("a story works with a machine that is on")
+        self.machine.as_mut().expect("a scenario works with a machine that is on")
     }
 
     /// Runs a script of bash in the guest; any exit code.

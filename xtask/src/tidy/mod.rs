@@ -26,7 +26,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use finding::Finding;
-use ratchet::{Counts, Place, Rule};
+use ratchet::{Breach, Counts, Rule};
 use tree::SourceFile;
 
 use xtask::{Failure, workspace};
@@ -35,7 +35,7 @@ use xtask::{Failure, workspace};
 pub(crate) fn run() -> Result<(), Failure> {
     let root = workspace::root();
     let files = tree::read(root)?;
-    let (counts, limit) = (Counts::of(&places(&files)), Counts::read(root)?);
+    let (counts, limit) = (Counts::of(&breaches(&files)), Counts::read(root)?);
     let findings = check(root, &files, &counts, &limit)?;
     for finding in &findings {
         eprintln!("{finding}");
@@ -53,7 +53,7 @@ pub(crate) fn run() -> Result<(), Failure> {
 /// Records counts that fell; refuses when one rose.
 pub(crate) fn lower() -> Result<(), Failure> {
     let root = workspace::root();
-    let counts = Counts::of(&places(&tree::read(root)?));
+    let counts = Counts::of(&breaches(&tree::read(root)?));
     let rises = counts.rises(&Counts::read(root)?);
     for rise in &rises {
         eprintln!("{rise}");
@@ -68,7 +68,7 @@ pub(crate) fn lower() -> Result<(), Failure> {
 pub(crate) fn list(rule: &str, area: Option<&str>) -> Result<(), Failure> {
     let rule =
         Rule::named(rule).ok_or("no such rule; see the first words in xtask/tidy-ratchet.toml")?;
-    let places = places(&tree::read(workspace::root())?);
+    let places = breaches(&tree::read(workspace::root())?);
     let of_rule = places.iter().filter(|place| place.rule == rule);
     let listed = of_rule.filter(|place| area.is_none_or(|area| area == place.area()));
     print_lines(&mut io::stdout().lock(), listed.map(|place| &place.finding))
@@ -89,10 +89,10 @@ fn print_lines(
 }
 
 /// Every place that does not keep a rule of the ratchet.
-fn places(files: &[SourceFile]) -> Vec<Place> {
-    let mut places = structure::places(files);
-    places.extend(files.iter().flat_map(prose::places));
-    places
+fn breaches(files: &[SourceFile]) -> Vec<Breach> {
+    let mut breaches = structure::breaches(files);
+    breaches.extend(files.iter().flat_map(prose::breaches));
+    breaches
 }
 
 fn check(
@@ -142,7 +142,7 @@ mod tests {
     fn the_tree_is_tidy() {
         let root = workspace::root();
         let files = tree::read(root).unwrap();
-        let (counts, limit) = (Counts::of(&places(&files)), Counts::read(root).unwrap());
+        let (counts, limit) = (Counts::of(&breaches(&files)), Counts::read(root).unwrap());
         let findings = check(root, &files, &counts, &limit).unwrap();
         let text: Vec<String> = findings.iter().map(Finding::to_string).collect();
         assert!(text.is_empty(), "\n{}", text.join("\n"));

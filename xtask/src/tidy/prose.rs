@@ -5,7 +5,7 @@
 //! the code. A long sentence makes its reader hold its beginning in mind. Code spans, code blocks,
 //! headings and tables are no sentences.
 
-use super::ratchet::{Place, Rule};
+use super::ratchet::{Breach, Rule};
 use super::rust::{self, Comment};
 use super::tree::SourceFile;
 
@@ -50,7 +50,7 @@ const VERBS: [&str; 30] = [
 
 /// Words that a standard term of the field replaced: (word, term). Both numbers of a noun are listed. The
 /// table grows with every rename; a word with a second, good meaning in the tree stays out of it.
-const SYNONYMS: [(&str, &str); 21] = [
+const SYNONYMS: [(&str, &str); 23] = [
     ("door", "export"),
     ("doors", "exports"),
     ("newcomer", "pending member"),
@@ -72,10 +72,12 @@ const SYNONYMS: [(&str, &str); 21] = [
     ("meeting", "write coalescing"),
     ("member for room", "member for capacity"),
     ("members for room", "members for capacity"),
+    ("story", "scenario"),
+    ("stories", "scenarios"),
 ];
 
 /// Everything one file's prose is told.
-pub(super) fn places(file: &SourceFile) -> Vec<Place> {
+pub(super) fn breaches(file: &SourceFile) -> Vec<Breach> {
     if file.is("rs") {
         return paragraphs(&rust::cut(&file.text).comments)
             .iter()
@@ -88,7 +90,7 @@ pub(super) fn places(file: &SourceFile) -> Vec<Place> {
     let page = page(&file.text);
     let wide = page.iter().filter(|line| line.in_text && is_too_wide(&line.text)).map(|line| {
         let message = format!("{} columns: {WIDTH_MAX} is the most", line.text.chars().count());
-        Place::new(Rule::WidePages, &file.path, line.number, message)
+        Breach::new(Rule::WidePages, &file.path, line.number, message)
     });
     let told = page_paragraphs(&page).into_iter().flat_map(|paragraph| told(file, &paragraph));
     wide.chain(told).collect()
@@ -97,17 +99,17 @@ pub(super) fn places(file: &SourceFile) -> Vec<Place> {
 /// Lines that make sentences together.
 type Paragraph = Vec<(usize, String)>;
 
-fn told(file: &SourceFile, paragraph: &Paragraph) -> Vec<Place> {
+fn told(file: &SourceFile, paragraph: &Paragraph) -> Vec<Breach> {
     let mut found = Vec::new();
     for (line, sentence) in sentences(paragraph) {
         if let Some(opening) = opening(&sentence) {
             let message = format!("a sentence opens with `{opening}`: name its subject");
-            found.push(Place::new(Rule::Openings, &file.path, line, message));
+            found.push(Breach::new(Rule::Openings, &file.path, line, message));
         }
         let words = words(&sentence);
         if words > WORDS_MAX {
             let message = format!("a sentence of {words} words: {WORDS_MAX} are the most");
-            found.push(Place::new(Rule::LongSentences, &file.path, line, message));
+            found.push(Breach::new(Rule::LongSentences, &file.path, line, message));
         }
     }
     for (line, text) in paragraph {
@@ -119,7 +121,7 @@ fn told(file: &SourceFile, paragraph: &Paragraph) -> Vec<Place> {
             let text = text.replace(&format!(" {term} "), "  ");
             for _ in text.matches(&format!(" {word} ")) {
                 let message = format!("`{word}`: the term is `{term}`");
-                found.push(Place::new(Rule::Synonyms, &file.path, *line, message));
+                found.push(Breach::new(Rule::Synonyms, &file.path, *line, message));
             }
         }
     }
@@ -262,7 +264,7 @@ mod tests {
 
     fn said(path: &str, text: &str) -> Vec<String> {
         let file = SourceFile { path: path.into(), text: text.to_owned() };
-        places(&file).iter().map(|place| place.finding.to_string()).collect()
+        breaches(&file).iter().map(|place| place.finding.to_string()).collect()
     }
 
     #[test]

@@ -64,16 +64,16 @@ impl Rule {
     }
 }
 
-/// One place that does not keep a rule.
+/// One place in the tree that does not keep a rule.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct Breach {
     pub(super) rule: Rule,
     pub(super) finding: Finding,
 }
 
-impl Place {
-    pub(super) fn new(rule: Rule, path: &Path, line: usize, message: String) -> Place {
-        Place { rule, finding: Finding::new(path, line, message) }
+impl Breach {
+    pub(super) fn new(rule: Rule, path: &Path, line: usize, message: String) -> Breach {
+        Breach { rule, finding: Finding::new(path, line, message) }
     }
 
     /// The crate or folder it counts for.
@@ -99,7 +99,7 @@ const HEADER: &str = "\
 
 impl Counts {
     /// The counts of today's places.
-    pub(super) fn of(places: &[Place]) -> Counts {
+    pub(super) fn of(places: &[Breach]) -> Counts {
         let mut counts = Counts::default();
         for place in places {
             *counts.0.entry(place.rule).or_default().entry(place.area()).or_default() += 1;
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn places_are_counted_by_crate_or_folder_and_survive_the_file() {
-        let place = |path: &str| Place::new(Rule::Strays, Path::new(path), 1, String::new());
+        let place = |path: &str| Breach::new(Rule::Strays, Path::new(path), 1, String::new());
         let found = Counts::of(&[place("crates/array/src/a.rs"), place("docs/adr/1.md")]);
         assert_eq!(found, counts(&[(Rule::Strays, "array", 1), (Rule::Strays, "docs/adr", 1)]));
         let folder = tempfile::tempdir().unwrap();

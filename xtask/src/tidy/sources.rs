@@ -26,7 +26,7 @@ const FORBIDDEN: [(&str, &str); 5] = [
 ];
 
 /// Words that left a crate, whole or as a part of a name: (folder, word, what says it now).
-const RETIRED: [(&str, &str, &str); 16] = [
+const RETIRED: [(&str, &str, &str); 18] = [
     ("crates/array", "doubt", "needs resync"),
     ("crates/array", "marks", "dirty regions"),
     ("crates/array", "marked", "dirty"),
@@ -43,6 +43,8 @@ const RETIRED: [(&str, &str, &str); 16] = [
     ("crates", "newcomer", "pending member"),
     ("crates", "newcomers", "pending members"),
     ("crates", "staged", "backed up"),
+    ("crates/vm", "story", "scenario"),
+    ("crates/vm", "stories", "scenarios"),
 ];
 
 /// Folders of one machine, which mean nothing on another.

@@ -11,12 +11,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::ratchet::{Place, Rule};
+use super::ratchet::{Breach, Rule};
 use super::tree::{SourceFile, area};
 use super::{modules, rust};
 
 /// Every file in a circle, and every stray `impl`, of all crates.
-pub(super) fn places(files: &[SourceFile]) -> Vec<Place> {
+pub(super) fn breaches(files: &[SourceFile]) -> Vec<Breach> {
     let mut crates: BTreeMap<String, Vec<(&SourceFile, String)>> = BTreeMap::new();
     for file in files.iter().filter(|file| file.is("rs")) {
         crates.entry(area(&file.path)).or_default().push((file, rust::cut(&file.text).code));
@@ -28,27 +28,27 @@ pub(super) fn places(files: &[SourceFile]) -> Vec<Place> {
     crates.into_iter().flat_map(of).collect()
 }
 
-fn in_circles(modules: &[modules::Module<'_>]) -> Vec<Place> {
+fn in_circles(modules: &[modules::Module<'_>]) -> Vec<Breach> {
     let circles = modules::circles(&modules::arrows(modules));
     let places = circles.iter().enumerate().flat_map(|(number, circle)| {
         circle.iter().map(move |at| {
             let message = format!("in import circle {} of {} files", number + 1, circle.len());
-            Place::new(Rule::Circles, &modules[*at].file.path, 0, message)
+            Breach::new(Rule::Circles, &modules[*at].file.path, 0, message)
         })
     });
     places.collect()
 }
 
-fn pairs(modules: &[modules::Module<'_>]) -> Vec<Place> {
+fn pairs(modules: &[modules::Module<'_>]) -> Vec<Breach> {
     let pairs = modules::pairs(modules).into_iter().map(|(parent, child)| {
         let parent = modules[parent].file.path.display();
         let message = format!("names `{parent}`, which names this file");
-        Place::new(Rule::Pairs, &modules[child].file.path, 0, message)
+        Breach::new(Rule::Pairs, &modules[child].file.path, 0, message)
     });
     pairs.collect()
 }
 
-fn strays(krate: &str, modules: &[modules::Module<'_>]) -> Vec<Place> {
+fn strays(krate: &str, modules: &[modules::Module<'_>]) -> Vec<Breach> {
     let local: BTreeSet<&str> =
         modules.iter().flat_map(|module| &module.defined).copied().collect();
     let mut found = Vec::new();
@@ -58,7 +58,7 @@ fn strays(krate: &str, modules: &[modules::Module<'_>]) -> Vec<Place> {
             let watched = !implementation.is_of_trait || is_facade(krate, name);
             if watched && local.contains(name) && !module.defined.contains(name) {
                 let message = format!("`impl` of `{name}` outside the file of `{name}`");
-                found.push(Place::new(Rule::Strays, &module.file.path, 0, message));
+                found.push(Breach::new(Rule::Strays, &module.file.path, 0, message));
             }
         }
     }
@@ -110,7 +110,7 @@ mod tests {
             .iter()
             .map(|(path, text)| SourceFile { path: (*path).into(), text: (*text).to_owned() })
             .collect();
-        places(&files).iter().map(|place| place.finding.to_string()).collect()
+        breaches(&files).iter().map(|place| place.finding.to_string()).collect()
     }
 
     #[test]

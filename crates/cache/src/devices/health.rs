@@ -1,4 +1,4 @@
-//! The health of the SSD: one state, and the events that change it.
+//! The health of the SSD: one state, what its changes bring about, and who waits for them.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -9,6 +9,7 @@ use voltier_block::{IoError, IoResult};
 use voltier_ring::{Handle, Signal};
 
 use crate::canary::{self, Canary};
+use crate::devices::ssd_state::{SsdEvent, SsdState};
 
 /// Whether the SSD still takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,60 +25,14 @@ pub enum Health {
 /// A future that records the loss of the SSD where the next start finds it.
 pub(crate) type FailureGate = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>>>;
 
-/// States of the SSD: each says what the cache may do with it, and with the origin beside it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SsdState {
-    /// The SSD serves.
-    Online,
-    /// The SSD takes no writes, and its reads work: the log has ended, and the cleaner writes all dirty
-    /// lines to the origin. Nothing else may change on the origin, because a start after a crash finds the
-    /// log as it ended, and writes the same lines again.
-    Evacuating,
-    /// The SSD is given up, and nothing may change on the origin before the loss is on record. An SSD
-    /// that comes back could be trusted again.
-    LossUnrecorded,
-    /// The loss is on record, and no start trusts the SSD any more. Lines that were left go to the
-    /// origin, also those that a replay could have written over. Nothing else changes there.
-    Salvaging,
-    /// The SSD is given up, and the origin serves alone.
-    Lost,
-}
-
-/// Events that change the state of the SSD.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SsdEvent {
-    /// Tries of a write are used up, a flush failed, or too many lines cannot be read: the part that met
-    /// the error says so.
-    WritesRefused,
-    /// The device is gone, the process ends, or the cleaner has evacuated what can be read: any part of the
-    /// cache may say so.
-    GivenUp { has_gate: bool },
-    /// The failure gate has run: the task that runs the gate says so.
-    LossRecorded { salvages: bool },
-    /// The cleaner has tried the lines that were left: the cleaner says so.
-    Salvaged,
-}
-
-impl SsdState {
-    /// The transition table: the state after an event, or `None` when the event changes nothing.
-    fn after(self, event: SsdEvent) -> Option<Self> {
-        match (self, event) {
-            (Self::Online, SsdEvent::WritesRefused) => Some(Self::Evacuating),
-            (Self::Online | Self::Evacuating, SsdEvent::GivenUp { has_gate: true }) => {
-                Some(Self::LossUnrecorded)
-            }
-            (Self::Online | Self::Evacuating, SsdEvent::GivenUp { has_gate: false }) => {
-                Some(Self::Lost)
-            }
-            (Self::LossUnrecorded, SsdEvent::LossRecorded { salvages: true }) => {
-                Some(Self::Salvaging)
-            }
-            (Self::LossUnrecorded, SsdEvent::LossRecorded { salvages: false })
-            | (Self::Salvaging, SsdEvent::Salvaged | SsdEvent::GivenUp { .. }) => Some(Self::Lost),
-            (Self::Evacuating | Self::LossUnrecorded | Self::Salvaging | Self::Lost, _)
-            | (Self::Online, SsdEvent::LossRecorded { .. } | SsdEvent::Salvaged) => None,
-        }
-    }
+/// Facts of an SSD when it went out of service. No state: no transition asks for them, and the states that
+/// follow keep them.
+#[derive(Clone, Copy, Default)]
+struct Loss {
+    /// The SSD went away as it was, with all that it held.
+    is_gone: bool,
+    /// The log had acknowledged writes that no flush had covered.
+    is_unflushed: bool,
 }
 
 /// Steps of the parts above when the SSD takes no writes any more, or is lost.
@@ -95,20 +50,17 @@ pub(crate) struct SsdHealth {
     handle: Handle,
     state: Cell<SsdState>,
     consequences: RefCell<Option<Consequences>>,
+    loss: Cell<Loss>,
+    /// Records the loss. No state: the owner of the cache sets or drops the gate in any state. The event of
+    /// the loss says whether a gate was there.
     gate: RefCell<Option<FailureGate>>,
-    /// The cleaner has lines left for the time when the loss is on record.
-    salvages: Cell<bool>,
-    /// Called when the cleaner has tried them.
+    /// Called when the cleaner has tried lines that were left.
     salvaged: RefCell<Option<Box<dyn FnOnce()>>>,
-    /// The SSD was given up with acknowledged writes that no flush had covered.
-    unflushed_loss: Cell<bool>,
-    /// The SSD went away as it was, with all that it held.
-    is_gone: Cell<bool>,
-    /// The cache has ended without the SSD, which stays as it is.
-    has_left: Cell<bool>,
-    /// The origin did not take what was to be evacuated, so many times.
+    /// The origin did not take what was to be evacuated, so many times. No state: requests compare the
+    /// number with that of their begin.
     failed_batches: Cell<u64>,
-    /// Callers that wait for requests to end, and so have none wait here.
+    /// Callers that wait for requests to end, and so have none wait here. No state of the SSD: they come and
+    /// go in every state.
     releases: Cell<u32>,
     /// The loss is on record, a batch of an evacuation failed, or requests are to end.
     news: Signal,
@@ -137,9 +89,8 @@ impl Salvage {
 
 impl Drop for Salvage {
     fn drop(&mut self) {
-        self.0.salvages.set(false);
         let salvaged = self.0.salvaged.take();
-        self.0.step(SsdEvent::Salvaged);
+        self.0.step(SsdEvent::SalvageEnded);
         if let Some(salvaged) = salvaged {
             salvaged();
         }
@@ -153,12 +104,9 @@ impl SsdHealth {
             handle,
             state: Cell::new(SsdState::Online),
             consequences: RefCell::new(None),
+            loss: Cell::default(),
             gate: RefCell::new(None),
-            salvages: Cell::new(false),
             salvaged: RefCell::new(None),
-            unflushed_loss: Cell::new(false),
-            is_gone: Cell::new(false),
-            has_left: Cell::new(false),
             failed_batches: Cell::new(0),
             releases: Cell::new(0),
             news: Signal::new(),
@@ -185,7 +133,8 @@ impl SsdHealth {
 
     /// Whether the cleaner may read the SSD.
     pub(crate) fn can_destage(&self) -> bool {
-        !matches!(self.state.get(), SsdState::LossUnrecorded | SsdState::Lost)
+        use SsdState::{Evacuating, Online, Salvaging};
+        matches!(self.state.get(), Online | Evacuating | Salvaging)
     }
 
     /// Whether the SSD is given up, and the cleaner tries what was left of it.
@@ -207,18 +156,23 @@ impl SsdHealth {
         match self.state.get() {
             SsdState::Online => Health::Online,
             SsdState::Evacuating => Health::Evacuating,
-            SsdState::LossUnrecorded | SsdState::Salvaging | SsdState::Lost => Health::Failed,
+            SsdState::LossUnrecorded
+            | SsdState::SalvageAwaited
+            | SsdState::Salvaging
+            | SsdState::Left
+            | SsdState::Lost => Health::Failed,
         }
     }
 
     /// Whether acknowledged writes were lost that no flush had covered.
     pub(crate) fn unflushed_loss(&self) -> bool {
-        self.unflushed_loss.get()
+        self.loss.get().is_unflushed
     }
 
+    /// Takes an event; whether it has changed the state.
     fn step(&self, event: SsdEvent) -> bool {
         let next = self.state.get().after(event);
-        next.inspect(|next| self.state.set(*next)).is_some()
+        next.inspect(|next| self.state.set(*next)).is_ok()
     }
 
     /// The SSD takes no more writes: what it has is evacuated.
@@ -234,13 +188,13 @@ impl SsdHealth {
 
     /// Whether the SSD went away while the cache relied on it.
     pub(crate) fn is_gone(&self) -> bool {
-        self.is_gone.get()
+        self.loss.get().is_gone
     }
 
     /// Gives up an SSD that is not there any more. The owner of the gate may find the SSD again, as it was.
     pub(crate) fn lose(self: &Rc<Self>) {
         if !self.failed() {
-            self.is_gone.set(true);
+            self.loss.set(Loss { is_gone: true, ..self.loss.get() });
         }
         self.give_up();
     }
@@ -248,50 +202,62 @@ impl SsdHealth {
     /// Gives the SSD up. The index stays as it is: its dirty lines are the list of what is lost, none after
     /// an evacuation.
     pub(crate) fn give_up(self: &Rc<Self>) {
-        let has_gate = self.gate.borrow().is_some() || self.salvages.get();
-        if !self.step(SsdEvent::GivenUp { has_gate }) {
+        let has_gate = self.gate.borrow().is_some();
+        if !self.end_use(SsdEvent::GivenUp { has_gate }) {
             return;
         }
-        if let Some(consequences) = &*self.consequences.borrow() {
-            self.unflushed_loss.set((consequences.abandon_log)());
-        }
-        let gate = self.gate.borrow_mut().take();
         if has_gate {
-            let health = self.clone();
-            drop(self.handle.spawn(async move {
-                if let Some(gate) = gate {
-                    gate().await;
-                }
-                let salvages = health.salvages.get();
-                health.step(SsdEvent::LossRecorded { salvages });
-                health.news.notify();
-            }));
+            self.record_loss();
         }
+        self.tell_of_loss();
+    }
+
+    /// Ends the use of the SSD as the end of the process would: the loss is on record nowhere, and nothing
+    /// passes to the origin. Requests that cannot go on without the SSD end with an error.
+    pub(crate) fn leave(&self) {
+        self.forgo_record();
+        if self.end_use(SsdEvent::Left) {
+            self.tell_of_loss();
+        }
+    }
+
+    /// Takes an event after which the SSD is not used, and ends the log; whether the event has changed the
+    /// state.
+    fn end_use(&self, event: SsdEvent) -> bool {
+        if !self.step(event) {
+            return false;
+        }
+        if let Some(consequences) = &*self.consequences.borrow() {
+            let is_unflushed = (consequences.abandon_log)();
+            self.loss.set(Loss { is_unflushed, ..self.loss.get() });
+        }
+        true
+    }
+
+    /// Has a task run the gate, if there is one: then the loss is on record.
+    fn record_loss(self: &Rc<Self>) {
+        let gate = self.gate.borrow_mut().take();
+        let health = self.clone();
+        drop(self.handle.spawn(async move {
+            if let Some(gate) = gate {
+                gate().await;
+            }
+            health.step(SsdEvent::LossRecorded);
+            health.news.notify();
+        }));
+    }
+
+    /// Wakes everybody who waits for the SSD or for its loss.
+    fn tell_of_loss(&self) {
         self.news.notify();
         if let Some(consequences) = &*self.consequences.borrow() {
             (consequences.wake_all)();
         }
     }
 
-    /// Ends the use of the SSD as the end of the process would: the loss is on record nowhere, and nothing
-    /// passes to the origin. Requests that cannot go on without the SSD end with an error.
-    pub(crate) fn leave(&self) {
-        self.has_left.set(true);
-        self.releases.set(self.releases.get() + 1);
-        drop(self.gate.borrow_mut().take());
-        if self.step(SsdEvent::GivenUp { has_gate: true })
-            && let Some(consequences) = &*self.consequences.borrow()
-        {
-            (consequences.abandon_log)();
-            self.unflushed_loss.set(true);
-            self.news.notify();
-            (consequences.wake_all)();
-        }
-    }
-
     /// Whether the SSD was left as it is.
     pub(crate) fn has_left(&self) -> bool {
-        self.has_left.get()
+        self.state.get() == SsdState::Left
     }
 
     /// The caller has it on record that the SSD is no part of its volume any more: a loss needs no further
@@ -303,11 +269,11 @@ impl SsdHealth {
     /// Gives an SSD up that is evacuated, with lines left that the caller tries when that is on record.
     /// `None` if the SSD has been given up.
     pub(crate) fn begin_salvage(self: &Rc<Self>) -> Option<Salvage> {
-        if !self.is_evacuating() {
+        if !self.end_use(SsdEvent::EvacuationStalled) {
             return None;
         }
-        self.salvages.set(true);
-        self.give_up();
+        self.record_loss();
+        self.tell_of_loss();
         Some(Salvage(self.clone()))
     }
 
@@ -327,9 +293,9 @@ impl SsdHealth {
         ReleasedWaits(self.clone())
     }
 
-    /// Whether somebody waits for all requests to end.
+    /// Whether requests are to end: somebody waits for all of them, or the cache has ended without the SSD.
     pub(crate) fn ends_waits(&self) -> bool {
-        self.releases.get() > 0
+        self.releases.get() > 0 || self.has_left()
     }
 
     /// Waits until the origin may be changed past the SSD: all that is dirty has been evacuated or is lost,
@@ -342,7 +308,11 @@ impl SsdHealth {
         let failed_batches = self.failed_batches.get();
         let waits = || match self.state.get() {
             SsdState::Evacuating => !canary::is(Canary::EvacuationPassed),
-            state => matches!(state, SsdState::LossUnrecorded | SsdState::Salvaging),
+            SsdState::LossUnrecorded
+            | SsdState::SalvageAwaited
+            | SsdState::Salvaging
+            | SsdState::Left => true,
+            SsdState::Online | SsdState::Lost => false,
         };
         let is_refused = || waits() && self.failed_batches.get() != failed_batches;
         self.news.until(|| !waits() || is_refused() || self.ends_waits()).await;
@@ -360,6 +330,17 @@ mod tests {
     struct Steps(Rc<RefCell<Vec<&'static str>>>);
 
     impl Steps {
+        /// The steps of an SSD's life.
+        fn of<F: Future<Output = ()> + 'static>(
+            life: impl FnOnce(Handle, Rc<SsdHealth>, Self) -> F,
+        ) -> Vec<&'static str> {
+            let mut executor = Executor::in_virtual_time(NoFiles);
+            let (handle, steps) = (executor.handle(), Self::default());
+            let health = SsdHealth::new(handle.clone());
+            executor.block_on(life(handle, health, steps.clone()));
+            steps.0.take()
+        }
+
         fn note(&self, step: &'static str) -> impl Fn() + use<> {
             let steps = self.0.clone();
             move || steps.borrow_mut().push(step)
@@ -390,58 +371,55 @@ mod tests {
         }
     }
 
+    /// Whether an SSD in the state: is read by clients; is read by the cleaner; takes writes; lets writes
+    /// pass to the origin.
+    fn permissions(state: SsdState) -> [bool; 4] {
+        let mut executor = Executor::in_virtual_time(NoFiles);
+        let handle = executor.handle();
+        executor.block_on(async move {
+            let health = SsdHealth::new(handle.clone());
+            health.state.set(state);
+            let released = health.release_waits();
+            let passes = health.past_gate().await.is_ok();
+            drop(released);
+            [!health.failed(), health.can_destage(), health.takes_writes(), passes]
+        })
+    }
+
     #[test]
-    fn every_event_in_every_state_does_what_the_table_says() {
-        use SsdEvent::{Salvaged, WritesRefused};
-        use SsdState::{Evacuating, LossUnrecorded, Lost, Online, Salvaging};
-        let (gated, ungated) =
-            (SsdEvent::GivenUp { has_gate: true }, SsdEvent::GivenUp { has_gate: false });
-        let recorded = SsdEvent::LossRecorded { salvages: false };
-        let with_lines = SsdEvent::LossRecorded { salvages: true };
-        for (state, event, after) in [
-            (Online, WritesRefused, Some(Evacuating)),
-            (Online, gated, Some(LossUnrecorded)),
-            (Online, ungated, Some(Lost)),
-            (Online, recorded, None),
-            (Online, with_lines, None),
-            (Online, Salvaged, None),
-            (Evacuating, WritesRefused, None),
-            (Evacuating, gated, Some(LossUnrecorded)),
-            (Evacuating, ungated, Some(Lost)),
-            (Evacuating, recorded, None),
-            (Evacuating, with_lines, None),
-            (Evacuating, Salvaged, None),
-            (LossUnrecorded, WritesRefused, None),
-            (LossUnrecorded, gated, None),
-            (LossUnrecorded, ungated, None),
-            (LossUnrecorded, recorded, Some(Lost)),
-            (LossUnrecorded, with_lines, Some(Salvaging)),
-            (LossUnrecorded, Salvaged, None),
-            (Salvaging, WritesRefused, None),
-            (Salvaging, gated, Some(Lost)),
-            (Salvaging, ungated, Some(Lost)),
-            (Salvaging, recorded, None),
-            (Salvaging, with_lines, None),
-            (Salvaging, Salvaged, Some(Lost)),
-            (Lost, WritesRefused, None),
-            (Lost, gated, None),
-            (Lost, ungated, None),
-            (Lost, recorded, None),
-            (Lost, with_lines, None),
-            (Lost, Salvaged, None),
+    fn every_state_says_what_may_be_done() {
+        for (state, may, health) in [
+            (SsdState::Online, [true, true, true, true], Health::Online),
+            (SsdState::Evacuating, [true, true, false, false], Health::Evacuating),
+            (SsdState::LossUnrecorded, [false, false, false, false], Health::Failed),
+            (SsdState::SalvageAwaited, [false, false, false, false], Health::Failed),
+            (SsdState::Salvaging, [false, true, false, false], Health::Failed),
+            (SsdState::Left, [false, false, false, false], Health::Failed),
+            (SsdState::Lost, [false, false, false, true], Health::Failed),
         ] {
-            assert_eq!(state.after(event), after, "{state:?} {event:?}");
+            assert_eq!(permissions(state), may, "{state:?}");
+            let own = SsdHealth::new(Executor::in_virtual_time(NoFiles).handle());
+            own.state.set(state);
+            assert_eq!(own.health(), health, "{state:?}");
         }
     }
 
     #[test]
+    fn an_ssd_that_is_left_is_on_record_nowhere_and_holds_no_request() {
+        let steps = Steps::of(|handle, health, noted| async move {
+            noted.take_in(&health, || {}, noted.note("log ends"), true);
+            health.leave();
+            health.give_up();
+            handle.sleep(1).await;
+            assert!(health.has_left() && health.failed() && health.ends_waits());
+            assert_eq!(health.past_gate().await, Err(IoError::Medium));
+        });
+        assert_eq!(steps, ["log ends", "all wake"]);
+    }
+
+    #[test]
     fn an_evacuation_ends_the_log_once_and_lets_nobody_pass_before_its_end_is_on_record() {
-        let mut executor = Executor::in_virtual_time(NoFiles);
-        let handle = executor.handle();
-        let steps = Steps::default();
-        let noted = steps.clone();
-        executor.block_on(async move {
-            let health = SsdHealth::new(handle.clone());
+        let steps = Steps::of(|handle, health, noted| async move {
             noted.take_in(&health, noted.note("log ends"), noted.note("abandoned"), false);
             health.refuse_writes();
             health.refuse_writes();
@@ -459,7 +437,7 @@ mod tests {
             waiter.await;
         });
         let order = ["log ends", "all wake", "abandoned", "all wake", "recorded", "passed"];
-        assert_eq!(*steps.0.borrow(), order);
+        assert_eq!(steps, order);
     }
 
     #[test]
@@ -494,12 +472,7 @@ mod tests {
 
     #[test]
     fn a_lost_ssd_ends_the_log_once_and_lets_nobody_pass_before_the_gate_has_run() {
-        let mut executor = Executor::in_virtual_time(NoFiles);
-        let handle = executor.handle();
-        let steps = Steps::default();
-        let noted = steps.clone();
-        executor.block_on(async move {
-            let health = SsdHealth::new(handle.clone());
+        let steps = Steps::of(|_, health, noted| async move {
             noted.take_in(&health, || {}, noted.note("log ends"), true);
             health.past_gate().await.expect("nothing is wrong");
             health.give_up();
@@ -508,6 +481,6 @@ mod tests {
             health.past_gate().await.expect("the gate has run");
             noted.note("passed")();
         });
-        assert_eq!(*steps.0.borrow(), ["log ends", "all wake", "recorded", "passed"]);
+        assert_eq!(steps, ["log ends", "all wake", "recorded", "passed"]);
     }
 }

@@ -9,3 +9,4 @@ pub(crate) mod read_errors;
 pub(crate) mod refusal;
 pub(crate) mod silence;
 pub(crate) mod ssd;
+mod ssd_state;

@@ -8,7 +8,7 @@ use crate::config::{FormatOptions, LineSize, segment_bytes_for};
 use crate::format::chunk::{CHUNK_BYTES, CHUNK_HEAD_BYTES};
 use crate::format::intent::INTENT_REGIONS_MAX;
 use crate::format::superblock::Superblock;
-use crate::numbers::{Line, Segment, Slot};
+use crate::numbers::{Line, Segment, SegmentSlot, Slot};
 use crate::policy::{LINE_LIMIT, PolicyKind};
 
 /// Byte offset of the first checkpoint area.
@@ -176,9 +176,9 @@ impl Geometry {
         first..first + self.slots_per_segment
     }
 
-    /// The slot at this place of a segment.
-    pub(crate) fn slot_in(&self, segment: Segment, place: u32) -> Slot {
-        Slot(segment.0 * self.slots_per_segment + place)
+    /// The slot of a segment, counted through all segments.
+    pub(crate) fn slot_in(&self, segment: Segment, slot: SegmentSlot) -> Slot {
+        Slot(segment.0 * self.slots_per_segment + slot.0)
     }
 
     /// Where a unit of a segment is on the SSD.
@@ -194,13 +194,13 @@ impl Geometry {
     }
 
     /// The unit in which the first head stands that goes into this slot of a segment.
-    pub(crate) fn first_head_in(&self, slot: u32) -> u32 {
-        (slot + 1) * self.units_per_line() - 1
+    pub(crate) fn first_head_in(&self, slot: SegmentSlot) -> u32 {
+        (slot.0 + 1) * self.units_per_line() - 1
     }
 
     /// The slot of a segment behind the one with this head.
-    pub(crate) fn slot_behind(&self, unit: u32) -> u32 {
-        unit / self.units_per_line() + 1
+    pub(crate) fn slot_behind(&self, unit: u32) -> SegmentSlot {
+        SegmentSlot(unit / self.units_per_line() + 1)
     }
 
     /// Where chunk `index` of checkpoint area `area` is on the SSD.

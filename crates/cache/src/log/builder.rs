@@ -8,7 +8,7 @@ use crate::format::record::{RecordEntry, entries_per_record};
 use crate::log::ordered::Version;
 use crate::map::contents::Contents;
 use crate::map::segments::FreeSlots;
-use crate::numbers::{Line, Slot};
+use crate::numbers::{Line, SegmentSlot, Slot};
 
 /// Lines a new line may push out at once: more than one pays off an excess left by a moment when
 /// nothing could go.
@@ -52,9 +52,9 @@ pub(super) fn entry_of(kind: u8, line: Line, slot: Slot, crc: u32) -> RecordEntr
 pub(super) struct Builder {
     pub(super) position: Position,
     /// Where the search for the next free slot of the segment goes on.
-    pub(super) slot: u32,
+    pub(super) slot: SegmentSlot,
     /// Where the next line goes.
-    line_slot: Option<u32>,
+    line_slot: Option<SegmentSlot>,
     entries_max: usize,
     pub(super) entries: Vec<RecordEntry>,
     pub(super) lines: Vec<Bytes>,
@@ -92,7 +92,7 @@ impl Builder {
 
     pub(super) fn take_line_place(&mut self, geometry: &Geometry) -> Slot {
         let slot = self.line_slot.take().expect("a place was found before the change was taken");
-        self.slot = slot + 1;
+        self.slot = slot.behind();
         geometry.slot_in(self.position.segment, slot)
     }
 

@@ -17,7 +17,7 @@ use crate::format::geometry::Geometry;
 use crate::format::position::Position;
 use crate::format::record::{NO_UNIT, RecordEntry, RecordHead};
 use crate::log::open::{OpenError, ssd_error};
-use crate::numbers::Segment;
+use crate::numbers::{Segment, SegmentSlot};
 
 /// Segments walked at once. So many reads keep a disk busy while records are taken, and so many segments'
 /// records fit in a few MiB of memory.
@@ -71,7 +71,7 @@ impl<S: BlockDevice> LogReader<'_, S> {
         let position = Position {
             segment,
             unit: head.next_unit.get(),
-            slot: head.next_slot.get(),
+            slot: SegmentSlot(head.next_slot.get()),
             next_segment: Segment(head.next_segment.get()),
             next_segment_unit: head.next_segment_unit.get(),
         };

@@ -139,7 +139,7 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         superblock.replay_sequence = replay_sequence.into();
         superblock.replay_segment = position.segment.0.into();
         superblock.replay_unit = position.unit.into();
-        superblock.replay_slot = position.slot.into();
+        superblock.replay_slot = position.slot.0.into();
         superblock.next_segment = position.next_segment.0.into();
         superblock.next_segment_unit = position.next_segment_unit.into();
         superblock.state = end_state.into();

@@ -25,7 +25,7 @@ use crate::log::ordered::{Order, Version};
 use crate::map::contents::Contents;
 use crate::map::index::Placement;
 use crate::map::segments::FreeSlots;
-use crate::numbers::{Line, Segment, Slot};
+use crate::numbers::{Line, Segment, SegmentSlot, Slot};
 
 /// Records on their way at once. Eight of 64 KiB and more keep every channel of a PCIe SSD busy.
 const RECORDS_IN_FLIGHT_MAX: usize = 8;
@@ -105,7 +105,7 @@ impl LogState {
             position: Position {
                 segment: Segment(0),
                 unit: NO_UNIT,
-                slot: 0,
+                slot: SegmentSlot(0),
                 next_segment: Segment(0),
                 next_segment_unit: 0,
             },
@@ -263,7 +263,7 @@ impl LogState {
         }
         let Some((next_segment, slots)) = map.segments_mut().take_free() else { return false };
         map.segments_mut().close(self.position.segment);
-        let first = slots.head_place(0).map(|slot| self.geometry.first_head_in(slot));
+        let first = slots.head_place(SegmentSlot(0)).map(|slot| self.geometry.first_head_in(slot));
         self.position = Position {
             segment: self.position.next_segment,
             unit: self.position.next_segment_unit,
@@ -428,7 +428,7 @@ impl LogState {
             next_unit: next_unit.into(),
             next_segment: next_segment.0.into(),
             next_segment_unit: next_segment_unit.into(),
-            next_slot: next_slot.into(),
+            next_slot: next_slot.0.into(),
             entry_count: (builder.entries.len() as u16).into(),
             reserved: [0; 14],
         };
@@ -488,14 +488,14 @@ impl LogState {
     /// Heads of lines larger than a unit share a slot, so that what they leave behind is whole slots.
     /// Heads fill a slot from its end: the first head stands right before its lines, and both go out as
     /// one write. In a segment with much room every head of smaller lines stands so.
-    fn next_head(&self, unit: u32, slot: u32) -> (u32, u32) {
+    fn next_head(&self, unit: u32, slot: SegmentSlot) -> (u32, SegmentSlot) {
         let units_per_line = self.geometry.units_per_line();
         let shares = units_per_line > SPARED_UNITS_MAX || !self.free_slots.is_roomy();
         if shares && !unit.is_multiple_of(units_per_line) && self.free_slots.next(slot).is_some() {
             return (unit - 1, slot);
         }
         match self.free_slots.head_place(slot) {
-            Some(slot) => (self.geometry.first_head_in(slot), slot + 1),
+            Some(slot) => (self.geometry.first_head_in(slot), slot.behind()),
             None => (NO_UNIT, slot),
         }
     }

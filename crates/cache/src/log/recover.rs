@@ -19,6 +19,7 @@ use crate::log::load::{load_before_replay, load_open_segments};
 use crate::log::open::{Label, OpenError, OpenOptions, Opened, ssd_error};
 use crate::log::replay::replay;
 use crate::map::contents::Contents;
+use crate::numbers::SegmentSlot;
 
 /// A cache as its SSD has it, ready to serve when the SSD has the superblock of this generation.
 pub(crate) struct Recovered {
@@ -235,9 +236,9 @@ fn first_superblock(geometry: &Geometry, options: &FormatOptions, ssd_bytes: u64
         checkpoint_chunks: 0.into(),
         replay_sequence: 1.into(),
         replay_segment: 0.into(),
-        replay_unit: geometry.first_head_in(0).into(),
+        replay_unit: geometry.first_head_in(SegmentSlot(0)).into(),
         next_segment: 1.into(),
-        next_segment_unit: geometry.first_head_in(0).into(),
+        next_segment_unit: geometry.first_head_in(SegmentSlot(0)).into(),
         fingerprint: 0.into(),
         dirty_lines: 0.into(),
         first_sequence: 1.into(),

@@ -25,7 +25,7 @@ use crate::log::open::{OpenError, ssd_error};
 use crate::log::ordered::Version;
 use crate::map::contents::Contents;
 use crate::map::index::Placement;
-use crate::numbers::{Line, Segment, Slot};
+use crate::numbers::{Line, Segment, SegmentSlot, Slot};
 
 /// Replays the log from where the checkpoint ends; the number of records taken.
 pub(crate) async fn replay<S: BlockDevice>(
@@ -38,7 +38,7 @@ pub(crate) async fn replay<S: BlockDevice>(
     let begin = Position {
         segment: Segment(found.replay_segment.get()),
         unit: found.replay_unit.get(),
-        slot: found.replay_slot.get(),
+        slot: SegmentSlot(found.replay_slot.get()),
         next_segment: Segment(found.next_segment.get()),
         next_segment_unit: found.next_segment_unit.get(),
     };

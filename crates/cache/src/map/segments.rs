@@ -14,7 +14,7 @@ use voltier_ring::{DrainRounds, Round};
 use crate::canary::{self, Canary};
 use crate::format::geometry::Geometry;
 use crate::map::index::Index;
-use crate::numbers::{Segment, each_segment};
+use crate::numbers::{Segment, SegmentSlot, each_segment};
 
 /// Segments tried at once: when that many have no room, looking further costs more than making some.
 const CANDIDATES_MAX: usize = 64;
@@ -49,7 +49,7 @@ impl FreeSlots {
         let slots = geometry.slots_per_segment;
         let mut words = vec![0; slots.div_ceil(64) as usize];
         for slot in 0..slots {
-            if !index.is_used(geometry.slot_in(segment, slot)) {
+            if !index.is_used(geometry.slot_in(segment, SegmentSlot(slot))) {
                 words[slot as usize / 64] |= 1 << (slot % 64);
             }
         }
@@ -66,16 +66,16 @@ impl FreeSlots {
         self.is_roomy
     }
 
-    fn is_free(&self, slot: u32) -> bool {
-        self.words[slot as usize / 64] & 1 << (slot % 64) != 0
+    fn is_free(&self, slot: SegmentSlot) -> bool {
+        self.words[slot.0 as usize / 64] & 1 << (slot.0 % 64) != 0
     }
 
     /// The first free slot at or after `from`.
-    pub(crate) fn next(&self, from: u32) -> Option<u32> {
-        let mut rest = u64::MAX << (from % 64);
-        for (number, word) in self.words.iter().enumerate().skip(from as usize / 64) {
+    pub(crate) fn next(&self, from: SegmentSlot) -> Option<SegmentSlot> {
+        let mut rest = u64::MAX << (from.0 % 64);
+        for (number, word) in self.words.iter().enumerate().skip(from.0 as usize / 64) {
             if word & rest != 0 {
-                return Some(number as u32 * 64 + (word & rest).trailing_zeros());
+                return Some(SegmentSlot(number as u32 * 64 + (word & rest).trailing_zeros()));
             }
             rest = u64::MAX;
         }
@@ -83,8 +83,8 @@ impl FreeSlots {
     }
 
     /// The first free slot at or after `from` for heads, if there is one for a line behind it.
-    pub(crate) fn head_place(&self, from: u32) -> Option<u32> {
-        self.next(from).filter(|slot| self.next(slot + 1).is_some())
+    pub(crate) fn head_place(&self, from: SegmentSlot) -> Option<SegmentSlot> {
+        self.next(from).filter(|slot| self.next(slot.behind()).is_some())
     }
 }
 
@@ -231,7 +231,7 @@ impl Segments {
             return Preparing::Read;
         }
         let free_slots = FreeSlots::of(segment, index, geometry);
-        if free_slots.head_place(0).is_none() {
+        if free_slots.head_place(SegmentSlot(0)).is_none() {
             return Preparing::NoRoom;
         }
         state.pins.advance();
@@ -276,10 +276,8 @@ impl Segments {
                 ));
             }
             let dead = FreeSlots::of(segment, index, geometry);
-            let slots = 0..geometry.slots_per_segment;
-            let alive = |free: &FreeSlots| {
-                slots.into_iter().find(|it| free.is_free(*it) && !dead.is_free(*it))
-            };
+            let mut slots = (0..geometry.slots_per_segment).map(SegmentSlot);
+            let alive = |free: &FreeSlots| slots.find(|it| free.is_free(*it) && !dead.is_free(*it));
             if let Some(slot) = state.free_slots.as_ref().and_then(alive) {
                 return Err(format!("slot {slot} of segment {segment} is free and has a line"));
             }
@@ -352,8 +350,10 @@ mod tests {
     #[test]
     fn free_slots_are_found_across_words_and_heads_leave_room_for_a_line() {
         let free = FreeSlots { words: vec![1 << 3 | 1 << 63, 0, 1 << 1], is_roomy: false };
-        assert_eq!((free.next(0), free.next(3), free.next(4)), (Some(3), Some(3), Some(63)));
-        assert_eq!((free.next(64), free.next(130), free.next(192)), (Some(129), None, None));
-        assert_eq!((free.head_place(4), free.head_place(64)), (Some(63), None));
+        let next = |from| free.next(SegmentSlot(from)).map(|slot| slot.0);
+        assert_eq!((next(0), next(3), next(4)), (Some(3), Some(3), Some(63)));
+        assert_eq!((next(64), next(130), next(192)), (Some(129), None, None));
+        let head_place = |from| free.head_place(SegmentSlot(from)).map(|slot| slot.0);
+        assert_eq!((head_place(4), head_place(64)), (Some(63), None));
     }
 }

@@ -16,7 +16,7 @@ const LINE_BYTES_MAX: usize = 4096;
 
 /// Where lines go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Destination {
     /// A terminal, pipe or file: lines say their time and level.
     Stream,
     /// The journal of systemd, which takes the level as a number in front and has the time itself.
@@ -24,7 +24,7 @@ pub(super) enum Place {
 }
 
 /// The form of an event as a line.
-pub(super) struct LineFormat(pub(super) Place);
+pub(super) struct LineFormat(pub(super) Destination);
 
 impl<S, N> FormatEvent<S, N> for LineFormat
 where
@@ -44,19 +44,19 @@ where
 }
 
 /// The line that tells of lines left out.
-pub(super) fn of_loss(place: Place, count: u64) -> Vec<u8> {
+pub(super) fn of_loss(destination: Destination, count: u64) -> Vec<u8> {
     let mut text = String::new();
     // A string takes everything.
-    let _ = begin(place, Level::WARN, &mut Writer::new(&mut text));
+    let _ = begin(destination, Level::WARN, &mut Writer::new(&mut text));
     let lines = if count == 1 { "line was" } else { "lines were" };
     let _ = writeln!(text, "{count} {lines} left out here: the log could not take more");
     text.into_bytes()
 }
 
-fn begin(place: Place, level: Level, writer: &mut Writer<'_>) -> fmt::Result {
-    match place {
-        Place::Journal => write!(writer, "<{}>", priority(level)),
-        Place::Stream => {
+fn begin(destination: Destination, level: Level, writer: &mut Writer<'_>) -> fmt::Result {
+    match destination {
+        Destination::Journal => write!(writer, "<{}>", priority(level)),
+        Destination::Stream => {
             SystemTime.format_time(writer)?;
             write!(writer, " {level:<5} ")
         }
@@ -113,11 +113,11 @@ mod tests {
 
     #[test]
     fn a_line_of_a_stream_begins_with_time_and_level_and_one_of_the_journal_with_a_number() {
-        let line = String::from_utf8(of_loss(Place::Stream, 2)).unwrap();
+        let line = String::from_utf8(of_loss(Destination::Stream, 2)).unwrap();
         let (time, rest) = line.split_once(' ').unwrap();
         assert!(time.ends_with('Z') && time.contains('T'), "{line}");
         assert_eq!(rest, "WARN  2 lines were left out here: the log could not take more\n");
-        let line = String::from_utf8(of_loss(Place::Journal, 1)).unwrap();
+        let line = String::from_utf8(of_loss(Destination::Journal, 1)).unwrap();
         assert_eq!(line, "<4>1 line was left out here: the log could not take more\n");
     }
 }

@@ -20,7 +20,7 @@ use rustix::fs::fstat;
 use tracing_subscriber::fmt;
 
 use crate::error::{ControlError, ControlResult};
-use line::{LineFormat, Place};
+use line::{Destination, LineFormat};
 use queue::Queue;
 
 /// Longest time that an ending process waits for its last lines.
@@ -36,13 +36,13 @@ pub fn start() -> ControlResult<()> {
     if QUEUE.get().is_some() {
         return Ok(());
     }
-    let place = if is_journal() { Place::Journal } else { Place::Stream };
-    let queue = Queue::start(std::io::stderr(), move |line| line::of_loss(place, line))
+    let destination = if is_journal() { Destination::Journal } else { Destination::Stream };
+    let queue = Queue::start(std::io::stderr(), move |line| line::of_loss(destination, line))
         .map_err(|error| ControlError::io("starting the log thread", &error))?;
     let queue = QUEUE.get_or_init(|| queue);
     let lines = fmt::Subscriber::builder()
         .log_internal_errors(false)
-        .event_format(LineFormat(place))
+        .event_format(LineFormat(destination))
         .with_writer(move || queue.line())
         .finish();
     // Refused only when a log is there already.

@@ -137,7 +137,7 @@ pub const HEAD_BYTES: usize = signature::LOOK_BYTES;
 /// The findings in the first bytes of a device that count against a role, for devices that the
 /// system does not know: arrays.
 pub fn findings_in(head: &[u8], role: Role) -> Vec<Finding> {
-    counting(signature::own_marks(head), role).collect()
+    counting(signature::own_signatures(head), role).collect()
 }
 
 fn counting(content: Vec<Content>, role: Role) -> impl Iterator<Item = Finding> {

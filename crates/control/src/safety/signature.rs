@@ -67,7 +67,7 @@ pub(super) fn contents(file: &File, path: &Path, role: Role) -> std::io::Result<
     let mut first = vec![0; LOOK_BYTES];
     let length = read_up_to(file, &mut first, 0)?;
     first.truncate(length);
-    let mut found = own_marks(&first);
+    let mut found = own_signatures(&first);
     if found.is_empty() {
         found.extend(last_copy(file)?);
     }
@@ -119,7 +119,7 @@ fn cache_in(first: &[u8]) -> String {
 }
 
 /// The content that the first bytes of a device, or of an array, show.
-pub(super) fn own_marks(first: &[u8]) -> Vec<Content> {
+pub(super) fn own_signatures(first: &[u8]) -> Vec<Content> {
     let mut found: Vec<Content> = array_part(first).into_iter().collect();
     let ours = |offset: u64| {
         first.get(offset as usize..).is_some_and(|rest| rest.starts_with(&SUPERBLOCK_MAGIC))
@@ -187,14 +187,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mark_of_the_table_is_recognised_in_its_place_and_not_one_byte_off() {
+    fn every_signature_of_the_table_is_recognised_in_its_place_and_not_one_byte_off() {
         for (offset, mark, what) in SIGNATURES {
             let mut first = vec![0; LOOK_BYTES];
             first[offset..offset + mark.len()].copy_from_slice(mark);
-            assert_eq!(own_marks(&first)[0].what, what);
+            assert_eq!(own_signatures(&first)[0].what, what);
             let mut shifted = vec![0; LOOK_BYTES];
             shifted[offset + 1..=offset + mark.len()].copy_from_slice(mark);
-            assert!(own_marks(&shifted).iter().all(|content| content.what != what), "{what}");
+            assert!(own_signatures(&shifted).iter().all(|content| content.what != what), "{what}");
         }
     }
 
@@ -202,12 +202,12 @@ mod tests {
     fn partition_tables_and_maxio_caches_are_recognised() {
         let mut first = vec![0; 4096];
         first[510..512].copy_from_slice(&[0x55, 0xaa]);
-        assert_eq!(own_marks(&first), []);
+        assert_eq!(own_signatures(&first), []);
         first[450] = 0x83;
-        assert!(own_marks(&first)[0].what.contains("MBR"));
+        assert!(own_signatures(&first)[0].what.contains("MBR"));
         let mut first = vec![0; 4096];
         first[300..304].copy_from_slice(&ENHANCEIO_MAGIC);
-        assert!(own_marks(&first)[0].what.contains("MaxIO"));
+        assert!(own_signatures(&first)[0].what.contains("MaxIO"));
     }
 
     #[test]
@@ -216,7 +216,7 @@ mod tests {
             let mut first = vec![0; LOOK_BYTES];
             let at = offset as usize;
             first[at..at + SUPERBLOCK_MAGIC.len()].copy_from_slice(&SUPERBLOCK_MAGIC);
-            assert!(own_marks(&first)[0].is_ours);
+            assert!(own_signatures(&first)[0].is_ours);
         }
     }
 
@@ -224,10 +224,10 @@ mod tests {
     fn a_spare_is_one_of_ours_and_said_to_be_a_spare() {
         let mut first = vec![0; LOOK_BYTES];
         first[..SPARE_MAGIC.len()].copy_from_slice(&SPARE_MAGIC);
-        let found = own_marks(&first);
+        let found = own_signatures(&first);
         assert!(found[0].is_ours && found[0].is_spare && found.len() == 1, "{found:?}");
         first[1080..1082].copy_from_slice(&[0x53, 0xef]);
-        assert!(!own_marks(&first)[1].is_spare);
+        assert!(!own_signatures(&first)[1].is_spare);
     }
 
     #[test]
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn zeroes_and_short_devices_hold_nothing() {
         for length in [0, 512, 4096, LOOK_BYTES] {
-            assert_eq!(own_marks(&vec![0; length]), []);
+            assert_eq!(own_signatures(&vec![0; length]), []);
         }
     }
 }

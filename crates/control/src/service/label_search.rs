@@ -36,10 +36,10 @@ impl Wanted {
 /// A device that says it is of the array.
 struct Part {
     device: DeviceSpec,
-    mark: Mark,
+    label: PartLabel,
 }
 
-enum Mark {
+enum PartLabel {
     Member(MemberLabel),
     Journal,
     Spare,
@@ -47,9 +47,9 @@ enum Mark {
 
 impl Part {
     fn member(&self) -> Option<&MemberLabel> {
-        match &self.mark {
-            Mark::Member(label) => Some(label),
-            Mark::Journal | Mark::Spare => None,
+        match &self.label {
+            PartLabel::Member(label) => Some(label),
+            PartLabel::Journal | PartLabel::Spare => None,
         }
     }
 }
@@ -58,7 +58,7 @@ impl Part {
 #[derive(Default)]
 pub(super) struct Parts {
     parts: Vec<Part>,
-    /// Devices with a mark that could not be asked.
+    /// Devices with a label that could not be asked.
     pub(super) hindered: Vec<DeviceSpec>,
 }
 
@@ -137,7 +137,7 @@ impl Parts {
             members.filter(|(_, known)| known.as_ref().is_some_and(|it| wanted.has(it)));
         let is_member =
             |part: &Part, place| part.member().is_some_and(|it| it.place as usize == place);
-        let has_spare = |part: &&Part| matches!(part.mark, Mark::Spare);
+        let has_spare = |part: &&Part| matches!(part.label, PartLabel::Spare);
         let spares = record.spares.iter().filter(|spare| wanted.has(spare)).count();
         members.any(|(place, _)| !self.parts.iter().any(|part| is_member(part, place)))
             || self.parts.iter().filter(has_spare).count() < spares
@@ -171,7 +171,7 @@ impl Parts {
     }
 
     /// Puts the paths of now in a record; adds a line to `news` for each device that has moved.
-    pub(super) fn settle(
+    pub(super) fn record_paths(
         &self,
         record: &mut RegisteredArray,
         wanted: &Wanted,
@@ -187,14 +187,14 @@ impl Parts {
                 news.push(format!("its member {place} was {was} and is {is} now"));
             }
         }
-        let spares = self.free(record, |part| matches!(part.mark, Mark::Spare));
+        let spares = self.free(record, |part| matches!(part.label, PartLabel::Spare));
         let is_taken = |device: &DeviceSpec| places.iter().flatten().any(|it| it == device);
         let is_there = |device: &DeviceSpec| self.has(device) && !is_taken(device);
         move_on(&mut record.spares, wanted, (is_there, spares), "spare", news);
         let members = self.free(record, |part| part.member().is_some());
         let is_there = |device: &DeviceSpec| self.has(device);
         move_on(&mut record.incoming, wanted, (is_there, members), "pending member", news);
-        let journals = self.free(record, |part| matches!(part.mark, Mark::Journal));
+        let journals = self.free(record, |part| matches!(part.label, PartLabel::Journal));
         let journal = record.journal.as_mut_slice();
         move_on(journal, wanted, (is_there, journals), "journal", news);
     }
@@ -242,10 +242,10 @@ impl Parts {
 
     /// Members and journals that are not on record: the array itself knows which of them it can use.
     pub(super) fn others(&self, record: &RegisteredArray) -> Vec<DeviceSpec> {
-        self.free(record, |part| match part.mark {
-            Mark::Member(_) => true,
-            Mark::Journal => record.journal.is_some(),
-            Mark::Spare => false,
+        self.free(record, |part| match part.label {
+            PartLabel::Member(_) => true,
+            PartLabel::Journal => record.journal.is_some(),
+            PartLabel::Spare => false,
         })
     }
 }
@@ -281,15 +281,15 @@ fn part_of<E: Engine>(
     device: &DeviceSpec,
 ) -> Option<Part> {
     let array = record.uuid;
-    let mark = if let Some(label) = apart(service).label_of(device).ok()? {
-        (label.array == array).then_some(Mark::Member(label))?
+    let label = if let Some(label) = apart(service).label_of(device).ok()? {
+        (label.array == array).then_some(PartLabel::Member(label))?
     } else if let Some(label) = apart(service).journal_label_of(device).ok()? {
-        (label.array == array).then_some(Mark::Journal)?
+        (label.array == array).then_some(PartLabel::Journal)?
     } else {
         let label = apart(service).spare_label_of(device).ok()??;
-        (label.owner == array).then_some(Mark::Spare)?
+        (label.owner == array).then_some(PartLabel::Spare)?
     };
-    let part = Part { device: device.clone(), mark };
+    let part = Part { device: device.clone(), label };
     let is_current = part.member().is_none_or(|label| is_current(label, record));
     (!is_of_a_volume(service, device, is_current)).then_some(part)
 }

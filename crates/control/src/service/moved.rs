@@ -48,7 +48,7 @@ fn locate_wanted<E: Engine>(
     // The array may have lost members, or taken spares, during the search.
     let before = service.registry.find_array(&name).cloned().unwrap_or(before);
     let (mut record, mut news) = (before.clone(), Vec::new());
-    parts.settle(&mut record, wanted, &mut news);
+    parts.record_paths(&mut record, wanted, &mut news);
     let others = parts.others(&record);
     let earlier = service.live_arrays.get(&name).map(|live| live.search.moved.clone());
     let search = Search {

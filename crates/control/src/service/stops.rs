@@ -145,9 +145,7 @@ pub(super) fn stop_array<E: Engine>(
 /// Answers a request to end the daemon. The client waits for the end of the process.
 pub(super) fn stop_daemon<E: Engine>(service: &mut Turn<E>, now: bool) -> ControlResult<Response> {
     if !now {
-        for record in service.registry.volumes().to_vec() {
-            is_unused(service, &record, "voltier stop --now")?;
-        }
+        refuse(&users(service), "voltier stop --now")?;
     }
     service.stopping = true;
     service.ends_now = true;
@@ -187,7 +185,10 @@ pub(super) fn is_unused<E: Engine>(
     record: &VolumeRecord,
     cut_off: &str,
 ) -> ControlResult<()> {
-    let users = users_of(service, record);
+    refuse(&users_of(service, record), cut_off)
+}
+
+fn refuse(users: &[String], cut_off: &str) -> ControlResult<()> {
     if users.is_empty() {
         return Ok(());
     }

@@ -78,7 +78,9 @@ pub(super) fn survey<E: Engine>(
         let strange = incoming.filter(|it| present.contains(it) && !labelled.contains(it));
         missing.extend(strange.map(|device| unlabelled(service, record, device)));
     }
-    missing.extend(newest.into_iter().flat_map(|newest| replaced(service, record, newest, &known)));
+    if let Some(newest) = newest {
+        missing.extend(displaced(service, record, newest, (&labelled, &known)));
+    }
     missing.retain(|missing| {
         is_awaited(record, newest, missing) && !is_elsewhere(record, newest, &known, missing)
     });
@@ -166,21 +168,33 @@ fn unlabelled<E: Engine>(
     missing_as(service, device, "pending member", None, why)
 }
 
-/// Members under whose recorded paths are devices that they replaced: the members themselves may still come.
-fn replaced<E: Engine>(
+/// Members that are not there, and under whose recorded paths are other devices of the array: those that they
+/// replaced, or members of other places. The members themselves may still come.
+fn displaced<E: Engine>(
     service: &mut Turn<E>,
     record: &RegisteredArray,
     newest: &MemberLabel,
-    labels: &[MemberLabel],
+    (devices, labels): (&[DeviceSpec], &[MemberLabel]),
 ) -> Vec<Missing> {
     let mut missing = Vec::new();
     for (place, device) in record.members.iter().enumerate() {
-        let has_old =
-            |label: &&MemberLabel| label.place as usize == place && label.is_replaced_by(newest);
-        let Some(device) = device else { continue };
-        if labels.iter().any(|label| has_old(&label)) && !is_labelled(newest, labels, place) {
-            let why = format!("{device} was member {place} before another device replaced it");
+        let Some(device) = device.as_ref().filter(|it| devices.contains(it)) else { continue };
+        if !is_labelled(newest, labels, place) {
+            let why =
+                format!("{device} was member {place}, and another device of the array is there");
             missing.push(missing_as(service, device, "member", None, (Hindrance::Absent, why)));
+        }
+    }
+    let known_at = |place: usize| record.members.get(place).and_then(Option::as_ref);
+    let mut places = newest.places.iter().enumerate();
+    let lacks_pending = places.any(|(place, own)| {
+        is_counted_on(own.state) && known_at(place).is_none() && !is_labelled(newest, labels, place)
+    });
+    for (device, label) in devices.iter().zip(labels).filter(|_| lacks_pending) {
+        if record.incoming.contains(device) && known_at(label.place as usize).is_some() {
+            let why = format!("{device} is member {}, and no pending member", label.place);
+            let why = (Hindrance::Absent, why);
+            missing.push(missing_as(service, device, "pending member", None, why));
         }
     }
     missing

@@ -402,9 +402,10 @@ impl ArrayEngine for BookEngine {
             None => true,
         };
         let devices: Vec<DeviceSpec> = devices.iter().filter(is_member).cloned().collect();
-        let count = record.members.len().max(3);
-        let missing = count.saturating_sub(devices.len());
         let label_of = |device: &DeviceSpec| labels.get(device.path()?);
+        let labelled = devices.iter().filter_map(label_of).map(|label| label.places.len()).max();
+        let count = record.members.len().max(3).max(labelled.unwrap_or(0));
+        let missing = count.saturating_sub(devices.len());
         let redundancy = devices.iter().find_map(label_of).map_or(1, |label| label.redundancy);
         if missing > redundancy as usize {
             return Err(ControlError::failed(format!("{missing} members are missing")));

@@ -1,10 +1,12 @@
 //! Arrays whose devices have other paths at the next start: found by their labels, and nothing else is taken.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
+use voltier_array::MemberState;
 use voltier_cache::Mode;
-use voltier_control::engine::MemberLabel;
+use voltier_control::engine::{LabelledPlace, MemberLabel};
 use voltier_control::protocol::{ArrayRequest, Request, Response};
 use voltier_control::{ArrayDetail, ArrayState, Identity, VolumeState};
 
@@ -15,15 +17,16 @@ use super::late::WAIT;
 impl Fixture {
     /// Drives have other paths from now on: pairs of where they were and are.
     fn shuffle(&self, moves: &[(&str, &str)]) {
+        let away = |from: &str| self.path("away").join(Path::new(from).file_name().unwrap());
         let labels: Vec<Option<MemberLabel>> = moves
             .iter()
             .map(|(from, _)| {
-                fs::rename(self.path(from), self.path("away").join(from)).unwrap();
+                fs::rename(self.path(from), away(from)).unwrap();
                 self.steer_and_read(|books| books.labels.remove(&self.path(from)))
             })
             .collect();
         for ((from, to), label) in moves.iter().zip(labels) {
-            fs::rename(self.path("away").join(from), self.path(to)).unwrap();
+            fs::rename(away(from), self.path(to)).unwrap();
             label.into_iter().for_each(|label| self.put_label(to, label));
         }
     }
@@ -41,6 +44,24 @@ impl Fixture {
     fn is_block_device(&self, drives: &[&str]) {
         let paths = drives.iter().map(|drive| self.path(drive)).collect();
         self.steer(|books| books.own_devices = paths);
+    }
+
+    /// A crash left the array with labels that know a member more; the record has its device on the way.
+    fn was_growing(&self, new: &str) {
+        let mut places = self.steer_and_read(|books| books.labels[&self.path("d1")].places.clone());
+        let state = MemberState::Rebuilding;
+        places.push(LabelledPlace { state, member: Identity([9; 16]), ..places[0] });
+        let labels: Vec<_> = ["d1", "d2", "d3"].map(|drive| self.take_label(drive)).into();
+        let own = MemberLabel { member: Identity([9; 16]), place: 3, ..labels[0].clone() };
+        for (drive, label) in ["d1", "d2", "d3", new].into_iter().zip([labels, vec![own]].concat())
+        {
+            let (event, places) = (label.event + 1, places.clone());
+            self.put_label(drive, MemberLabel { event, places, ..label });
+        }
+        let mut registry = self.registry();
+        let mut record = registry.find_array(&r5()).unwrap().clone();
+        record.incoming.push(self.device(new));
+        registry.put_array(record).unwrap();
     }
 
     #[track_caller]
@@ -269,6 +290,30 @@ fn a_member_is_awaited_while_the_device_that_it_replaced_has_its_path() {
     fixture.look(begun, 1);
     assert_eq!(fixture.array().state, ArrayState::Running, "{:?}", fixture.array());
     fixture.has_places(&["d1", "far/new", "d3"]);
+}
+
+/// Goal: an array that a crash left with a new member, on no record yet, waits for each member by the labels.
+/// Method: the paths of members are changed so that each path on record has another member; one comes late.
+#[test]
+fn a_late_member_is_awaited_while_a_new_one_or_another_has_its_path() {
+    let moves = [("d1", "away/0"), ("d3", "away/2"), ("d4", "away/3")];
+    let is_now = [("away/0", "d3"), ("away/2", "d4"), ("away/3", "d1")];
+    for late in 0..is_now.len() {
+        let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
+        fixture.was_growing("d4");
+        fixture.shuffle(&moves);
+        for (at, is_now) in is_now.iter().enumerate() {
+            fixture.shuffle(if at == late { &[] } else { std::slice::from_ref(is_now) });
+        }
+        fixture.restart_and_wait(false, WAIT);
+        let begun = super::late::now();
+        let array = fixture.array();
+        assert_eq!(array.state, ArrayState::Waiting, "{late}: {array:?}");
+        fixture.shuffle(&is_now[late..=late]);
+        fixture.look(begun, 1);
+        serves_whole(&fixture.array());
+        fixture.has_places(&["d3", "d2", "d4", "d1"]);
+    }
 }
 
 #[test]

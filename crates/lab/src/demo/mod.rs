@@ -52,9 +52,9 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report, 
         .map_err(LabError::file(std::env::temp_dir()))?;
     // Declared after the folder, so that the daemon ends before its state is removed.
     let instance = Instance::new(&options.binary, folder.path(), stop.clone());
-    let bench = Bench { options, fio, instance, stop };
-    let report = bench.measure(progress)?;
-    drop(bench);
+    let demonstration = Demonstration { options, fio, instance, stop };
+    let report = demonstration.measure(progress)?;
+    drop(demonstration);
     write(options.out.join("result.json"), &report.json())?;
     write(options.out.join("report.html"), &html::render(&report))?;
     Ok(report)
@@ -64,14 +64,14 @@ fn write(path: PathBuf, text: &str) -> Result<(), LabError> {
     fs::write(&path, text).map_err(LabError::file(&path))
 }
 
-struct Bench<'a> {
+struct Demonstration<'a> {
     options: &'a Options,
     fio: Fio,
     instance: Instance,
     stop: Stop,
 }
 
-impl Bench<'_> {
+impl Demonstration<'_> {
     fn measure(&self, progress: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
         progress(&format!(
             "making three volumes of {}: {}, {}, and the first behind the second as a cache",

@@ -6,7 +6,7 @@ use voltier_results::table::{figure, percent, render};
 
 use super::options::{Options, SSD_PER_SIZE, TURNS};
 use crate::machine::Machine;
-use crate::plan::maxio_jobs::{JobSpec, Published, Unit};
+use crate::plan::maxio_jobs::{FigureUnit, JobSpec, Published};
 use crate::voltier::Show;
 
 /// The figures of one job on the three volumes, in the unit of the job.
@@ -117,7 +117,7 @@ impl Row {
     /// A figure that the drives cannot have given, in words. Misses of 4 KiB reads are served by
     /// the disk, one seek each, so they cannot come faster than the disk alone serves random reads.
     fn contradiction(&self, disk_read_iops: f64) -> Option<String> {
-        let suspicious = self.job.unit == Unit::Iops
+        let suspicious = self.job.unit == FigureUnit::Iops
             && self.read_misses_per_second > 1.1 * disk_read_iops
             && disk_read_iops > 0.0;
         suspicious.then(|| {

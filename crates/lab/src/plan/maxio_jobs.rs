@@ -6,19 +6,19 @@ use crate::fio::{Job, Outcome, Pattern, Until};
 
 /// The unit of a job's figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub enum FigureUnit {
     /// Decimal megabytes per second.
     MegabytesPerSecond,
     /// Requests per second.
     Iops,
 }
 
-impl Unit {
+impl FigureUnit {
     /// As it is written in tables and in JSON.
     pub fn name(self) -> &'static str {
         match self {
-            Unit::MegabytesPerSecond => "MB/s",
-            Unit::Iops => "IOPS",
+            FigureUnit::MegabytesPerSecond => "MB/s",
+            FigureUnit::Iops => "IOPS",
         }
     }
 }
@@ -82,7 +82,7 @@ pub struct JobSpec {
     /// Requests in flight per thread.
     pub iodepth: u32,
     /// The unit that is reported.
-    pub unit: Unit,
+    pub unit: FigureUnit,
     hdd: Option<f64>,
     sata: (f64, f64),
     pcie: (f64, f64),
@@ -105,7 +105,7 @@ const fn sequential(
         pattern,
         block_bytes: 256 << 10,
         iodepth: 16,
-        unit: Unit::MegabytesPerSecond,
+        unit: FigureUnit::MegabytesPerSecond,
         hdd: Some(hdd),
         sata,
         pcie,
@@ -126,7 +126,7 @@ const fn random(
         pattern,
         block_bytes: 4 << 10,
         iodepth: 64,
-        unit: Unit::Iops,
+        unit: FigureUnit::Iops,
         hdd,
         sata,
         pcie,
@@ -181,8 +181,8 @@ impl JobSpec {
     /// The figure by which the job is judged, in its unit.
     pub fn figure(&self, outcome: &Outcome) -> f64 {
         match self.unit {
-            Unit::MegabytesPerSecond => outcome.megabytes_per_second(),
-            Unit::Iops => outcome.iops(),
+            FigureUnit::MegabytesPerSecond => outcome.megabytes_per_second(),
+            FigureUnit::Iops => outcome.iops(),
         }
     }
 

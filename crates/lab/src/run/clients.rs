@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use voltier_results::result::{ClientResult, Point, Status};
 
-use super::load::{Bench, counting, file_name};
+use super::load::{LoadRunner, counting, file_name};
 use super::merge;
 use super::meter::{self, Meter, Used};
 use super::target::Target;
@@ -98,25 +98,25 @@ impl Crowd {
     /// As a load; also when a client does not answer.
     pub(super) fn measure(
         &self,
-        bench: &Bench<'_>,
+        runner: &LoadRunner<'_>,
         job: &Job,
         target: &Target,
         point: &mut Point,
     ) -> Result<(), LabError> {
         let count = point.axes.clients.unwrap_or(1) as usize;
         let name = file_name(&point.id, "");
-        let raw = bench.raw.join(format!("{name}.json"));
+        let raw = runner.raw.join(format!("{name}.json"));
         let mut command = vec![
             "--output-format=json+".to_owned(),
             format!("--output={}", raw.display()),
             "--eta=never".to_owned(),
         ];
         for (number, address) in self.addresses.iter().take(count).enumerate() {
-            let path = bench.raw.join(format!("{name},client={number}.fio"));
-            let mut text = job_file(bench, job, target, number as u64)?;
+            let path = runner.raw.join(format!("{name},client={number}.fio"));
+            let mut text = job_file(runner, job, target, number as u64)?;
             // Logs are named by the address; a path in a file's name would not do.
             if !address.starts_with("sock:") {
-                text.push_str(&logging(&bench.raw.join(format!("{name},client={number}"))));
+                text.push_str(&logging(&runner.raw.join(format!("{name},client={number}"))));
             }
             fs::write(&path, text).map_err(LabError::file(&path))?;
             command.push(format!("--client={address}"));
@@ -126,11 +126,11 @@ impl Crowd {
         point.started_unix_ms = meter::unix_ms();
         point.command = command.clone();
         point.command.insert(0, "fio".to_owned());
-        let ran = bench.fio.run_to(&command, &raw, fio::limit([job]), bench.stop)?;
+        let ran = runner.fio.run_to(&command, &raw, fio::limit([job]), runner.stop)?;
         let clients: Vec<Outcome> =
             ran.outcomes.into_iter().filter(|outcome| outcome.job != ALL).collect();
         let spans: Vec<_> = (0..count)
-            .map(|number| Span::read(bench.raw, &format!("{name},client={number}_iops")))
+            .map(|number| Span::read(runner.raw, &format!("{name},client={number}_iops")))
             .collect();
         fill_in(point, &clients, count, &spans);
         if ran.was_cut {
@@ -248,12 +248,12 @@ fn logging(prefix: &Path) -> String {
 
 /// The job as a file for one client.
 fn job_file(
-    bench: &Bench<'_>,
+    runner: &LoadRunner<'_>,
     job: &Job,
     target: &Target,
     number: u64,
 ) -> Result<String, LabError> {
-    let for_fio = target.for_fio(bench.engine).ok_or_else(|| LabError::Target {
+    let for_fio = target.for_fio(runner.engine).ok_or_else(|| LabError::Target {
         target: target.given.clone(),
         why: "is a folder: this plan needs a file, a device or a volume".to_owned(),
     })?;

@@ -134,7 +134,7 @@ impl Samples {
 
 /// A request as a log and a trace have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct TracedRequest {
     /// Whether it writes.
     pub is_write: bool,
     /// The first byte.
@@ -147,12 +147,12 @@ pub(super) struct Place {
 /// any, so that no more are looked ahead than are in flight.
 pub(super) struct Pairing<F> {
     next: F,
-    ahead: BTreeMap<Place, VecDeque<u64>>,
+    ahead: BTreeMap<TracedRequest, VecDeque<u64>>,
     count: usize,
     count_max: usize,
 }
 
-impl<F: FnMut() -> Result<Option<(Place, u64)>, LabError>> Pairing<F> {
+impl<F: FnMut() -> Result<Option<(TracedRequest, u64)>, LabError>> Pairing<F> {
     /// `next` gives the requests of the trace in order, each with the time at which it is due.
     pub(super) fn new(next: F, in_flight_max: u32) -> Pairing<F> {
         let count_max = in_flight_max as usize + 1;
@@ -163,12 +163,12 @@ impl<F: FnMut() -> Result<Option<(Place, u64)>, LabError>> Pairing<F> {
     ///
     /// # Errors
     /// When the trace cannot be read.
-    pub(super) fn due(&mut self, place: Place) -> Result<Option<u64>, LabError> {
+    pub(super) fn due(&mut self, request: TracedRequest) -> Result<Option<u64>, LabError> {
         loop {
-            if let Some(due) = self.ahead.get_mut(&place) {
+            if let Some(due) = self.ahead.get_mut(&request) {
                 let found = due.pop_front();
                 if due.is_empty() {
-                    self.ahead.remove(&place);
+                    self.ahead.remove(&request);
                 }
                 self.count -= 1;
                 return Ok(found);
@@ -240,18 +240,18 @@ mod tests {
 
     #[test]
     fn a_slow_request_is_paired_with_its_own_time_though_others_overtake_it() {
-        let place = |offset| Place { is_write: false, offset, bytes: 4096 };
-        let mut trace = (0..1000_u64).map(|n| (place(n % 7 * 4096 + u64::from(n == 3)), n * 10));
+        let request = |offset| TracedRequest { is_write: false, offset, bytes: 4096 };
+        let mut trace = (0..1000_u64).map(|n| (request(n % 7 * 4096 + u64::from(n == 3)), n * 10));
         let mut pairing = Pairing::new(|| Ok(trace.next()), 2);
         let mut found = Vec::new();
         for number in (0..1000_u64).filter(|n| *n != 3) {
-            found.push(pairing.due(place(number % 7 * 4096)).unwrap());
+            found.push(pairing.due(request(number % 7 * 4096)).unwrap());
             assert!(pairing.count <= 3);
         }
         let wanted: Vec<Option<u64>> =
             (0..1000).filter(|n| *n != 3).map(|n| Some(n * 10)).collect();
         assert_eq!(found, wanted);
-        assert_eq!(pairing.due(place(3 * 4096 + 1)).unwrap(), Some(30));
-        assert_eq!(pairing.due(place(5)).unwrap(), None);
+        assert_eq!(pairing.due(request(3 * 4096 + 1)).unwrap(), Some(30));
+        assert_eq!(pairing.due(request(5)).unwrap(), None);
     }
 }

@@ -19,7 +19,7 @@ const TIMELINE_FROM: Duration = Duration::from_secs(2);
 
 /// fio and where its results go.
 #[derive(Debug)]
-pub(super) struct Bench<'a> {
+pub(super) struct LoadRunner<'a> {
     /// The program.
     pub fio: &'a Fio,
     /// Folder of raw results.
@@ -41,7 +41,7 @@ struct Measured {
     series: Vec<Sample>,
 }
 
-impl Bench<'_> {
+impl LoadRunner<'_> {
     /// Runs a load and puts the result into `point`.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl Bench<'_> {
     /// the target's: fio's own end and start are a part of it.
     ///
     /// # Errors
-    /// As [`Bench::measure`].
+    /// As [`LoadRunner::measure`].
     pub(super) fn bursts(
         &self,
         load: &Load,

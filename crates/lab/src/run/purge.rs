@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::fs::FallocateFlags;
 use voltier_results::result::Point;
 
-use super::load::Bench;
+use super::load::LoadRunner;
 use super::target::{Kind, Target};
 use crate::LabError;
 use crate::fio::{Job, Pattern, Until};
@@ -23,18 +23,22 @@ const DISCARD_LIMIT: Duration = Duration::from_secs(1800);
 ///
 /// # Errors
 /// When neither way works.
-pub(super) fn purge(bench: &Bench<'_>, target: &Target, point: &mut Point) -> Result<(), LabError> {
+pub(super) fn purge(
+    runner: &LoadRunner<'_>,
+    target: &Target,
+    point: &mut Point,
+) -> Result<(), LabError> {
     if let Kind::Paths(paths) = &target.kind {
         let part = target.size_bytes / paths.len() as u64;
-        if paths.iter().all(|path| discard(path, part, bench.stop).is_ok()) {
+        if paths.iter().all(|path| discard(path, part, runner.stop).is_ok()) {
             point.command = vec!["discard".to_owned(), target.given.clone()];
             return Ok(());
         }
-    } else if overwrite(bench, target, Pattern::Trim, &mut Point::clone(point)).is_ok() {
+    } else if overwrite(runner, target, Pattern::Trim, &mut Point::clone(point)).is_ok() {
         point.command = vec!["discard".to_owned(), target.given.clone()];
         return Ok(());
     }
-    overwrite(bench, target, Pattern::Write, point)
+    overwrite(runner, target, Pattern::Write, point)
 }
 
 /// Discards the first bytes of a file or a device.
@@ -59,7 +63,7 @@ fn discard(path: &Path, bytes: u64, stop: &Stop) -> Result<(), LabError> {
 
 /// Goes over the used part once with discards or zeroes.
 fn overwrite(
-    bench: &Bench<'_>,
+    runner: &LoadRunner<'_>,
     target: &Target,
     pattern: Pattern,
     point: &mut Point,
@@ -74,7 +78,7 @@ fn overwrite(
         until: Until::Once,
         more: vec![("zero_buffers", "1".to_owned())],
     };
-    bench.measure(&Load::of(job), target, point)?;
+    runner.measure(&Load::of(job), target, point)?;
     // Discards are counted as neither reads nor writes.
     point.status = voltier_results::result::Status::Ok;
     Ok(())

@@ -13,8 +13,8 @@ use voltier_trace::Op;
 use voltier_trace::convert::{self, Writer};
 use voltier_trace::replay::Replay;
 
-use super::lateness::{Ended, Lateness, Pairing, Place};
-use super::load::{Bench, counting, file_name, requests, used};
+use super::lateness::{Ended, Lateness, Pairing, TracedRequest};
+use super::load::{LoadRunner, counting, file_name, requests, used};
 use super::merge;
 use super::meter::{self, Meter};
 use super::target::Target;
@@ -23,7 +23,8 @@ use crate::fio::{self, Job, Pattern, Until};
 use crate::plan::step::Planned;
 
 /// fio's options that say where requests go.
-const PLACE_OPTIONS: [&str; 6] = ["ioengine", "uri", "filename", "clientname", "pool", "rbdname"];
+const DESTINATION_OPTIONS: [&str; 6] =
+    ["ioengine", "uri", "filename", "clientname", "pool", "rbdname"];
 
 /// A replay takes this much longer than its span before it is given up.
 const PATIENCE: u32 = 10;
@@ -37,27 +38,27 @@ const NAME: &str = "trace";
 /// # Errors
 /// One line: the trace changed, no room for the log, fio failed.
 pub(super) fn by_fio(
-    bench: &Bench<'_>,
+    runner: &LoadRunner<'_>,
     replay: &Replay,
     target: &Target,
     planned: &Planned,
     point: &mut Point,
 ) -> Result<(), LabError> {
     let refuse = |why: &str| LabError::Target { target: target.given.clone(), why: why.to_owned() };
-    let place = target
-        .for_fio(bench.engine)
-        .filter(|place| !matches!(place, fio::Target::Files { paths, .. } if paths.len() != 1));
-    let place = place.ok_or_else(|| refuse("is not one file, device or volume"))?;
+    let destination = target.for_fio(runner.engine).filter(
+        |destination| !matches!(destination, fio::Target::Files { paths, .. } if paths.len() != 1),
+    );
+    let destination = destination.ok_or_else(|| refuse("is not one file, device or volume"))?;
     let name = file_name(&planned.id(), "");
-    let log = bench.raw.join(format!("{name}.iolog"));
+    let log = runner.raw.join(format!("{name}.iolog"));
     std::fs::remove_file(&log).ok();
     write_log(&log, replay, target, point)?;
-    let (raw, prefix) = (bench.raw.join(format!("{name}.json")), bench.raw.join(&name));
-    let command = arguments(replay, &place, &log, &raw, &prefix);
+    let (raw, prefix) = (runner.raw.join(format!("{name}.json")), runner.raw.join(&name));
+    let command = arguments(replay, &destination, &log, &raw, &prefix);
     let limit = Duration::from_nanos(replay.span_ns()) * PATIENCE + PATIENCE_MORE;
     let meter = Meter::begin(target);
     point.started_unix_ms = meter::unix_ms();
-    let ran = bench.fio.run_to(&command, &raw, limit, bench.stop)?;
+    let ran = runner.fio.run_to(&command, &raw, limit, runner.stop)?;
     point.command = std::iter::once("fio".to_owned()).chain(command).collect();
     (point.read, point.write) = merge::outcomes(&ran.outcomes);
     meter.fill_in(target, used(&ran, requests(point)), point);
@@ -105,7 +106,7 @@ fn write_log(
 
 fn arguments(
     replay: &Replay,
-    place: &fio::Target,
+    destination: &fio::Target,
     log: &Path,
     raw: &Path,
     prefix: &Path,
@@ -129,8 +130,8 @@ fn arguments(
         words.push("--readonly".to_owned());
     }
     words.push("--name=replay".to_owned());
-    for (key, value) in job.options(place) {
-        if PLACE_OPTIONS.contains(&key) {
+    for (key, value) in job.options(destination) {
+        if DESTINATION_OPTIONS.contains(&key) {
             // The log names the file; this sends its requests elsewhere.
             let key = if key == "filename" { "replay_redirect" } else { key };
             words.push(format!("--{key}={}", value.unwrap_or_default()));
@@ -158,12 +159,13 @@ fn lateness(log: &str, replay: &Replay, target: &Target) -> Result<Lateness, Lab
     let mut sums = Lateness::default();
     let Ok(file) = File::open(log) else { return Ok(sums) };
     let mut trace = replay.requests(target.size_bytes, target.block_bytes)?;
-    let due = move || -> Result<Option<(Place, u64)>, LabError> {
+    let due = move || -> Result<Option<(TracedRequest, u64)>, LabError> {
         while let Some(request) = trace.next_request()? {
             if request.op != Op::Discard {
                 let is_write = request.op == Op::Write;
-                let place = Place { is_write, offset: request.offset, bytes: request.bytes };
-                return Ok(Some((place, request.at_ns)));
+                let traced =
+                    TracedRequest { is_write, offset: request.offset, bytes: request.bytes };
+                return Ok(Some((traced, request.at_ns)));
             }
         }
         Ok(None)
@@ -172,10 +174,10 @@ fn lateness(log: &str, replay: &Replay, target: &Target) -> Result<Lateness, Lab
     // fio's clock runs from its own begin: its first request is taken to be on time.
     let mut begin_ns = None;
     for line in BufReader::new(file).lines().map_while(Result::ok) {
-        let Some((at_ns, took_ns, place)) = ended(&line) else { continue };
+        let Some((at_ns, took_ns, request)) = ended(&line) else { continue };
         let made_ns = at_ns.saturating_sub(took_ns);
         let due_ns = match replay.speed > 0.0 {
-            true => pairing.due(place)?,
+            true => pairing.due(request)?,
             false => None,
         };
         let begin = *begin_ns.get_or_insert(made_ns.saturating_sub(due_ns.unwrap_or(0)));
@@ -183,20 +185,20 @@ fn lateness(log: &str, replay: &Replay, target: &Target) -> Result<Lateness, Lab
             due_ns,
             made_ns: made_ns.saturating_sub(begin),
             at_ns: at_ns.saturating_sub(begin),
-            is_write: place.is_write,
-            bytes: place.bytes,
+            is_write: request.is_write,
+            bytes: request.bytes,
         });
     }
     Ok(sums)
 }
 
 /// A line of the log: when the request ended, how long it took, and where it went.
-fn ended(line: &str) -> Option<(u64, u64, Place)> {
+fn ended(line: &str) -> Option<(u64, u64, TracedRequest)> {
     let mut fields = line.split(',').map(|field| field.trim().parse::<u64>().ok());
     let mut number = || fields.next().flatten();
     let (at_ms, took_ns, direction) = (number()?, number()?, number()?);
     let (bytes, offset) = (number()?, number()?);
-    Some((at_ms * 1_000_000, took_ns, Place { is_write: direction == 1, offset, bytes }))
+    Some((at_ms * 1_000_000, took_ns, TracedRequest { is_write: direction == 1, offset, bytes }))
 }
 
 #[cfg(test)]
@@ -205,8 +207,8 @@ mod tests {
 
     #[test]
     fn a_line_of_fios_log_says_when_and_where() {
-        let place = Place { is_write: true, offset: 8192, bytes: 4096 };
-        assert_eq!(ended("12, 3456, 1, 4096, 8192, 0"), Some((12_000_000, 3456, place)));
+        let request = TracedRequest { is_write: true, offset: 8192, bytes: 4096 };
+        assert_eq!(ended("12, 3456, 1, 4096, 8192, 0"), Some((12_000_000, 3456, request)));
         assert_eq!(ended("12, 3456, 1"), None);
         assert_eq!(ended("broken"), None);
     }

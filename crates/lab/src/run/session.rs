@@ -10,7 +10,7 @@ use voltier_results::result::{Axes, Point, Rounds, RoundsEnd, Run, RunWriter, St
 
 use super::clients::Crowd;
 use super::database::Server;
-use super::load::Bench;
+use super::load::LoadRunner;
 use super::model::Worlds;
 use super::steady::{self, WINDOW};
 use super::target::{Kind, Target};
@@ -182,14 +182,14 @@ impl<'a> Session<'a> {
         let Some(record) = record else { return Ok(()) };
         if end == RoundsEnd::RoundsMax {
             progress.say(&format!("{}: not steady after {} rounds", record.name, rounds.len()));
-            self.mark_unsteady(&rounds)?;
+            self.note_unsteady(&rounds)?;
         }
         let window = steady::window(rounds.len());
         self.keep_rounds(Rounds { window, end: Some(end), ..record })
     }
 
     /// Marks the window of a group that did not become steady.
-    fn mark_unsteady(&mut self, rounds: &[Vec<Point>]) -> Result<(), LabError> {
+    fn note_unsteady(&mut self, rounds: &[Vec<Point>]) -> Result<(), LabError> {
         for point in rounds[rounds.len().saturating_sub(WINDOW)..].iter().flatten() {
             if point.status == Status::Ok {
                 self.keep(Point { status: Status::NotSteady, ..point.clone() })?;
@@ -295,20 +295,20 @@ impl<'a> Session<'a> {
         let target = &self.targets[index];
         let fio = self.fio.as_ref().expect("real targets are measured by fio");
         let engine = if fio.has_engine("io_uring") { "io_uring" } else { "libaio" };
-        let bench = Bench { fio, raw: &self.raw, engine, stop: &self.stop };
+        let runner = LoadRunner { fio, raw: &self.raw, engine, stop: &self.stop };
         match &planned.work {
-            Work::Purge => purge::purge(&bench, target, point),
+            Work::Purge => purge::purge(&runner, target, point),
             Work::Cache { on } => target.switch_cache(*on),
             Work::Load(_) => {
                 let Work::Load(load) = self.chosen(planned)? else { return Ok(()) };
-                bench.measure(&load, target, point)?;
+                runner.measure(&load, target, point)?;
                 add_files_per_second(self.plan, point);
                 Ok(())
             }
             Work::Bursts { load, count, idle } => {
-                bench.bursts(load, (*count, *idle), target, point)
+                runner.bursts(load, (*count, *idle), target, point)
             }
-            Work::Replay(replay) => replay::by_fio(&bench, replay, target, planned, point),
+            Work::Replay(replay) => replay::by_fio(&runner, replay, target, planned, point),
             Work::Files(pass) => files::pass(*pass, target, &self.stop, point),
             Work::Database(step) => {
                 let Method::Database(plan) = &self.plan.method else { return Ok(()) };
@@ -320,7 +320,7 @@ impl<'a> Session<'a> {
                     self.crowd = Some(Crowd::gather(plan, &self.stop)?);
                 }
                 let crowd = self.crowd.as_ref().expect("just gathered");
-                crowd.measure(&bench, job, target, point)
+                crowd.measure(&runner, job, target, point)
             }
         }
     }

@@ -121,7 +121,7 @@ impl Target {
         LabError::Target { target: self.given.clone(), why: why.into() }
     }
 
-    /// Settles how much is used: of `known` bytes what the plan asks for.
+    /// Decides how much is used: of `known` bytes what the plan asks for.
     fn size(&mut self, known: Option<u64>, extent: Extent) -> Result<(), LabError> {
         if matches!(self.kind, Kind::Folder(_)) {
             return Ok(());

@@ -23,7 +23,7 @@ struct Window {
 }
 
 /// A window of one job and direction: the number of the window, of the job, and fio's direction.
-type Place = (u64, usize, u8);
+type DirectionWindow = (u64, usize, u8);
 
 /// The samples of the logs of requests, bandwidth and latency, all jobs and directions together. A
 /// missing log, or a line that is no row, is left out.
@@ -41,9 +41,9 @@ pub(super) fn read(prefix: &Path, window: Duration) -> Result<Vec<Sample>, LabEr
     for ((at, ..), (kib, _)) in &bandwidth {
         windows.entry(*at).or_default().bytes_per_second += kib * 1024.0;
     }
-    for (place, (sum, count)) in &latency {
-        let weight = iops.get(place).map_or(0.0, |(iops, _)| *iops);
-        let window = windows.entry(place.0).or_default();
+    for (key, (sum, count)) in &latency {
+        let weight = iops.get(key).map_or(0.0, |(iops, _)| *iops);
+        let window = windows.entry(key.0).or_default();
         window.waited += sum / count * weight;
         window.weight += weight;
     }
@@ -73,8 +73,8 @@ fn joined(prefix: &Path, log: &str) -> Result<Vec<String>, LabError> {
 }
 
 /// The sum and the number of the values of each window, job and direction.
-fn rows(jobs: &[String], window_ms: u64) -> BTreeMap<Place, (f64, f64)> {
-    let mut rows = BTreeMap::<Place, (f64, f64)>::new();
+fn rows(jobs: &[String], window_ms: u64) -> BTreeMap<DirectionWindow, (f64, f64)> {
+    let mut rows = BTreeMap::<DirectionWindow, (f64, f64)>::new();
     for (job, text) in jobs.iter().enumerate() {
         for line in text.lines() {
             let mut fields = line.split(',').map(str::trim);

@@ -79,16 +79,16 @@ fn line(text: &str, histogram: bool) -> Option<Line<'_>> {
 }
 
 /// A window of one job.
-type Place = (String, u64);
+type JobWindow = (String, u64);
 
 /// The figures of one direction in the logs of a prefix.
 #[derive(Default)]
 struct Direction {
-    iops: BTreeMap<Place, f64>,
+    iops: BTreeMap<JobWindow, f64>,
     /// By the window's number, all jobs together.
     bytes: BTreeMap<u64, f64>,
     /// Sum and number of the means.
-    latency: BTreeMap<Place, (f64, f64)>,
+    latency: BTreeMap<JobWindow, (f64, f64)>,
     histogram: Option<Histogram>,
     /// Every single latency was logged.
     single: Option<Histogram>,
@@ -156,10 +156,10 @@ fn keep(
     let is_single = line.size > 0;
     let per_second = 1000.0 / window_ms as f64;
     let at = (line.at_ms + window_ms / 2) / window_ms;
-    let place = || (log.job.to_owned(), at);
+    let key = || (log.job.to_owned(), at);
     match log.kind {
-        "_iops" if is_single => *direction.iops.entry(place()).or_default() += per_second,
-        "_iops" => *direction.iops.entry(place()).or_default() += line.value,
+        "_iops" if is_single => *direction.iops.entry(key()).or_default() += per_second,
+        "_iops" => *direction.iops.entry(key()).or_default() += line.value,
         "_bw" if is_single => {
             *direction.bytes.entry(at).or_default() += line.size as f64 * per_second;
         }
@@ -176,7 +176,7 @@ fn keep(
             // The whole latency where it is logged, else that of the completion.
             if log.kind == "_lat" {
                 direction.longest_ns = direction.longest_ns.max(line.value as u64);
-                let (sum, count) = direction.latency.entry(place()).or_default();
+                let (sum, count) = direction.latency.entry(key()).or_default();
                 (*sum, *count) = (*sum + line.value, *count + 1.0);
             }
         }

@@ -28,11 +28,11 @@ struct Summary {
     extremes: Vec<String>,
 }
 
-/// The figures of each place.
-type Cells = BTreeMap<Place, Cell>;
+/// The figures of each pair of loads.
+type Cells = BTreeMap<LoadPair, Cell>;
 
 /// Small and large requests in flight.
-type Place = (u32, u32);
+type LoadPair = (u32, u32);
 
 #[derive(Clone, Copy, Default)]
 struct Cell {
@@ -60,14 +60,14 @@ pub(super) fn parse(name: &str, files: &Files) -> Result<Run, String> {
     ];
     for (suffix, keep) in tables {
         let Some(text) = beside(suffix) else { continue };
-        for (place, value) in read_table(suffix, text)? {
-            keep(cells.entry(place).or_default(), value);
+        for (loads, value) in read_table(suffix, text)? {
+            keep(cells.entry(loads).or_default(), value);
         }
     }
     if cells.is_empty() {
         cells = from_extremes(&summary.extremes);
     }
-    let points = cells.iter().filter_map(|(place, cell)| point(*place, cell, &summary)).collect();
+    let points = cells.iter().filter_map(|(loads, cell)| point(*loads, cell, &summary)).collect();
     let tool = format!("Orion {}", summary.version);
     let given: Vec<&str> = summary.devices.iter().map(|(name, _)| name.as_str()).collect();
     let mut target = target("target", &given.join(" "));
@@ -143,7 +143,7 @@ fn is_microseconds(version: &str) -> bool {
 }
 
 /// Cells that are filled; a row of a basic run may have none.
-fn read_table(name: &str, text: &str) -> Result<Vec<(Place, f64)>, String> {
+fn read_table(name: &str, text: &str) -> Result<Vec<(LoadPair, f64)>, String> {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let header = lines.next().unwrap_or_default();
     let mut columns = header.split(',').map(str::trim);
@@ -173,10 +173,10 @@ fn read_table(name: &str, text: &str) -> Result<Vec<(Place, f64)>, String> {
 fn from_extremes(extremes: &[String]) -> Cells {
     let mut cells = Cells::new();
     for line in extremes {
-        let Some((figure, place)) = line.split_once('@') else { continue };
+        let Some((figure, loads)) = line.split_once('@') else { continue };
         let Some((name, value)) = figure.split_once('=') else { continue };
         let load = |key: &str| {
-            let text = place.split(key).nth(1)?;
+            let text = loads.split(key).nth(1)?;
             text.split_whitespace().next()?.parse::<u32>().ok()
         };
         let value = value.split_whitespace().next().and_then(|value| value.parse::<f64>().ok());
@@ -195,7 +195,7 @@ fn from_extremes(extremes: &[String]) -> Cells {
     cells
 }
 
-fn point((small, large): Place, cell: &Cell, summary: &Summary) -> Option<Point> {
+fn point((small, large): LoadPair, cell: &Cell, summary: &Summary) -> Option<Point> {
     let latency_ns = cell.small_latency.zip(summary.latency_unit).map(|(value, unit)| value * unit);
     let bytes = cell.large_megabytes.map(|megabytes| megabytes * 1e6);
     let read_percent = summary.write_percent.map(|share| 100 - share);

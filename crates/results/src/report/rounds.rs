@@ -1,4 +1,4 @@
-//! Rounds: how the figures settled, and the measurement window with its criteria.
+//! Rounds: how the figures became steady, and the measurement window with its criteria.
 
 use std::collections::BTreeMap;
 

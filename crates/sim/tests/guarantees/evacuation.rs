@@ -252,8 +252,8 @@ fn lines_that_no_flush_covered_go_to_the_origin_when_the_loss_is_on_record() {
         }
         let (origin, recorded) = (stand.origin.clone(), Rc::new(std::cell::Cell::new(false)));
         let (handle, noted) = (stand.world.handle().clone(), recorded.clone());
-        let settled = Rc::new(std::cell::Cell::new(false));
-        let seen = settled.clone();
+        let recorded_and_told = Rc::new(std::cell::Cell::new(false));
+        let seen = recorded_and_told.clone();
         let record = move || -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
             Box::pin(async move {
                 let content = || {
@@ -269,7 +269,7 @@ fn lines_that_no_flush_covered_go_to_the_origin_when_the_loss_is_on_record() {
         };
         stand.cache.on_failure(record, move || seen.set(true));
         stand.cache.flush().await.expect("everything acknowledged is on the origin");
-        assert!(recorded.get() && settled.get());
+        assert!(recorded.get() && recorded_and_told.get());
         check_evacuated(&stand).await;
         stand.write(line_range(1), 1).await.expect("the origin takes it");
         check_evacuated(&stand).await;

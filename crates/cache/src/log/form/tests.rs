@@ -30,9 +30,10 @@ fn no_record_is_formed_while_too_many_wait_for_a_flush() {
     let geometry = Geometry::plan(&format, 64 << 20, 1 << 21).unwrap();
     let mut map = Contents::new(geometry.clone(), policy, 1);
     let mut log = LogState::new(geometry.clone(), uuid, false);
-    let unit = geometry.first_head_in(0);
+    let unit = geometry.first_head_in(SegmentSlot(0));
     let (segment, next_segment, next_segment_unit) = (Segment(0), Segment(1), unit);
-    log.position = Position { segment, unit, slot: 1, next_segment, next_segment_unit };
+    log.position =
+        Position { segment, unit, slot: SegmentSlot(1), next_segment, next_segment_unit };
     log.resume(&mut map);
     log.ending = true;
     let effects = |line: u64| {
@@ -64,9 +65,10 @@ fn a_log_that_ends_undoes_what_it_has_not_acknowledged() {
     let geometry = Geometry::plan(&format, 64 << 20, 1 << 21).unwrap();
     let mut map = Contents::new(geometry.clone(), policy, 1);
     let mut log = LogState::new(geometry.clone(), uuid, true);
-    let unit = geometry.first_head_in(0);
+    let unit = geometry.first_head_in(SegmentSlot(0));
     let (segment, next_segment, next_segment_unit) = (Segment(0), Segment(1), unit);
-    log.position = Position { segment, unit, slot: 1, next_segment, next_segment_unit };
+    log.position =
+        Position { segment, unit, slot: SegmentSlot(1), next_segment, next_segment_unit };
     log.resume(&mut map);
     // A log that ends keeps no segments in reserve.
     log.ending = true;

@@ -46,7 +46,7 @@ pub(super) fn boots_without_a_drive_that_comes_too_late(world: &mut World) -> Re
     let sums = checks::make_files(world, "missing")?;
     world.run("sync")?;
     let dirty = world.json("show data")?["lines"]["dirty"].as_u64();
-    ensure(dirty > Some(0), || "no line is dirty: the story proves nothing".to_owned())?;
+    ensure(dirty > Some(0), || "no line is dirty: the scenario proves nothing".to_owned())?;
     restart_without(world, &["ssd", "m3"])?;
     world.boot_ends_as("degraded")?;
     let failed = world.run("systemctl --failed --no-legend --plain | cut -d' ' -f1")?;

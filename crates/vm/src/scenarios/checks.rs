@@ -1,4 +1,4 @@
-//! Checks of several stories, and the order of the drives.
+//! Checks of several scenarios, and the order of the drives.
 
 use serde_json::Value;
 use xtask::Failure;

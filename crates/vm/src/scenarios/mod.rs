@@ -1,5 +1,5 @@
-//! The stories: things that happen to the machine, and checks of what must be so afterwards. Each story finds
-//! the machine on with everything served, and leaves it so: any of them can be chosen.
+//! The scenarios: things that happen to the machine, and checks of what must be so afterwards. Each scenario
+//! finds the machine on with everything served, and leaves it so: any of them can be chosen.
 
 mod checks;
 mod full_state;
@@ -16,7 +16,7 @@ use xtask::Failure;
 
 use crate::world::World;
 
-/// The stories that can be chosen; what installs the product comes before them.
+/// The scenarios that can be chosen; what installs the product comes before them.
 pub(crate) const NAMES: [&str; 7] =
     ["reboot", "power-cut", "renamed", "late", "missing", "killed", "full-state"];
 
@@ -34,19 +34,19 @@ const DRIVES: [(&str, u64); 10] = [
     ("state", 16),
 ];
 
-/// Runs the chosen stories, or all, and prints what each took.
+/// Runs the chosen scenarios, or all, and prints what each took.
 ///
 /// # Errors
-/// When a story fails: the ones behind it are left out.
+/// When a scenario fails: the ones behind it are left out.
 pub(crate) fn run(chosen: &[String]) -> Result<(), Failure> {
     let start = now();
     let mut world = World::new(&DRIVES)?;
     println!("image and program: {} s", seconds(start));
-    tell(&mut world, "install", install::install)?;
+    run_one(&mut world, "install", install::install)?;
     let mut passed = 1;
     for name in NAMES {
         if chosen.is_empty() || chosen.iter().any(|it| it == name) {
-            tell(&mut world, name, story(name))?;
+            run_one(&mut world, name, scenario(name))?;
             passed += 1;
         }
     }
@@ -55,9 +55,9 @@ pub(crate) fn run(chosen: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-type Story = fn(&mut World) -> Result<(), Failure>;
+type Scenario = fn(&mut World) -> Result<(), Failure>;
 
-fn story(name: &str) -> Story {
+fn scenario(name: &str) -> Scenario {
     match name {
         "reboot" => reboot::comes_back_with_everything,
         "power-cut" => power_cut::keeps_what_was_synced,
@@ -70,23 +70,23 @@ fn story(name: &str) -> Story {
     }
 }
 
-fn tell(world: &mut World, name: &str, story: Story) -> Result<(), Failure> {
+fn run_one(world: &mut World, name: &str, scenario: Scenario) -> Result<(), Failure> {
     let start = now();
-    let told = story(world);
-    match &told {
-        Ok(()) => println!("story {name}: {} s", seconds(start)),
+    let outcome = scenario(world);
+    match &outcome {
+        Ok(()) => println!("scenario {name}: {} s", seconds(start)),
         Err(_) => {
-            println!("story {name}: FAILED after {} s", seconds(start));
+            println!("scenario {name}: FAILED after {} s", seconds(start));
             println!("the console: {}", world.console().display());
             if let Ok(log) = checks::log(world) {
                 println!("{log}");
             }
         }
     }
-    told
+    outcome
 }
 
-#[expect(clippy::disallowed_methods, reason = "a person is told how long a story took")]
+#[expect(clippy::disallowed_methods, reason = "a person is told how long a scenario took")]
 fn now() -> Instant {
     Instant::now()
 }

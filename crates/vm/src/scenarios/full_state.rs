@@ -60,7 +60,7 @@ pub(super) fn serves_on_and_recovers(world: &mut World) -> Result<(), Failure> {
     world.run("systemctl start srv-data.mount && systemctl is-active srv-data.mount")?;
     world.plug("m4")?;
     let place = &lost["index"];
-    world.run(&format!("udevadm settle && voltier array replace r6 {place} $(dev m4)"))?;
+    world.run(&format!("udevadm settle && voltier array replace -f r6 {place} $(dev m4)"))?;
     let is_whole = |shown: &Value| checks::array_is_whole(shown).is_ok();
     world.until_json("the member is filled", "array show r6", is_whole)?;
     checks::everything_serves(world)?;
