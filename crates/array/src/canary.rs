@@ -66,6 +66,8 @@ pub enum Canary {
     HalfWrittenForgotten,
     /// Regions are called clean before the checksums of their blocks are on the medium.
     ChecksumsNotFlushed,
+    /// Nothing says which pages of checksums could not be stored.
+    VoidPagesForgotten,
     /// What a read-modify-write reads is not held against its checksums.
     ModifyUnverified,
 }

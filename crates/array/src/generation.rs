@@ -104,7 +104,7 @@ impl<D: BlockDevice> Generation<D> {
         limits.volatile_cache &= !foundation.has_journal;
         let checksums = foundation.checksums.zip(foundation.record.as_ref()).map(|it| {
             limits.block_bytes = limits.block_bytes.max(SUMMED_BYTES as u32);
-            Rc::new(Checksums::new(it.1.uuid, it.0))
+            Rc::new(Checksums::new(handle, it.1.uuid, it.1.event, it.0))
         });
         let members = members.into_iter().map(Member::new).collect();
         let members =

@@ -15,7 +15,6 @@ use crate::errors::ArrayError;
 use crate::errors::grow::GrowError;
 use crate::errors::metadata::MetadataError;
 use crate::errors::replace::ReplaceError;
-use crate::format::bits::Bits;
 use crate::format::superblock::MEMBERS_MAX;
 use crate::generation::{Generation, NextShape};
 use crate::generations::Generations;
@@ -97,8 +96,7 @@ impl<D: BlockDevice> ParityRow<'_, D> {
         for (device, uuid) in self.devices.iter().zip(self.uuids) {
             let member = Member::new(None);
             let Ground { members, bitmap, .. } = &self.array.ground;
-            let none = || Bits::new(members.regions().count());
-            members.join_checksums(device, *uuid, none);
+            members.join_new_checksums(device, *uuid);
             if let Some(lacking) = bitmap.lacking(false) {
                 member.join(device.clone(), *uuid, Missing::new(lacking));
             }

@@ -13,3 +13,4 @@ pub(crate) mod region_map;
 pub(crate) mod reshape_record;
 pub(crate) mod spare_label;
 pub(crate) mod superblock;
+pub(crate) mod void_pages;

@@ -17,11 +17,13 @@ use voltier_ring::{Handle, JoinHandle};
 
 use crate::canary::{self, Canary};
 use crate::format::bits::Bits;
+use crate::format::checksum_page::SUMMED_BYTES;
 use crate::format::region_map::RegionGrid;
 use crate::format::superblock::ArrayRecord;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::{GroupIndex, MemberIndex, Region, each};
 use crate::members::at_once::together;
+use crate::members::checksums::checked::{Checked, sums_of};
 use crate::members::checksums::registry::Checksums;
 use crate::members::checksums::table::ChecksumCounts;
 use crate::members::clear::{Clear, clear_device};
@@ -54,6 +56,21 @@ pub(crate) struct MemberSet<D> {
     /// Whether another set has taken over: this one has no devices any more.
     is_superseded: Cell<bool>,
     above: OnceCell<Box<dyn Above>>,
+}
+
+/// A write of a device with checksums.
+async fn write_checked<D: BlockDevice>(
+    checked: &Rc<Checked>,
+    device: &Rc<D>,
+    at: Lba,
+    data: &Payload,
+    write: impl AsyncFnOnce() -> IoResult<()>,
+) -> IoResult<()> {
+    let first = checked.blocks_of(at, data.len() as u64).start;
+    let change = checked.change(device, first, sums_of(data)).await?;
+    write().await?;
+    change.done();
+    Ok(())
 }
 
 impl<D: BlockDevice> MemberSet<D> {
@@ -175,17 +192,47 @@ impl<D: BlockDevice> MemberSet<D> {
             return Err(IoError::Gone);
         }
         self.counters.add(|counts| counts.member_reads += 1);
-        let under_way = self.begin_read(member);
         let at = self.on_device(at);
-        let result = match self.checksums.as_ref().filter(|_| is_verified) {
-            Some(checksums) => Box::pin(checksums.of(&device).read(at, into)).await,
-            None => device.read(at, into).await,
-        };
+        if let Some(checksums) = self.checksums.as_ref().filter(|_| is_verified) {
+            let checked = checksums.of(&device);
+            return Box::pin(self.read_checked(member, &device, &checked, at, into)).await;
+        }
+        let under_way = self.begin_read(member);
+        let result = device.read(at, into).await;
         self.end_read(member, under_way);
         if let Err(error) = result {
             self.read_failed(member, &device, error);
         }
         result
+    }
+
+    /// A read of a device with checksums. What does not match is as good as unreadable, and no error of the
+    /// device. The time is that of the device alone.
+    async fn read_checked(
+        self: &Rc<Self>,
+        member: MemberIndex,
+        device: &Rc<D>,
+        checked: &Checked,
+        at: Lba,
+        into: Buf,
+    ) -> IoResult<Buf> {
+        let blocks = checked.blocks_of(at, into.len() as u64);
+        let first = blocks.start;
+        let held = checked.hold(&**device, blocks).await;
+        let result = match &held {
+            Ok(_) => {
+                let under_way = self.begin_read(member);
+                let result = device.read(at, into).await;
+                self.end_read(member, under_way);
+                result
+            }
+            Err(error) => Err(*error),
+        };
+        if let Err(error) = result {
+            self.read_failed(member, device, error);
+        }
+        let read = result?;
+        if checked.verify(first, &read) { Ok(read) } else { Err(IoError::Medium) }
     }
 
     /// Fills buffers with what lies behind one another on a member. A failure says nothing of any one of
@@ -205,14 +252,37 @@ impl<D: BlockDevice> MemberSet<D> {
             return Err(IoError::Gone);
         }
         self.counters.add(|counts| counts.member_reads += 1);
-        let under_way = self.begin_read(member);
         let at = self.on_device(at);
-        let result = match &self.checksums {
-            Some(checksums) => Box::pin(checksums.of(&device).read_vectored(at, into)).await,
-            None => device.read_vectored(at, into).await,
-        };
+        if let Some(checksums) = &self.checksums {
+            let checked = checksums.of(&device);
+            return Box::pin(self.read_run_checked(member, &device, &checked, at, into)).await;
+        }
+        let under_way = self.begin_read(member);
+        let result = device.read_vectored(at, into).await;
         self.end_read(member, under_way);
         result
+    }
+
+    async fn read_run_checked(
+        self: &Rc<Self>,
+        member: MemberIndex,
+        device: &Rc<D>,
+        checked: &Checked,
+        at: Lba,
+        into: Vec<Buf>,
+    ) -> IoResult<Vec<Buf>> {
+        let blocks = checked.blocks_of(at, into.iter().map(|buf| buf.len() as u64).sum());
+        let mut first = blocks.start;
+        let _held = checked.hold(&**device, blocks).await?;
+        let under_way = self.begin_read(member);
+        let result = device.read_vectored(at, into).await;
+        self.end_read(member, under_way);
+        let (read, mut is_right) = (result?, true);
+        for buf in &read {
+            is_right &= checked.verify(first, buf);
+            first += (buf.len() / SUMMED_BYTES) as u64;
+        }
+        if is_right { Ok(read) } else { Err(IoError::Medium) }
     }
 
     pub(crate) async fn write(
@@ -230,10 +300,8 @@ impl<D: BlockDevice> MemberSet<D> {
             let (members, data) = (self.clone(), data.clone());
             async move { members.write_device(&device, at, data, durability).await }
         });
-        let since = self.begin_write(member);
+        let mut result = self.write_timed(member, &device, at, data.clone(), durability).await;
         let write = || self.write_device(&device, at, data.clone(), durability);
-        let mut result = write().await;
-        self.end_write(member, since);
         if result.is_err() {
             // In a box: seldom, and else every write would carry its room along.
             result = Box::pin(self.again(member, &device, result, write)).await;
@@ -291,9 +359,33 @@ impl<D: BlockDevice> MemberSet<D> {
     /// Flushes a device, and its checksums, if the array has them.
     pub(crate) async fn flush_device(&self, device: &Rc<D>) -> IoResult<()> {
         match &self.checksums {
-            Some(checksums) => Box::pin(checksums.of(device).flush()).await,
+            Some(checksums) => Box::pin(checksums.of(device).flush(device)).await,
             None => device.flush().await,
         }
+    }
+
+    /// The first write of a request: it is timed, from where the device has it.
+    async fn write_timed(
+        self: &Rc<Self>,
+        member: MemberIndex,
+        device: &Rc<D>,
+        at: Lba,
+        data: Payload,
+        durability: Durability,
+    ) -> IoResult<()> {
+        if let Some(checksums) = &self.checksums {
+            let timed = async || {
+                let since = self.begin_write(member);
+                let result = device.write(at, data.clone(), durability).await;
+                self.end_write(member, since);
+                result
+            };
+            return Box::pin(write_checked(&checksums.of(device), device, at, &data, timed)).await;
+        }
+        let since = self.begin_write(member);
+        let result = device.write(at, data, durability).await;
+        self.end_write(member, since);
+        result
     }
 
     async fn write_device(
@@ -303,15 +395,16 @@ impl<D: BlockDevice> MemberSet<D> {
         data: Payload,
         durability: Durability,
     ) -> IoResult<()> {
-        match &self.checksums {
-            Some(checksums) => Box::pin(checksums.of(device).write(at, data, durability)).await,
-            None => device.write(at, data, durability).await,
+        if let Some(checksums) = &self.checksums {
+            let write = async || device.write(at, data.clone(), durability).await;
+            return Box::pin(write_checked(&checksums.of(device), device, at, &data, write)).await;
         }
+        device.write(at, data, durability).await
     }
 
     async fn clear_one(&self, device: &Rc<D>, range: SectorRange, clear: Clear) -> IoResult<()> {
         match &self.checksums {
-            Some(checksums) => Box::pin(checksums.of(device).clear(range, clear)).await,
+            Some(checksums) => Box::pin(checksums.of(device).clear(device, range, clear)).await,
             None => clear_device(&**device, range, clear).await,
         }
     }
@@ -334,6 +427,13 @@ impl<D: BlockDevice> MemberSet<D> {
         }
     }
 
+    /// A device comes to the array that was no member before.
+    pub(crate) fn join_new_checksums(&self, device: &Rc<D>, uuid: [u8; 16]) {
+        if let Some(checksums) = &self.checksums {
+            checksums.join_new(device, uuid, self.regions.count());
+        }
+    }
+
     /// The blocks of a member's device that did not match their checksums.
     pub(crate) fn checksum_counts(&self, member: MemberIndex) -> ChecksumCounts {
         let (Some(checksums), Ok(device)) = (&self.checksums, self[member].device()) else {
@@ -348,7 +448,7 @@ impl<D: BlockDevice> MemberSet<D> {
             return;
         };
         // One whose pages cannot be read goes without: its next read or write fails.
-        let _ = checksums.of(&device).adopt(self.on_device(at), bytes).await;
+        let _ = checksums.of(&device).adopt(&*device, self.on_device(at), bytes).await;
     }
 
     /// Whether content that was computed for a member is what its checksums say, as far as these are known.
@@ -356,7 +456,7 @@ impl<D: BlockDevice> MemberSet<D> {
         let (Some(checksums), Ok(device)) = (&self.checksums, self[member].device()) else {
             return true;
         };
-        checksums.of(&device).accepts(self.on_device(at), bytes).await
+        checksums.of(&device).accepts(&*device, self.on_device(at), bytes).await
     }
 
     /// A durable write of something that is not a chunk, at its sector of the device.

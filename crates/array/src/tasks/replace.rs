@@ -268,8 +268,12 @@ impl<D: BlockDevice> Replacements<D> {
         let own = &self.members[member];
         let missing = Missing::of_pending_member(Bits::all(self.bitmap.regions().count()));
         let is_copy = own.has_device();
-        let none = || Bits::new(self.bitmap.regions().count());
-        self.members.join_checksums(&device, uuid, none);
+        if returning.is_some() {
+            let none = || Bits::new(self.bitmap.regions().count());
+            self.members.join_checksums(&device, uuid, none);
+        } else {
+            self.members.join_new_checksums(&device, uuid);
+        }
         if is_copy {
             self.stripes.set_copying(true);
             own.begin_copy(device.clone(), uuid, missing);

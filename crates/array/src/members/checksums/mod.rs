@@ -4,3 +4,4 @@ pub(crate) mod block_locks;
 pub(crate) mod checked;
 pub(crate) mod registry;
 pub(crate) mod table;
+pub(crate) mod void_list;
