@@ -57,18 +57,8 @@ fn create(args: &CreateArray, session: &Session<'_>) -> ControlResult<()> {
     let (members, spares) = (devices(&args.members)?, devices(&args.spare)?);
     let journal = args.journal.as_deref().map(device).transpose()?;
     let force = args.force;
-    let array = NewArray {
-        name,
-        level,
-        chunk_bytes,
-        consistency,
-        integrity,
-        members,
-        spares,
-        journal,
-        force,
-    };
-    change(session, ArrayRequest::Create { array }, "created")
+    let array = NewArray { name, level, chunk_bytes, consistency, members, spares, journal, force };
+    change(session, ArrayRequest::Create { array, integrity }, "created")
 }
 
 fn assemble(args: &AssembleArray, session: &Session<'_>) -> ControlResult<()> {

@@ -201,6 +201,9 @@ fn member_text(member: &PlaceStatus) -> String {
         let (found, mended) = (health.checksum_errors, health.checksum_mended);
         let _ = write!(text, ", {found} checksum errors, {mended} mended");
     }
+    if health.unprotected_pages > 0 {
+        let _ = write!(text, ", {} pages of checksums not stored", health.unprotected_pages);
+    }
     if health.unanswered_s > 0 {
         let _ = write!(text, ", no answer for {} s", health.unanswered_s);
     }

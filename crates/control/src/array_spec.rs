@@ -260,6 +260,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_integrity_is_a_word_and_another_word_names_the_nearest() {
+        for integrity in [Integrity::None, Integrity::Crc32c] {
+            assert_eq!(parse_integrity(&integrity.to_string()).unwrap(), integrity);
+        }
+        let error = parse_integrity("crc32").unwrap_err().to_string();
+        assert!(error.contains("`crc32` is no integrity") && error.contains("crc32c"), "{error}");
+    }
+
+    #[test]
     fn every_level_is_read_and_written_back_the_same() {
         for text in ["0", "1", "10", "5", "6", "7.3", "50:3", "60:4", "70:5", "8+2", "4+8"] {
             assert_eq!(text.parse::<ArrayLevel>().unwrap().to_string(), text);

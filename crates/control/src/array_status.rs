@@ -95,6 +95,9 @@ pub struct HealthStatus {
     /// Those of them that were written since.
     #[serde(default)]
     pub checksum_mended: u64,
+    /// Pages of checksums that the device does not take.
+    #[serde(default)]
+    pub unprotected_pages: u64,
     /// Latency of the member's reads.
     #[serde(default)]
     pub read_latency: LatencyStatus,

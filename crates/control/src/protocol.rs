@@ -35,6 +35,7 @@ pub struct NewCache {
 
 /// An array to be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NewArray {
     /// Name of the new array.
     pub name: ArrayName,
@@ -45,9 +46,6 @@ pub struct NewArray {
     /// Protection of parity against a crash.
     #[serde(with = "consistency_word")]
     pub consistency: Consistency,
-    /// The checksums that the members keep.
-    #[serde(default, with = "integrity_word")]
-    pub integrity: Integrity,
     /// Devices, in the order of the array.
     pub members: Vec<DeviceSpec>,
     /// Devices that are to wait for a loss.
@@ -117,6 +115,9 @@ pub enum ArrayRequest {
     Create {
         /// Everything about it.
         array: NewArray,
+        /// The checksums that the members keep. A daemon from before them refuses to be told of any.
+        #[serde(default, with = "integrity_word", skip_serializing_if = "integrity_word::is_none")]
+        integrity: Integrity,
     },
     /// State of one array, or of all.
     Show {

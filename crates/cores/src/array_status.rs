@@ -95,6 +95,7 @@ fn health(member: &voltier_array::MemberStatus) -> HealthStatus {
         undrained_requests: member.undrained as u64,
         checksum_errors: member.checksums.found,
         checksum_mended: member.checksums.mended,
+        unprotected_pages: member.checksums.unprotected_pages,
         read_latency: latency(health.reads),
         write_latency: latency(health.writes),
     }

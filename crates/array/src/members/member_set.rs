@@ -451,6 +451,15 @@ impl<D: BlockDevice> MemberSet<D> {
         let _ = checksums.of(&device).adopt(&*device, self.on_device(at), bytes).await;
     }
 
+    /// Whether all blocks of a range of a member have checksums that are known.
+    pub(crate) async fn knows(&self, member: MemberIndex, range: SectorRange) -> bool {
+        let (Some(checksums), Ok(device)) = (&self.checksums, self[member].device()) else {
+            return false;
+        };
+        let at = self.on_device(range.start);
+        checksums.of(&device).knows(&*device, at, range.bytes()).await
+    }
+
     /// Whether content that was computed for a member is what its checksums say, as far as these are known.
     pub(crate) async fn accepts(&self, member: MemberIndex, at: Lba, bytes: &[u8]) -> bool {
         let (Some(checksums), Ok(device)) = (&self.checksums, self[member].device()) else {

@@ -107,7 +107,10 @@ impl<D: BlockDevice> Mender<D> {
     async fn read_or_compute(&self, stripe: StripeNumber, span: Span) -> IoResult<Slots> {
         let mut unreadable = Vec::new();
         loop {
-            let states = self.stripes.slot_states(stripe, &unreadable)?;
+            let mut states = self.stripes.slot_states(stripe, &unreadable)?;
+            if !unreadable.is_empty() {
+                self.stripes.prefer_checksums(stripe, span, &mut states).await;
+            }
             let reads: Vec<_> = online(&states).map(|slot| (slot, span)).collect();
             let read = match self.stripes.read_slots(stripe, &reads).await {
                 Ok(read) => read,
@@ -118,6 +121,10 @@ impl<D: BlockDevice> Mender<D> {
                     };
                     let is_lost = failed.iter().any(is_lost);
                     return Err(if is_lost { IoError::Gone } else { IoError::Medium });
+                }
+                // Blocks beside those that cannot be read stay what they are.
+                Err(_) if self.members.checksums().is_some() && span.count() > PIECE_SECTORS => {
+                    return Err(IoError::Medium);
                 }
                 Err(failed) => {
                     unreadable.extend(failed);

@@ -236,6 +236,10 @@ impl<D: BlockDevice> Reader<D> {
 
     /// One part, from its member if that has it.
     async fn read_part(self: &Rc<Self>, stripe: StripeNumber, mut wanted: Wanted) -> IoResult<Buf> {
+        if self.geometry.is_mirror() && self.members.checksums().is_some() {
+            let chosen = self.copy_with_checksums(stripe, wanted.slot, wanted.span);
+            wanted.slot = Box::pin(chosen).await;
+        }
         let member = self.stripes.shape(stripe).member_of(stripe, wanted.slot);
         let mut unreadable = Vec::new();
         if self.is_slot_read(stripe, wanted.slot) {
@@ -260,6 +264,25 @@ impl<D: BlockDevice> Reader<D> {
         Ok(Buf::put_together(computed))
     }
 
+    /// The copy that was chosen if it has checksums, or one that has, if there is any.
+    async fn copy_with_checksums(
+        &self,
+        stripe: StripeNumber,
+        chosen: StripeSlot,
+        span: Span,
+    ) -> StripeSlot {
+        let Ok(mut states) = self.stripes.slot_states(stripe, &[]) else { return chosen };
+        let member = self.stripes.shape(stripe).member_of(stripe, chosen);
+        let at = self.geometry.member_lba(stripe, span.start);
+        if self.members.knows(member, SectorRange::new(at, span.count())).await {
+            return chosen;
+        }
+        self.stripes.prefer_checksums(stripe, span, &mut states).await;
+        let is_readable = states[chosen.0] == SlotState::Online;
+        let other = online(&states).next().filter(|_| !is_readable);
+        other.unwrap_or(chosen)
+    }
+
     async fn compute(
         self: &Rc<Self>,
         stripe: StripeNumber,
@@ -270,18 +293,23 @@ impl<D: BlockDevice> Reader<D> {
             return Err(IoError::Gone);
         }
         let places: Vec<(StripeSlot, Span)> = wanted.iter().map(|it| (it.slot, it.span)).collect();
+        let has_checksums = self.members.checksums().is_some();
+        let is_long = |(_, span): &(StripeSlot, Span)| span.count() > SUMMED_SECTORS;
+        let has_pieces = has_checksums && (places.len() > 1 || places.iter().any(is_long));
+        if has_pieces && !unreadable.is_empty() {
+            return self.compute_in_pieces(stripe, places).await;
+        }
         // A repair is finished also when nobody waits for the read any more.
         let computed =
             self.handle.finish(self.clone().reconstruct(stripe, wanted, unreadable)).await;
         match computed {
-            Err(IoError::Medium) if self.members.checksums().is_some() => {
-                self.compute_in_pieces(stripe, places).await
-            }
+            Err(IoError::Medium) if has_pieces => self.compute_in_pieces(stripe, places).await,
             result => result,
         }
     }
 
-    /// The same, block by block: different blocks of several chunks may be wrong.
+    /// The same, block by block: different blocks of several chunks may be wrong, and those beside them are
+    /// what their members return.
     async fn compute_in_pieces(
         self: &Rc<Self>,
         stripe: StripeNumber,
@@ -317,6 +345,9 @@ impl<D: BlockDevice> Reader<D> {
             let access = if unreadable.is_empty() { Access::Shared } else { Access::Exclusive };
             let _guard = self.stripes.lock(stripe, hull, access).await;
             match self.read_chunks(stripe, &wanted, &unreadable, may_avoid).await? {
+                Err(_) if self.members.checksums().is_some() && hull.count() > SUMMED_SECTORS => {
+                    return Err(IoError::Medium);
+                }
                 Err(failed) => {
                     unreadable.extend(failed);
                     may_avoid = false;
@@ -347,6 +378,10 @@ impl<D: BlockDevice> Reader<D> {
         let mut states = self.stripes.slot_states(stripe, unreadable)?;
         if may_avoid && unreadable.is_empty() {
             self.stripes.avoid_slow(stripe, &mut states);
+        }
+        if !unreadable.is_empty() {
+            let hull = wanted.iter().map(|part| part.span).reduce(Span::hull);
+            self.stripes.prefer_checksums(stripe, hull.expect("wanted"), &mut states).await;
         }
         let unusable = unusable(&states);
         let own_span = |slot| wanted.iter().find(|part| part.slot == slot).map(|part| part.span);

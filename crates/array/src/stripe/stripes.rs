@@ -20,7 +20,7 @@ use crate::geometry::chunks::{Geometry, Part, SlotMembers, Span};
 use crate::geometry::numbers::{
     GroupIndex, MemberIndex, Row, Section, StripeNumber, StripeSlot, count, each,
 };
-use crate::geometry::plan::{SlotState, unusable};
+use crate::geometry::plan::{SlotState, online, unusable};
 use crate::members::at_once::{at_once, together};
 use crate::members::member_set::MemberSet;
 use crate::stripe::fence::Fence;
@@ -353,6 +353,47 @@ impl<D: BlockDevice> Stripes<D> {
             if is_avoided && left > 0 {
                 *state = SlotState::Lost;
                 left -= 1;
+            }
+        }
+    }
+
+    /// The slots that can be read and have checksums of a span: what is read of them is right.
+    pub(crate) async fn with_checksums(
+        &self,
+        stripe: StripeNumber,
+        span: Span,
+        states: &[SlotState],
+    ) -> Vec<StripeSlot> {
+        if self.members.checksums().is_none() {
+            return Vec::new();
+        }
+        let (members, mut slots) = (self.slot_members(stripe), Vec::new());
+        let range = SectorRange::new(self.geometry.member_lba(stripe, span.start), span.count());
+        for slot in online(states) {
+            if self.members.knows(members.member_of(slot), range).await {
+                slots.push(slot);
+            }
+        }
+        slots
+    }
+
+    /// Has copies without checksums not read where another copy has some.
+    pub(crate) async fn prefer_checksums(
+        &self,
+        stripe: StripeNumber,
+        span: Span,
+        states: &mut [SlotState],
+    ) {
+        if !self.geometry.is_mirror() || self.bitmap.needs_resync(stripe) {
+            return;
+        }
+        let preferred = self.with_checksums(stripe, span, states).await;
+        if preferred.is_empty() {
+            return;
+        }
+        for (slot, state) in StripeSlot::all(states.len()).zip(states) {
+            if *state == SlotState::Online && !preferred.contains(&slot) {
+                *state = SlotState::Lost;
             }
         }
     }

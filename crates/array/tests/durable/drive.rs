@@ -193,6 +193,7 @@ pub(crate) struct Drive {
     /// Writes so far of superblocks: sectors 0 and the last block.
     pub(crate) superblock_writes: Rc<Cell<u64>>,
     pub(crate) reads: Rc<Cell<u64>>,
+    pub(crate) flushes: Rc<Cell<u64>>,
     /// Changes find no room while that is set, and take no place.
     pub(crate) is_full: Rc<Cell<bool>>,
     /// The drive answers nothing while that is set, and all that it was asked for afterwards.
@@ -233,6 +234,7 @@ impl Drive {
             is_full: Rc::default(),
             superblock_writes: Rc::default(),
             reads: Rc::default(),
+            flushes: Rc::default(),
             is_hung: Rc::default(),
             lost_requests: Rc::default(),
             holds_writes: Rc::default(),
@@ -353,6 +355,7 @@ impl BlockDevice for Drive {
     }
 
     async fn flush(&self) -> IoResult<()> {
+        self.flushes.set(self.flushes.get() + 1);
         let flush = async |drive: Drive| {
             let covered = drive.medium.borrow().covered();
             drive.late().await?;

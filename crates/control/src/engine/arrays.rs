@@ -95,6 +95,8 @@ pub struct OpenedArray {
     pub size_bytes: u64,
     /// Level of the array: parity may have been added since it was made.
     pub level: ArrayLevel,
+    /// The checksums that the members keep.
+    pub integrity: Integrity,
     /// Changes of membership so far, this opening included.
     pub events: u64,
     /// The device of each place, as far as the devices given tell.

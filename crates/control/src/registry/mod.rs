@@ -418,6 +418,19 @@ mod tests {
     }
 
     #[test]
+    fn an_array_with_checksums_needs_version_10() {
+        let mut record = array("r");
+        let bytes = encode(&Body { arrays: vec![record.clone()], ..Body::default() });
+        assert!(!String::from_utf8(bytes).unwrap().contains("integrity"), "as before checksums");
+        record.integrity = Integrity::Crc32c;
+        let body = Body { arrays: vec![record], ..Body::default() };
+        assert_eq!(body.version(), 10);
+        let bytes = encode(&body);
+        assert_eq!(decode(&bytes).unwrap().arrays, body.arrays);
+        assert!(String::from_utf8(bytes).unwrap().contains("\"integrity\": \"crc32c\""));
+    }
+
+    #[test]
     fn the_file_is_json_as_a_whole() {
         let bytes = encode(&body(&["a"], &["r"]));
         let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap();

@@ -28,7 +28,7 @@ use crate::units::exact_size;
 impl<E: Engine> Turn<E> {
     pub(super) fn array(&mut self, ask: ArrayRequest) -> ControlResult<Response> {
         match ask {
-            ArrayRequest::Create { array } => self.create_array(array),
+            ArrayRequest::Create { array, integrity } => self.create_array(array, integrity),
             ArrayRequest::Show { name: Some(name) } => {
                 self.array_record(&name)?;
                 Ok(self.array_response(&name, Vec::new()))
@@ -66,9 +66,9 @@ impl<E: Engine> Turn<E> {
         }
     }
 
-    fn create_array(&mut self, new: NewArray) -> ControlResult<Response> {
-        let NewArray { name, level, chunk_bytes, consistency, integrity, .. } = new;
-        let NewArray { members, spares, journal, force, .. } = new;
+    fn create_array(&mut self, new: NewArray, integrity: Integrity) -> ControlResult<Response> {
+        let NewArray { name, level, chunk_bytes, consistency, members, spares, journal, force } =
+            new;
         if self.registry.find_array(&name).is_some() {
             return Err(ControlError::failed(format!(
                 "an array `{name}` exists; choose another name or `voltier array delete {name}` \
@@ -483,7 +483,7 @@ impl<E: Engine> Turn<E> {
 /// Puts into a record what an opening found.
 fn learn(record: &mut RegisteredArray, opened: &OpenedArray) {
     (record.size_bytes, record.events) = (opened.size_bytes, opened.events);
-    record.level = opened.level;
+    (record.level, record.integrity) = (opened.level, opened.integrity);
     if opened.journal.is_some() || !opened.is_journal_lost {
         record.journal.clone_from(&opened.journal);
     }

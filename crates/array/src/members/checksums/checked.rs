@@ -230,10 +230,11 @@ impl Checked {
         bad.is_empty()
     }
 
-    /// Whether checksums of all these blocks are in memory, and known.
-    pub(crate) fn are_known(&self, blocks: Range<u64>) -> bool {
-        let mut pins = self.table.pins(&blocks);
-        self.table.pin_present(&mut pins, &blocks).is_none() && self.table.are_known(blocks)
+    /// Whether all blocks of a range have checksums that are known.
+    pub(crate) async fn knows<D: BlockDevice>(&self, device: &D, at: Lba, bytes: u64) -> bool {
+        let blocks = self.blocks_of(at, bytes);
+        let pins = self.bring_in(device, &blocks).await;
+        pins.is_ok() && self.table.are_known(blocks)
     }
 
     /// Blocks are about to get these checksums. Until then the ones before stay: what convicts a block is not

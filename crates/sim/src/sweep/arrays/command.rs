@@ -190,13 +190,12 @@ pub(super) fn create(
         level: ArrayLevel(level),
         chunk_bytes: 4096,
         consistency: Consistency::Journal,
-        integrity: Integrity::None,
         members: (0..members).map(|number| fixture.device(number)).collect(),
         spares: Vec::new(),
         journal: journal.map(|number| fixture.device(number)),
         force: true,
     };
-    ArrayRequest::Create { array }
+    ArrayRequest::Create { array, integrity: Integrity::None }
 }
 
 impl ArrayCommand {
