@@ -294,8 +294,11 @@ fn unstored_page(
             array.flush().await.expect("again");
         }
         assert_eq!((lost(&array), unprotected(&array)), (0, 1));
-        rot(&world, member_of_block_1(&array).0, 0x62);
-        assert_eq!(read(&array, 1).await, Ok(0x62), "it is protected while it runs");
+        if !is_cut {
+            // The journal, which a cut needs, would rot as well.
+            rot(&world, member_of_block_1(&array).0, 0x62);
+            assert_eq!(read(&array, 1).await, Ok(0x62), "it is protected while it runs");
+        }
         for block in 0..8 {
             write(&array, block, 0x62).await;
         }
@@ -461,7 +464,7 @@ fn a_repair_that_fails_leaves_the_block_convicted() {
         rot(&world, member_of_block_1(&array).0, 0x41);
         world.drives.iter().for_each(|drive| drive.is_full.set(true));
         let data = Bytes::copy_of(&[0x77; KEPT]);
-        let refused = array.write(Lba(16), data.into(), Durability::Durable).await;
+        let refused = array.write(Lba(512), data.into(), Durability::Durable).await;
         assert_eq!(refused, Err(IoError::NoSpace), "nobody is lost for that");
         for _ in 0..3 {
             assert_eq!(read(&array, 1).await, Ok(0x41));
@@ -477,13 +480,13 @@ fn a_repair_that_fails_leaves_the_block_convicted() {
 fn a_mismatch_is_no_error_of_the_device() {
     with_drives(3, |world| async move {
         let array = world.create(&with_sums(Level::Raid5, 3, Consistency::Bitmap)).await;
-        for block in 0..40 {
+        for block in 0..120 {
             write(&array, block, 0x41).await;
         }
         array.flush().await.expect("flush");
         let member = member_of_block_1(&array).0;
         rot(&world, member, 0x41);
-        for block in 0..40 {
+        for block in 0..120 {
             assert_eq!(read(&array, block).await, Ok(0x41));
         }
         array.scrub(ScrubRepair::Nothing).expect("none runs");
