@@ -14,7 +14,7 @@ const SEEDS: u64 = 1500;
 /// Seeds in which nothing may be found without one.
 const QUIET_SEEDS: u64 = 400;
 
-const CANARIES: [Canary; 32] = [
+const CANARIES: [Canary; 33] = [
     Canary::RecordNotDurable,
     Canary::CommitBeforeRecord,
     Canary::RoomReusedEarly,
@@ -47,6 +47,7 @@ const CANARIES: [Canary; 32] = [
     Canary::HalfWrittenForgotten,
     Canary::ChecksumsNotFlushed,
     Canary::ModifyUnverified,
+    Canary::VoidPagesForgotten,
 ];
 
 /// The oracle that said this.
