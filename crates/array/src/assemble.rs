@@ -129,6 +129,17 @@ fn put_together<D: BlockDevice>(
     let generations = Generations::new(Generation::build(handle, foundation)?);
     let parts = &generations.ground;
     parts.members.name(array);
+    for (index, member) in parts.members.indexed() {
+        let Ok(device) = member.device() else { continue };
+        parts.members.join_checksums(&device, member.uuid(), || {
+            // A crash leaves these with new data and old checksums, or the other way round.
+            let mut distrusted = ready.to_resync.clone();
+            if array.is_rebuilding(index) {
+                ready.lacking.iter().for_each(|region| distrusted.put(region, true));
+            }
+            distrusted
+        });
+    }
     for (member, device) in &ready.unflushed {
         device.abandon();
         watch.note_left(*member, device.under_way());

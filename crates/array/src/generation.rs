@@ -16,6 +16,7 @@ use crate::errors::ArrayError;
 use crate::errors::grow::GrowError;
 use crate::errors::journal::JournalError;
 use crate::errors::replace::ReplaceError;
+use crate::format::checksum_page::SUMMED_BYTES;
 use crate::format::journal_place::{JournalOptions, longest_record_bytes};
 use crate::format::superblock::Usage;
 use crate::foundation::{Foundation, limits_of};
@@ -25,6 +26,7 @@ use crate::geometry::shapes::Shapes;
 use crate::journal::replay::{JournalStart, Replay, ReplayReport};
 use crate::journal::ring::Ring;
 use crate::journal::transaction::Journal;
+use crate::members::checksums::registry::Checksums;
 use crate::members::event::{Above, MemberEvent};
 use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
@@ -101,8 +103,13 @@ impl<D: BlockDevice> Generation<D> {
         let mut limits = limits_of(volume, members.iter().flatten().map(|device| device.limits()));
         // An acknowledged write is in the journal, durably.
         limits.volatile_cache &= !foundation.has_journal;
+        let checksums = foundation.checksums.zip(foundation.record.as_ref()).map(|it| {
+            limits.block_bytes = limits.block_bytes.max(SUMMED_BYTES as u32);
+            Rc::new(Checksums::new(handle, it.1.uuid, it.1.event, it.0))
+        });
         let members = members.into_iter().map(Member::new).collect();
-        let members = Rc::new(MemberSet::new(handle, &geometry, members, data_start, &watch));
+        let members =
+            Rc::new(MemberSet::new(handle, &geometry, members, data_start, &watch, checksums));
         let membership = Rc::new(Membership::new(foundation.record));
         let states = foundation.states.map(Rc::new);
         let bitmap = Bitmap::new(handle, &geometry, consistency, &members, &membership, states);
@@ -203,6 +210,7 @@ impl<D: BlockDevice> Generation<D> {
             members.iter().filter_map(|member| member.device().ok()).collect();
         let mut limits = limits_of(geometry, devices.iter().map(|device| device.limits()));
         limits.volatile_cache &= !journal.is_in_service();
+        limits.block_bytes = limits.block_bytes.max(self.limits.block_bytes);
         let (geometry, added) = (geometry.clone(), Vec::new());
         self.next(NextShape { limits, geometry, added, ring: None, moving: None })
     }

@@ -60,7 +60,7 @@
 //! journal      begin and end of a transaction; rings, placement, writer, replay
 //! bitmap       regions: written, dirty, in need of a resync
 //! membership   the record, and the barrier that makes a loss durable
-//! members      devices: what is sent to them, how well they do, when they are given up
+//! members      devices: what is sent to them, how well they do, when they are given up, checksums
 //! format, geometry, errors     pure
 //! ```
 //!
@@ -101,6 +101,7 @@ pub use create::CreateOptions;
 pub use errors::{ArrayError, DeviceError, GrowError, JournalError, MetadataError, ReplaceError};
 pub use examine::{AssembleOptions, JournalLeftOut, LeftOut};
 pub use format::consistency::Consistency;
+pub use format::integrity::Integrity;
 pub use format::journal_label::{JOURNAL_MAGIC, JournalLabel};
 pub use format::member_layout::{
     AREA_ALIGN_BYTES, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, MAP_START_BYTES, MemberLayout,
@@ -116,6 +117,7 @@ pub use geometry::chunks::{Geometry, MemberPlace, Part, Span, VolumePlace};
 pub use geometry::level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
 pub use geometry::numbers::{GroupIndex, MemberIndex, Row, Section, StripeNumber, StripeSlot};
 pub use journal::replay::ReplayReport;
+pub use members::checksums::table::ChecksumCounts;
 pub use members::counts::Counts;
 pub use members::health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};
 pub use members::label_copies::{read_spare_label, write_spare_label};

@@ -3,10 +3,12 @@
 use voltier_block::{BlockDevice, Nanos, SECTOR_BYTES};
 
 use crate::format::consistency::Consistency;
+use crate::format::integrity::Integrity;
 use crate::format::superblock::{JournalDeviceRecord, MemberState, Usage};
 use crate::generation::Generation;
 use crate::geometry::level::Level;
 use crate::geometry::numbers::MemberIndex;
+use crate::members::checksums::table::ChecksumCounts;
 use crate::members::counts::Counts;
 use crate::members::health::MemberHealth;
 use crate::stripe::ground::Ground;
@@ -32,6 +34,8 @@ pub struct MemberStatus {
     pub waits_ns: Option<Nanos>,
     /// Requests that devices have which were this member and did not answer them.
     pub undrained: usize,
+    /// Blocks of its device that did not match their checksums; none of an array without integrity.
+    pub checksums: ChecksumCounts,
 }
 
 /// The state of an array that has a record.
@@ -45,6 +49,8 @@ pub struct ArrayStatus {
     pub level: Level,
     /// The way in which the write hole is closed.
     pub consistency: Consistency,
+    /// The checksums that the members keep.
+    pub integrity: Integrity,
     /// The chunk, in bytes.
     pub chunk_bytes: u64,
     /// The size of the volume, in bytes.
@@ -99,12 +105,14 @@ pub(crate) fn status_of<D: BlockDevice>(generation: &Generation<D>) -> Option<Ar
             health: members.health_of(index),
             waits_ns: None,
             undrained: members.watch().left_by(index),
+            checksums: members.checksum_counts(index),
         }
     };
     Some(ArrayStatus {
         uuid: record.uuid,
         level: record.geometry.level(),
         consistency: record.consistency,
+        integrity: record.places.integrity(),
         chunk_bytes: record.geometry.chunk_sectors() * SECTOR_BYTES,
         bytes: stripes.volume_sectors() * SECTOR_BYTES,
         event: record.event,

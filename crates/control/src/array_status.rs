@@ -2,10 +2,10 @@
 //! some.
 
 use serde::{Deserialize, Serialize};
-use voltier_array::{Consistency, MergeMode};
+use voltier_array::{Consistency, Integrity, MergeMode};
 
 use crate::array_settings::{HealthSettings, MergeSettings, TaskPace};
-use crate::array_spec::consistency_word;
+use crate::array_spec::{consistency_word, integrity_word};
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::records::RegisteredArray;
 use crate::spec::DeviceSpec;
@@ -89,6 +89,15 @@ pub struct HealthStatus {
     /// Requests that a drive has which was this member, was failed, and did not answer them.
     #[serde(default)]
     pub undrained_requests: u64,
+    /// Blocks that did not match their checksums.
+    #[serde(default)]
+    pub checksum_errors: u64,
+    /// Those of them that were written since.
+    #[serde(default)]
+    pub checksum_mended: u64,
+    /// Pages of checksums that the device does not take.
+    #[serde(default)]
+    pub unprotected_pages: u64,
     /// Latency of the member's reads.
     #[serde(default)]
     pub read_latency: LatencyStatus,
@@ -273,6 +282,9 @@ pub struct ArrayDetail {
     /// Protection of parity against a crash: `journal`, `bitmap`, `none`.
     #[serde(with = "consistency_word")]
     pub consistency: Consistency,
+    /// The checksums that the members keep: `none`, `crc32c`.
+    #[serde(default, with = "integrity_word")]
+    pub integrity: Integrity,
     /// Size in bytes.
     pub size_bytes: u64,
     /// Identity, 32 hexadecimal digits.
@@ -352,6 +364,7 @@ impl ArrayDetail {
             group_members: record.level.group().unwrap_or(0) as u32,
             chunk_bytes: record.chunk_bytes,
             consistency: record.consistency,
+            integrity: record.integrity,
             size_bytes: record.size_bytes,
             uuid: record.uuid.to_string(),
             members: record.members.iter().enumerate().map(recorded_member).collect(),

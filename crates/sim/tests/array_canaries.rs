@@ -14,7 +14,7 @@ const SEEDS: u64 = 1500;
 /// Seeds in which nothing may be found without one.
 const QUIET_SEEDS: u64 = 400;
 
-const CANARIES: [Canary; 30] = [
+const CANARIES: [Canary; 33] = [
     Canary::RecordNotDurable,
     Canary::CommitBeforeRecord,
     Canary::RoomReusedEarly,
@@ -45,6 +45,9 @@ const CANARIES: [Canary; 30] = [
     Canary::UndrainedTakenBack,
     Canary::GapsBridged,
     Canary::HalfWrittenForgotten,
+    Canary::ChecksumsNotFlushed,
+    Canary::ModifyUnverified,
+    Canary::VoidPagesForgotten,
 ];
 
 /// The oracle that said this.

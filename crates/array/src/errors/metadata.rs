@@ -4,6 +4,7 @@ use voltier_block::IoError;
 
 use crate::format::member_layout::{AREA_ALIGN_BYTES, SUPERBLOCK_BYTES};
 use crate::format::superblock::{MEMBERS_MAX, NAME_BYTES_MAX, SUPERBLOCK_VERSION, Uuid};
+use crate::geometry::level::Level;
 
 /// The fault of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -81,6 +82,12 @@ pub enum MetadataError {
         sectors: u64,
         /// Journal and one chunk, in bytes.
         overhead_bytes: u64,
+    },
+    /// Nothing could mend a block that does not match.
+    #[error("{level} has no redundancy to mend blocks from: make it without --integrity")]
+    Integrity {
+        /// The level asked for.
+        level: Level,
     },
     /// No devices were given.
     #[error("no devices were given: name the members of the array")]

@@ -10,7 +10,9 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::format::checksum::{COUNTER_MAX, CRC_AT, Rejected, check_head, seal};
+use crate::format::checksum_page::area_bytes;
 use crate::format::consistency::Consistency;
+use crate::format::integrity::Integrity;
 use crate::format::journal_place::{JournalOptions, JournalPlace};
 use crate::format::member_layout::{
     AREA_ALIGN_BYTES, MAP_START_BYTES, MemberLayout, SUPERBLOCK_BYTES,
@@ -25,7 +27,7 @@ use crate::geometry::shapes::Shapes;
 /// First bytes of every member of an array.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTARRY";
 /// Readers refuse a newer version. The lowest that says all is written, for programs from before the others.
-pub const SUPERBLOCK_VERSION: u32 = 3;
+pub const SUPERBLOCK_VERSION: u32 = 4;
 /// Most members of an array with durable state.
 pub const MEMBERS_MAX: usize = 64;
 /// Longest name of an array, in bytes.
@@ -34,6 +36,9 @@ pub const NAME_BYTES_MAX: usize = 64;
 const BLOCK_BYTES: usize = SUPERBLOCK_BYTES as usize;
 /// Where it is said which device has the journal.
 const JOURNAL_AT: usize = 3968;
+
+/// The code of checksums by CRC-32C.
+const INTEGRITY_CRC32C: u32 = 1;
 
 /// A uuid as people write it.
 pub(crate) struct Uuid<'a>(pub(crate) &'a [u8; 16]);
@@ -219,7 +224,12 @@ struct Raw {
     reshape_moved: U64,
     reshape_backed_up: U64,
     reshape_redo_from: U64,
-    reserved_end: [u8; BLOCK_BYTES - JOURNAL_AT - 72],
+    /// From here on since version 4.
+    integrity: U32,
+    reserved_integrity: U32,
+    checksums_start: U64,
+    checksums_sectors: U64,
+    reserved_end: [u8; BLOCK_BYTES - JOURNAL_AT - 96],
 }
 
 const _: () = assert!(size_of::<Raw>() == BLOCK_BYTES);
@@ -283,7 +293,9 @@ fn version_of_level(level: Level) -> u32 {
 /// The first version that has what this array needs.
 fn version_of(array: &ArrayRecord) -> u32 {
     let has_added_parity = matches!(array.geometry.layout(), Layout::AddedParityRows { .. });
-    let of_state = if array.reshape.is_some() {
+    let of_state = if array.places.integrity() != Integrity::None {
+        4
+    } else if array.reshape.is_some() {
         3
     } else if has_added_parity || array.journal_device.is_some() || array.needs_resync {
         2
@@ -377,7 +389,7 @@ impl Superblock {
         raw.chunk_bytes = ((geometry.chunk_sectors() * SECTOR_BYTES) as u32).into();
         raw.member_count = (array.members.len() as u32).into();
         raw.member = (self.member.0 as u32).into();
-        let MemberLayout { map, journal, data } = array.places;
+        let MemberLayout { map, journal, checksums, data } = array.places;
         raw.map_start = map.start.0.into();
         raw.map_sectors = map.count.into();
         raw.journal_start = journal.start.0.into();
@@ -403,6 +415,11 @@ impl Superblock {
             raw.reshape_moved = reshape.moved_sectors.into();
             raw.reshape_backed_up = reshape.backed_up_sectors.into();
             raw.reshape_redo_from = reshape.redo_from.into();
+        }
+        if array.places.integrity() != Integrity::None {
+            raw.integrity = INTEGRITY_CRC32C.into();
+            raw.checksums_start = checksums.start.0.into();
+            raw.checksums_sectors = checksums.count.into();
         }
         let mut block: [u8; BLOCK_BYTES] = zerocopy::transmute!(raw);
         seal(&mut block, CRC_AT);
@@ -512,6 +529,7 @@ impl Raw {
     fn reshape(&self, geometry: &Geometry) -> Option<Option<ReshapeRecord>> {
         match self.is_reshaping.get() {
             _ if self.version.get() < 3 => return Some(None),
+            0 if self.version.get() >= 4 => return Some(None),
             1 => {}
             _ => return None,
         }
@@ -530,7 +548,8 @@ impl Raw {
     fn places(&self) -> Option<MemberLayout> {
         let area_sectors = AREA_ALIGN_BYTES / SECTOR_BYTES;
         let journal_sectors = self.journal_sectors.get();
-        let data_start = area_sectors.checked_add(journal_sectors)?;
+        let checksums = self.checksums(area_sectors.checked_add(journal_sectors)?)?;
+        let data_start = checksums.end().0;
         let data_sectors = self.data_sectors.get();
         let [_, second_copy] = MemberLayout::superblock_lbas(self.device_sectors.get());
         let fits = data_start.checked_add(data_sectors)? <= second_copy.0;
@@ -547,7 +566,23 @@ impl Raw {
             && self.device_sectors.get() <= u64::MAX / SECTOR_BYTES
             && data_sectors > 0
             && self.region_sectors.get() == RegionGrid::new(data_sectors).region_sectors();
-        (fits && are_ours).then_some(MemberLayout { map, journal, data })
+        let have_room = || checksums.is_empty() || area_bytes(data_sectors) <= checksums.bytes();
+        (fits && are_ours && have_room()).then_some(MemberLayout { map, journal, checksums, data })
+    }
+
+    /// The pages of checksums, which begin where this says if there are any.
+    fn checksums(&self, start: u64) -> Option<SectorRange> {
+        let none = SectorRange::new(Lba(start), 0);
+        if self.version.get() < 4 {
+            return Some(none);
+        }
+        let count = self.checksums_sectors.get();
+        let is_possible = self.integrity.get() == INTEGRITY_CRC32C
+            && self.checksums_start.get() == start
+            && count > 0
+            && count.is_multiple_of(AREA_ALIGN_BYTES / SECTOR_BYTES)
+            && start.checked_add(count)? <= self.device_sectors.get();
+        is_possible.then_some(SectorRange::new(Lba(start), count))
     }
 }
 

@@ -16,11 +16,16 @@ use voltier_block::{
 use voltier_ring::{Handle, JoinHandle};
 
 use crate::canary::{self, Canary};
+use crate::format::bits::Bits;
+use crate::format::checksum_page::SUMMED_BYTES;
 use crate::format::region_map::RegionGrid;
 use crate::format::superblock::ArrayRecord;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::{GroupIndex, MemberIndex, Region, each};
 use crate::members::at_once::together;
+use crate::members::checksums::checked::{Checked, sums_of};
+use crate::members::checksums::registry::Checksums;
+use crate::members::checksums::table::ChecksumCounts;
 use crate::members::clear::{Clear, clear_device};
 use crate::members::counts::Counters;
 use crate::members::event::{Above, MemberEvent};
@@ -44,11 +49,28 @@ pub(crate) struct MemberSet<D> {
     health: HealthWatch,
     watch: Rc<MemberWatch>,
     space_retry: SpaceRetry,
+    /// None of an array without integrity.
+    checksums: Option<Rc<Checksums<D>>>,
     /// Grows with every member that comes or goes.
     changes: Cell<u64>,
     /// Whether another set has taken over: this one has no devices any more.
     is_superseded: Cell<bool>,
     above: OnceCell<Box<dyn Above>>,
+}
+
+/// A write of a device with checksums.
+async fn write_checked<D: BlockDevice>(
+    checked: &Rc<Checked>,
+    device: &Rc<D>,
+    at: Lba,
+    data: &Payload,
+    write: impl AsyncFnOnce() -> IoResult<()>,
+) -> IoResult<()> {
+    let first = checked.blocks_of(at, data.len() as u64).start;
+    let change = checked.change(device, first, sums_of(data)).await?;
+    write().await?;
+    change.done();
+    Ok(())
 }
 
 impl<D: BlockDevice> MemberSet<D> {
@@ -58,6 +80,7 @@ impl<D: BlockDevice> MemberSet<D> {
         members: Vec<Member<D>>,
         data_start: u64,
         watch: &Rc<MemberWatch>,
+        checksums: Option<Rc<Checksums<D>>>,
     ) -> Self {
         Self {
             handle: handle.clone(),
@@ -69,6 +92,7 @@ impl<D: BlockDevice> MemberSet<D> {
             health: HealthWatch::default(),
             watch: watch.clone(),
             space_retry: SpaceRetry::new(handle),
+            checksums,
             changes: Cell::new(0),
             is_superseded: Cell::new(false),
             above: OnceCell::new(),
@@ -82,7 +106,14 @@ impl<D: BlockDevice> MemberSet<D> {
         Self {
             counters: Rc::new(Counters::of(self.counters.get())),
             health: self.health.moved(),
-            ..Self::new(&self.handle, geometry, members, self.data_start, &self.watch)
+            ..Self::new(
+                &self.handle,
+                geometry,
+                members,
+                self.data_start,
+                &self.watch,
+                self.checksums.clone(),
+            )
         }
     }
 
@@ -144,19 +175,64 @@ impl<D: BlockDevice> MemberSet<D> {
         at: Lba,
         into: Buf,
     ) -> IoResult<Buf> {
+        self.read_as(member, at, into, true).await
+    }
+
+    /// Reads a member, and holds the content against its checksums, if there are any.
+    pub(crate) async fn read_as(
+        self: Rc<Self>,
+        member: MemberIndex,
+        at: Lba,
+        into: Buf,
+        is_verified: bool,
+    ) -> IoResult<Buf> {
         let device = self[member].device()?;
         // Since it was chosen it may have made place for one that is to be filled.
         if !self[member].has_region(self.region_at(at)) {
             return Err(IoError::Gone);
         }
         self.counters.add(|counts| counts.member_reads += 1);
+        let at = self.on_device(at);
+        if let Some(checksums) = self.checksums.as_ref().filter(|_| is_verified) {
+            let checked = checksums.of(&device);
+            return Box::pin(self.read_checked(member, &device, &checked, at, into)).await;
+        }
         let under_way = self.begin_read(member);
-        let result = device.read(self.on_device(at), into).await;
+        let result = device.read(at, into).await;
         self.end_read(member, under_way);
         if let Err(error) = result {
             self.read_failed(member, &device, error);
         }
         result
+    }
+
+    /// A read of a device with checksums. What does not match is as good as unreadable, and no error of the
+    /// device. The time is that of the device alone.
+    async fn read_checked(
+        self: &Rc<Self>,
+        member: MemberIndex,
+        device: &Rc<D>,
+        checked: &Checked,
+        at: Lba,
+        into: Buf,
+    ) -> IoResult<Buf> {
+        let blocks = checked.blocks_of(at, into.len() as u64);
+        let first = blocks.start;
+        let held = checked.hold(&**device, blocks).await;
+        let result = match &held {
+            Ok(_) => {
+                let under_way = self.begin_read(member);
+                let result = device.read(at, into).await;
+                self.end_read(member, under_way);
+                result
+            }
+            Err(error) => Err(*error),
+        };
+        if let Err(error) = result {
+            self.read_failed(member, device, error);
+        }
+        let read = result?;
+        if checked.verify(first, &read) { Ok(read) } else { Err(IoError::Medium) }
     }
 
     /// Fills buffers with what lies behind one another on a member. A failure says nothing of any one of
@@ -176,10 +252,37 @@ impl<D: BlockDevice> MemberSet<D> {
             return Err(IoError::Gone);
         }
         self.counters.add(|counts| counts.member_reads += 1);
+        let at = self.on_device(at);
+        if let Some(checksums) = &self.checksums {
+            let checked = checksums.of(&device);
+            return Box::pin(self.read_run_checked(member, &device, &checked, at, into)).await;
+        }
         let under_way = self.begin_read(member);
-        let result = device.read_vectored(self.on_device(at), into).await;
+        let result = device.read_vectored(at, into).await;
         self.end_read(member, under_way);
         result
+    }
+
+    async fn read_run_checked(
+        self: &Rc<Self>,
+        member: MemberIndex,
+        device: &Rc<D>,
+        checked: &Checked,
+        at: Lba,
+        into: Vec<Buf>,
+    ) -> IoResult<Vec<Buf>> {
+        let blocks = checked.blocks_of(at, into.iter().map(|buf| buf.len() as u64).sum());
+        let mut first = blocks.start;
+        let _held = checked.hold(&**device, blocks).await?;
+        let under_way = self.begin_read(member);
+        let result = device.read_vectored(at, into).await;
+        self.end_read(member, under_way);
+        let (read, mut is_right) = (result?, true);
+        for buf in &read {
+            is_right &= checked.verify(first, buf);
+            first += (buf.len() / SUMMED_BYTES) as u64;
+        }
+        if is_right { Ok(read) } else { Err(IoError::Medium) }
     }
 
     pub(crate) async fn write(
@@ -194,13 +297,11 @@ impl<D: BlockDevice> MemberSet<D> {
         self.counters.add(|counts| counts.member_writes += 1);
         let at = self.on_device(at);
         let beside = self.beside(member, |device: Rc<D>| {
-            let data = data.clone();
-            async move { device.write(at, data, durability).await }
+            let (members, data) = (self.clone(), data.clone());
+            async move { members.write_device(&device, at, data, durability).await }
         });
-        let since = self.begin_write(member);
-        let write = || device.write(at, data.clone(), durability);
-        let mut result = write().await;
-        self.end_write(member, since);
+        let mut result = self.write_timed(member, &device, at, data.clone(), durability).await;
+        let write = || self.write_device(&device, at, data.clone(), durability);
         if result.is_err() {
             // In a box: seldom, and else every write would carry its room along.
             result = Box::pin(self.again(member, &device, result, write)).await;
@@ -220,11 +321,12 @@ impl<D: BlockDevice> MemberSet<D> {
         let range = SectorRange::new(self.on_device(range.start), range.count);
         let has_parity = self.geometry.parity_chunks() > 0;
         let suited = self[member].succeeding().map(|device| clear.suited(&*device, has_parity));
+        let members = self.clone();
         let beside = self.beside(member, move |device: Rc<D>| async move {
-            clear_device(&*device, range, suited.unwrap_or(clear)).await
+            members.clear_one(&device, range, suited.unwrap_or(clear)).await
         });
         let own = clear.suited(&*device, has_parity);
-        let cleared = || clear_device(&*device, range, own);
+        let cleared = || self.clear_one(&device, range, own);
         let mut result = cleared().await;
         if result.is_err() {
             result = Box::pin(self.again(member, &device, result, cleared)).await;
@@ -246,10 +348,124 @@ impl<D: BlockDevice> MemberSet<D> {
 
     pub(crate) async fn flush_one(self: Rc<Self>, member: MemberIndex) -> IoResult<()> {
         let Ok(device) = self[member].device() else { return Ok(()) };
-        let beside = self.beside(member, move |device: Rc<D>| async move { device.flush().await });
-        let result = device.flush().await;
+        let members = self.clone();
+        let flush = move |device: Rc<D>| async move { members.flush_device(&device).await };
+        let beside = self.beside(member, flush);
+        let result = self.flush_device(&device).await;
         self.finish_beside(member, beside).await;
         self.lose_on_error(member, &device, result)
+    }
+
+    /// Flushes a device, and its checksums, if the array has them.
+    pub(crate) async fn flush_device(&self, device: &Rc<D>) -> IoResult<()> {
+        match &self.checksums {
+            Some(checksums) => Box::pin(checksums.of(device).flush(device)).await,
+            None => device.flush().await,
+        }
+    }
+
+    /// The first write of a request: it is timed, from where the device has it.
+    async fn write_timed(
+        self: &Rc<Self>,
+        member: MemberIndex,
+        device: &Rc<D>,
+        at: Lba,
+        data: Payload,
+        durability: Durability,
+    ) -> IoResult<()> {
+        if let Some(checksums) = &self.checksums {
+            let timed = async || {
+                let since = self.begin_write(member);
+                let result = device.write(at, data.clone(), durability).await;
+                self.end_write(member, since);
+                result
+            };
+            return Box::pin(write_checked(&checksums.of(device), device, at, &data, timed)).await;
+        }
+        let since = self.begin_write(member);
+        let result = device.write(at, data, durability).await;
+        self.end_write(member, since);
+        result
+    }
+
+    async fn write_device(
+        &self,
+        device: &Rc<D>,
+        at: Lba,
+        data: Payload,
+        durability: Durability,
+    ) -> IoResult<()> {
+        if let Some(checksums) = &self.checksums {
+            let write = async || device.write(at, data.clone(), durability).await;
+            return Box::pin(write_checked(&checksums.of(device), device, at, &data, write)).await;
+        }
+        device.write(at, data, durability).await
+    }
+
+    async fn clear_one(&self, device: &Rc<D>, range: SectorRange, clear: Clear) -> IoResult<()> {
+        match &self.checksums {
+            Some(checksums) => Box::pin(checksums.of(device).clear(device, range, clear)).await,
+            None => clear_device(&**device, range, clear).await,
+        }
+    }
+
+    /// The checksums of the devices; none of an array without integrity.
+    pub(crate) fn checksums(&self) -> Option<&Rc<Checksums<D>>> {
+        self.checksums.as_ref()
+    }
+
+    /// A device comes to the array, before anything is sent to it as the member of this uuid. What its
+    /// checksums say of these regions is not believed.
+    pub(crate) fn join_checksums(
+        &self,
+        device: &Rc<D>,
+        uuid: [u8; 16],
+        distrusted: impl FnOnce() -> Bits<Region>,
+    ) {
+        if let Some(checksums) = &self.checksums {
+            checksums.join(device, uuid, distrusted());
+        }
+    }
+
+    /// A device comes to the array that was no member before.
+    pub(crate) fn join_new_checksums(&self, device: &Rc<D>, uuid: [u8; 16]) {
+        if let Some(checksums) = &self.checksums {
+            checksums.join_new(device, uuid, self.regions.count());
+        }
+    }
+
+    /// The blocks of a member's device that did not match their checksums.
+    pub(crate) fn checksum_counts(&self, member: MemberIndex) -> ChecksumCounts {
+        let (Some(checksums), Ok(device)) = (&self.checksums, self[member].device()) else {
+            return ChecksumCounts::default();
+        };
+        checksums.of(&device).counts()
+    }
+
+    /// Blocks that others than their checksums show to be right get checksums, if they have none.
+    pub(crate) async fn adopt(&self, member: MemberIndex, at: Lba, bytes: &[u8]) {
+        let (Some(checksums), Ok(device)) = (&self.checksums, self[member].device()) else {
+            return;
+        };
+        // One whose pages cannot be read goes without: its next read or write fails.
+        let _ = checksums.of(&device).adopt(&*device, self.on_device(at), bytes).await;
+    }
+
+    /// Whether all blocks of a range of a member have checksums that are known.
+    pub(crate) async fn knows(&self, member: MemberIndex, range: SectorRange) -> bool {
+        let (Some(checksums), Ok(device)) = (&self.checksums, self[member].device()) else {
+            return false;
+        };
+        let at = self.on_device(range.start);
+        checksums.of(&device).knows(&*device, at, range.bytes()).await
+    }
+
+    /// Whether content that was computed for a member is what its checksums say, as far as these are known.
+    pub(crate) async fn accepts(&self, member: MemberIndex, at: Lba, bytes: &[u8]) -> bool {
+        let (Some(checksums), Ok(device)) = (&self.checksums, self[member].device()) else {
+            return true;
+        };
+        checksums.of(&device).accepts(&*device, self.on_device(at), bytes).await
     }
 
     /// A durable write of something that is not a chunk, at its sector of the device.
@@ -319,7 +535,8 @@ impl<D: BlockDevice> MemberSet<D> {
         data: Bytes,
     ) {
         self.counters().add(|counts| counts.member_writes += 1);
-        let result = device.write(self.on_device(at), data.into(), Durability::Cached).await;
+        let (at, cached) = (self.on_device(at), Durability::Cached);
+        let result = self.write_device(device, at, data.into(), cached).await;
         if result.is_err() {
             self.give_successor_up(member, device);
         }

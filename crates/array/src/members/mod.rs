@@ -1,6 +1,7 @@
 //! The members: devices, what is sent to them, and how well they do.
 
 pub(crate) mod at_once;
+pub(crate) mod checksums;
 pub(crate) mod clear;
 pub(crate) mod counts;
 pub(crate) mod event;

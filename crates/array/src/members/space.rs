@@ -14,7 +14,7 @@ use crate::geometry::numbers::MemberIndex;
 
 const SECOND_NS: Nanos = 1_000_000_000;
 /// The rests before each further try: 3.1 s in all.
-const RESTS_NS: [Nanos; 5] =
+pub(super) const RESTS_NS: [Nanos; 5] =
     [SECOND_NS / 10, SECOND_NS / 5, 2 * SECOND_NS / 5, 4 * SECOND_NS / 5, 8 * SECOND_NS / 5];
 /// For so long a member counts as one without space.
 const OF_LATE_NS: Nanos = 600 * SECOND_NS;

@@ -20,7 +20,7 @@ use crate::geometry::chunks::{Geometry, Part, SlotMembers, Span};
 use crate::geometry::numbers::{
     GroupIndex, MemberIndex, Row, Section, StripeNumber, StripeSlot, count, each,
 };
-use crate::geometry::plan::{SlotState, unusable};
+use crate::geometry::plan::{SlotState, online, unusable};
 use crate::members::at_once::{at_once, together};
 use crate::members::member_set::MemberSet;
 use crate::stripe::fence::Fence;
@@ -269,11 +269,21 @@ impl<D: BlockDevice> Stripes<D> {
         stripe: StripeNumber,
         reads: &[(StripeSlot, Span)],
     ) -> Result<Vec<Buf>, Vec<StripeSlot>> {
+        self.read_slots_as(stripe, reads, true).await
+    }
+
+    /// The same, held against checksums or not.
+    pub(crate) async fn read_slots_as(
+        &self,
+        stripe: StripeNumber,
+        reads: &[(StripeSlot, Span)],
+        are_verified: bool,
+    ) -> Result<Vec<Buf>, Vec<StripeSlot>> {
         let members = self.slot_members(stripe);
         let read = |(slot, span): &(StripeSlot, Span)| {
             let member = members.member_of(*slot);
             let at = self.geometry.member_lba(stripe, span.start);
-            self.members.clone().read(member, at, Buf::new(span.bytes()))
+            self.members.clone().read_as(member, at, Buf::new(span.bytes()), are_verified)
         };
         let results = at_once(&self.handle, reads.iter().map(read)).await;
         let mut failed = Vec::new();
@@ -285,6 +295,49 @@ impl<D: BlockDevice> Stripes<D> {
             }
         }
         if failed.is_empty() { Ok(read) } else { Err(failed) }
+    }
+
+    /// Holds what was computed of slots that could not be read against their checksums. Slots that are lost, or
+    /// of members that are being filled, have none that count.
+    ///
+    /// # Errors
+    /// When a checksum says something else: a block that it was computed from is wrong.
+    pub(crate) async fn check_computed(
+        &self,
+        stripe: StripeNumber,
+        span: Span,
+        computed: &[(StripeSlot, &[u8])],
+    ) -> IoResult<()> {
+        if self.members.checksums().is_none() {
+            return Ok(());
+        }
+        let at = self.geometry.member_lba(stripe, span.start);
+        let (members, region) = (self.slot_members(stripe), self.bitmap.region_of(stripe));
+        for (slot, bytes) in computed {
+            let member = members.member_of(*slot);
+            let has_it = self.members[member].has_region(region);
+            if has_it && !self.members.accepts(member, at, bytes).await {
+                return Err(IoError::Medium);
+            }
+        }
+        Ok(())
+    }
+
+    /// These slots of a stripe are known to match: blocks without checksums get them.
+    pub(crate) async fn adopt<'a>(
+        &self,
+        stripe: StripeNumber,
+        span: Span,
+        slots: impl Iterator<Item = (StripeSlot, &'a [u8])>,
+    ) {
+        if self.members.checksums().is_none() {
+            return;
+        }
+        let at = self.geometry.member_lba(stripe, span.start);
+        let members = self.slot_members(stripe);
+        for (slot, bytes) in slots {
+            self.members.adopt(members.member_of(slot), at, bytes).await;
+        }
     }
 
     /// Has slots of slow members not read, as far as the others have all they hold.
@@ -300,6 +353,47 @@ impl<D: BlockDevice> Stripes<D> {
             if is_avoided && left > 0 {
                 *state = SlotState::Lost;
                 left -= 1;
+            }
+        }
+    }
+
+    /// The slots that can be read and have checksums of a span: what is read of them is right.
+    pub(crate) async fn with_checksums(
+        &self,
+        stripe: StripeNumber,
+        span: Span,
+        states: &[SlotState],
+    ) -> Vec<StripeSlot> {
+        if self.members.checksums().is_none() {
+            return Vec::new();
+        }
+        let (members, mut slots) = (self.slot_members(stripe), Vec::new());
+        let range = SectorRange::new(self.geometry.member_lba(stripe, span.start), span.count());
+        for slot in online(states) {
+            if self.members.knows(members.member_of(slot), range).await {
+                slots.push(slot);
+            }
+        }
+        slots
+    }
+
+    /// Has copies without checksums not read where another copy has some.
+    pub(crate) async fn prefer_checksums(
+        &self,
+        stripe: StripeNumber,
+        span: Span,
+        states: &mut [SlotState],
+    ) {
+        if !self.geometry.is_mirror() || self.bitmap.needs_resync(stripe) {
+            return;
+        }
+        let preferred = self.with_checksums(stripe, span, states).await;
+        if preferred.is_empty() {
+            return;
+        }
+        for (slot, state) in StripeSlot::all(states.len()).zip(states) {
+            if *state == SlotState::Online && !preferred.contains(&slot) {
+                *state = SlotState::Lost;
             }
         }
     }

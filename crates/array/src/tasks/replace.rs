@@ -268,6 +268,12 @@ impl<D: BlockDevice> Replacements<D> {
         let own = &self.members[member];
         let missing = Missing::of_pending_member(Bits::all(self.bitmap.regions().count()));
         let is_copy = own.has_device();
+        if returning.is_some() {
+            let none = || Bits::new(self.bitmap.regions().count());
+            self.members.join_checksums(&device, uuid, none);
+        } else {
+            self.members.join_new_checksums(&device, uuid);
+        }
         if is_copy {
             self.stripes.set_copying(true);
             own.begin_copy(device.clone(), uuid, missing);
@@ -302,6 +308,9 @@ impl<D: BlockDevice> Replacements<D> {
     fn narrow(&self, member: MemberIndex, device: &Rc<D>, is_back: bool) {
         let all = || Bits::all(self.bitmap.regions().count());
         let lacking = self.bitmap.lacking(is_back).unwrap_or_else(all);
+        if let Some(checksums) = self.members.checksums() {
+            checksums.of(device).distrust(&lacking);
+        }
         self.members[member].with_missing(device, |missing| missing.note_reached(lacking));
     }
 

@@ -229,13 +229,18 @@ impl<D: BlockDevice> Resync<D> {
         self.compute_data(stripe, span, &mut slots);
         let Slots { states, mut chunks } = slots;
         let data_chunks = self.stripes.shape(stripe).data_chunks();
+        let is_computed = |slot: &usize| states[*slot] == SlotState::Unreadable;
+        let computed = (0..data_chunks).filter(is_computed);
+        let computed: Vec<(StripeSlot, &[u8])> =
+            computed.filter_map(|at| Some((StripeSlot(at), &chunks[at].as_ref()?[..]))).collect();
+        self.stripes.check_computed(stripe, span, &computed).await?;
         let data = chunks[..data_chunks].iter().flatten().map(|buf| &buf[..]);
         let data: Vec<&[u8]> = data.collect();
         let parity_count = self.geometry.parity_chunks();
         let mut parities: Vec<Buf> = (0..parity_count).map(|_| Buf::new(span.bytes())).collect();
         let mut slices: Vec<&mut [u8]> = parities.iter_mut().map(|buf| &mut buf[..]).collect();
         self.stripes.code_of(stripe).encode(&data, &mut slices, Stores::Cached);
-        let mut writes = Vec::new();
+        let (mut writes, mut right_parities) = (Vec::new(), BTreeSet::new());
         let mut write = |slot: StripeSlot, content: Buf| {
             let member = self.stripes.shape(stripe).member_of(stripe, slot);
             let at = self.geometry.member_lba(stripe, span.start);
@@ -248,6 +253,9 @@ impl<D: BlockDevice> Resync<D> {
         for (slot, parity) in StripeSlot::all(states.len()).skip(data_chunks).zip(parities) {
             let is_right = chunks[slot.0].as_ref().is_some_and(|before| before[..] == parity[..]);
             let is_wrong = states[slot.0] == SlotState::Online && !is_right;
+            if is_right {
+                right_parities.insert(slot.0);
+            }
             if is_wrong {
                 self.members.counters().add(|counts| counts.resynced_chunks += 1);
             }
@@ -260,7 +268,14 @@ impl<D: BlockDevice> Resync<D> {
             chunks[slot.0].take().into_iter().for_each(|content| write(slot, content));
         }
         let results = together(&self.handle, writes).await;
-        results.into_iter().collect()
+        results.into_iter().collect::<IoResult<()>>()?;
+        // What was not written is right as it was read.
+        let is_online = |slot: &usize| states[*slot] == SlotState::Online;
+        let read = (0..states.len()).filter(is_online);
+        let read = read.filter(|slot| *slot < data_chunks || right_parities.contains(slot));
+        let read = read.filter_map(|at| Some((StripeSlot(at), &chunks[at].as_ref()?[..])));
+        self.stripes.adopt(stripe, span, read).await;
+        Ok(())
     }
 
     /// Reads a span of all slots that can be read.

@@ -7,6 +7,7 @@ mod grow;
 mod half_written;
 mod hung;
 mod hung_start;
+mod integrity;
 mod journal_device;
 mod kill;
 mod losses;

@@ -1,7 +1,7 @@
 //! The control plane's view of arrays.
 
 use voltier_array::{
-    Consistency, JournalState, MemberIndex, MemberRecord, MemberState, Superblock,
+    Consistency, Integrity, JournalState, MemberIndex, MemberRecord, MemberState, Superblock,
 };
 
 use crate::array_settings::ArraySettings;
@@ -26,6 +26,8 @@ pub struct MemberLabel {
     pub chunk_bytes: u32,
     /// Protection of parity against a crash.
     pub consistency: Consistency,
+    /// The checksums that the members keep.
+    pub integrity: Integrity,
     /// Identity of the member: a copy of its drive has the same.
     pub member: Identity,
     /// The place of the member in the array.
@@ -74,6 +76,7 @@ impl From<Superblock> for MemberLabel {
             level: ArrayLevel(geometry.level()),
             chunk_bytes: (geometry.chunk_sectors() * voltier_block::SECTOR_BYTES) as u32,
             consistency: array.consistency,
+            integrity: array.places.integrity(),
             member: Identity(array[member].uuid),
             place: member.0 as u32,
             event: array.event,
@@ -92,6 +95,8 @@ pub struct OpenedArray {
     pub size_bytes: u64,
     /// Level of the array: parity may have been added since it was made.
     pub level: ArrayLevel,
+    /// The checksums that the members keep.
+    pub integrity: Integrity,
     /// Changes of membership so far, this opening included.
     pub events: u64,
     /// The device of each place, as far as the devices given tell.

@@ -1,6 +1,7 @@
 //! The bytes of a registry: records in JSON, with a head line that says version and checksum.
 
 use serde::{Deserialize, Serialize};
+use voltier_array::Integrity;
 
 use crate::array_settings::{ArraySettings, HealthSettings, MergeSettings};
 use crate::records::{Desired, PoolRecord, RegisteredArray, VolumeRecord};
@@ -12,8 +13,9 @@ use crate::spec::DeviceSpec;
 /// limits of their own, 3 for arrays that merge small writes as usual. Version 4 is for caches whose
 /// `congested` is as usual, and arrays whose deadline is. Version 5 is for caches of which none is evacuated.
 /// Version 6 is for volumes and arrays of which none is stopped, version 7 for exports that only the user of
-/// the daemon may open. Version 8 is for caches whose deadline is as usual.
-pub const REGISTRY_VERSION: u32 = 9;
+/// the daemon may open. Version 8 is for caches whose deadline is as usual, version 9 for
+/// arrays of which none keeps checksums.
+pub const REGISTRY_VERSION: u32 = 10;
 
 const FORMAT: &str = "voltier-registry";
 const TAIL: &str = "\n}\n";
@@ -52,7 +54,10 @@ impl Body {
         let is_evacuating =
             |volume: &VolumeRecord| volume.cache.as_ref().is_some_and(|cache| cache.evacuating);
         let is_stopped = |volume: &VolumeRecord| volume.desired == Desired::Stopped;
-        if self.volumes.iter().any(silent_else) {
+        let has_checksums = |array: &RegisteredArray| array.integrity != Integrity::None;
+        if self.arrays.iter().any(has_checksums) {
+            10
+        } else if self.volumes.iter().any(silent_else) {
             9
         } else if self.volumes.iter().any(|volume| !volume.export_access.is_empty()) {
             8

@@ -188,7 +188,7 @@ mod tests {
     use super::body::*;
     use super::store::previous_path;
     use super::*;
-    use voltier_array::Consistency;
+    use voltier_array::{Consistency, Integrity};
 
     use crate::array_settings::*;
     use crate::export_access::ExportAccess;
@@ -231,6 +231,7 @@ mod tests {
             level: "5".parse().unwrap(),
             chunk_bytes: 16384,
             consistency: Consistency::Journal,
+            integrity: Integrity::None,
             size_bytes: 1 << 30,
             events: 4,
             members: vec![Some("/dev/sdb".parse().unwrap()), None, Some("mem:1G".parse().unwrap())],
@@ -414,6 +415,19 @@ mod tests {
             let is_said = String::from_utf8(bytes).unwrap().contains("deadline_s");
             assert_eq!(is_said, version == 9, "an older program reads what is as usual");
         }
+    }
+
+    #[test]
+    fn an_array_with_checksums_needs_version_10() {
+        let mut record = array("r");
+        let bytes = encode(&Body { arrays: vec![record.clone()], ..Body::default() });
+        assert!(!String::from_utf8(bytes).unwrap().contains("integrity"), "as before checksums");
+        record.integrity = Integrity::Crc32c;
+        let body = Body { arrays: vec![record], ..Body::default() };
+        assert_eq!(body.version(), 10);
+        let bytes = encode(&body);
+        assert_eq!(decode(&bytes).unwrap().arrays, body.arrays);
+        assert!(String::from_utf8(bytes).unwrap().contains("\"integrity\": \"crc32c\""));
     }
 
     #[test]

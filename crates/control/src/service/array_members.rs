@@ -1,6 +1,6 @@
 //! Members that come and go, spares, and the background tasks of arrays.
 
-use voltier_array::Level;
+use voltier_array::{Integrity, Level};
 
 use super::admit::{self, Beside};
 use super::apart::apart;
@@ -440,6 +440,13 @@ fn check_growth(record: &RegisteredArray, by: Growth, devices: usize) -> Control
             "{name} is of level {level}: members for capacity come to levels 5, 6, 7.3 and N+M; \
              make a larger array beside it"
         ))),
+        Growth::Capacity if record.integrity != Integrity::None => {
+            Err(ControlError::failed(format!(
+                "{name} keeps checksums (--integrity {}), and no members for capacity come to such \
+                 an array; make a larger array beside it",
+                record.integrity
+            )))
+        }
         Growth::Capacity if devices != 1 => Err(ControlError::failed(format!(
             "{devices} devices given: a member for capacity is one; give one, and the next one later"
         ))),

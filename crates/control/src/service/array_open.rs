@@ -89,7 +89,7 @@ pub(super) fn bring_to_rest<E: Engine>(turn: &mut Turn<E>, name: &ArrayName) {
 /// Puts into a record what an opening found.
 fn learn(record: &mut RegisteredArray, opened: &OpenedArray) {
     (record.size_bytes, record.events) = (opened.size_bytes, opened.events);
-    record.level = opened.level;
+    (record.level, record.integrity) = (opened.level, opened.integrity);
     if opened.journal.is_some() || !opened.is_journal_lost {
         record.journal.clone_from(&opened.journal);
     }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use voltier_array::Consistency;
+use voltier_array::{Consistency, Integrity};
 
 use super::admit::{self, Beside};
 use super::apart::apart;
@@ -21,7 +21,11 @@ use crate::safety::Role;
 use crate::spec::DeviceSpec;
 use crate::units::exact_size;
 
-pub(super) fn create<E: Engine>(turn: &mut Turn<E>, new: NewArray) -> ControlResult<Response> {
+pub(super) fn create<E: Engine>(
+    turn: &mut Turn<E>,
+    new: NewArray,
+    integrity: Integrity,
+) -> ControlResult<Response> {
     let NewArray { name, level, chunk_bytes, consistency, members, spares, journal, force } = new;
     if turn.registry.find_array(&name).is_some() {
         return Err(ControlError::failed(format!(
@@ -33,6 +37,12 @@ pub(super) fn create<E: Engine>(turn: &mut Turn<E>, new: NewArray) -> ControlRes
     if journal.is_some() && consistency != Consistency::Journal {
         return Err(ControlError::usage(format!(
             "--journal goes with --consistency journal, not {consistency}"
+        )));
+    }
+    if integrity != Integrity::None && !level.has_redundancy() {
+        return Err(ControlError::usage(format!(
+            "level {} has no redundancy to mend blocks from: leave --integrity out",
+            level.word()
         )));
     }
     let all: Vec<DeviceSpec> = members.iter().chain(&spares).chain(&journal).cloned().collect();
@@ -47,6 +57,7 @@ pub(super) fn create<E: Engine>(turn: &mut Turn<E>, new: NewArray) -> ControlRes
         level,
         chunk_bytes,
         consistency,
+        integrity,
         size_bytes,
         events,
         members,
@@ -112,6 +123,7 @@ pub(super) fn assemble<E: Engine>(
         level: label.level,
         chunk_bytes: label.chunk_bytes,
         consistency: label.consistency,
+        integrity: label.integrity,
         size_bytes: 0,
         events: 0,
         members: Vec::new(),

@@ -74,7 +74,7 @@ fn dispatch<E: Engine>(turn: &mut Turn<E>, request: Request) -> ControlResult<Re
 /// The answer to a request about arrays and pools.
 fn dispatch_array<E: Engine>(turn: &mut Turn<E>, ask: ArrayRequest) -> ControlResult<Response> {
     match ask {
-        ArrayRequest::Create { array } => arrays::create(turn, array),
+        ArrayRequest::Create { array, integrity } => arrays::create(turn, array, integrity),
         ArrayRequest::Show { name: Some(name) } => {
             turn.array_record(&name)?;
             Ok(array_show::response(turn, &name, Vec::new()))

@@ -367,6 +367,7 @@ impl ArrayEngine for BookEngine {
             level: record.level,
             chunk_bytes: record.chunk_bytes,
             consistency: record.consistency,
+            integrity: voltier_array::Integrity::None,
             member: Identity([0; 16]),
             place: 0,
             event: 1,
@@ -384,7 +385,8 @@ impl ArrayEngine for BookEngine {
         let level = Some(record.level);
         let array = BookArray { level, members: members.clone(), ..BookArray::default() };
         books.arrays.insert(record.name.clone(), array);
-        Ok(OpenedArray { journal: record.journal.clone(), ..opened(record.level, members) })
+        let (journal, integrity) = (record.journal.clone(), record.integrity);
+        Ok(OpenedArray { journal, integrity, ..opened(record.level, members) })
     }
 
     fn open_array(
@@ -430,7 +432,7 @@ impl ArrayEngine for BookEngine {
         let array = BookArray { level, members: places.clone(), lost, ..BookArray::default() };
         self.books().arrays.insert(record.name.clone(), array);
         let journal = record.journal.clone();
-        Ok(OpenedArray { journal, ..opened(record.level, places) })
+        Ok(OpenedArray { journal, integrity: record.integrity, ..opened(record.level, places) })
     }
 
     fn close_array(&self, name: &ArrayName) -> ControlResult<()> {
@@ -589,6 +591,7 @@ fn opened(level: ArrayLevel, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
     OpenedArray {
         size_bytes: ARRAY_BYTES,
         level,
+        integrity: voltier_array::Integrity::None,
         events: 1,
         members,
         journal: None,

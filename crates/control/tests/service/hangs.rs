@@ -173,7 +173,9 @@ fn a_member_is_failed_while_a_command_for_another_array_and_for_the_same_one_han
     let mut fixture = Fixture::new();
     fixture.ask(fixture.make(&["d1", "d2", "d3"]));
     let other = NewArray { name: s5(), ..fixture.new_array(&["d4", "d5", "d6"]) };
-    fixture.ask(Request::Array { ask: ArrayRequest::Create { array: other } });
+    fixture.ask(Request::Array {
+        ask: ArrayRequest::Create { array: other, integrity: voltier_array::Integrity::None },
+    });
     let hung = replace(&fixture, "d7");
     let replaced = while_it_hangs(&fixture, "replace", hung, |service| {
         for array in [s5(), r5()] {

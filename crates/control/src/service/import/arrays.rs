@@ -160,6 +160,7 @@ fn plan_of(name: ArrayName, newest: &MemberLabel, array: &FoundArray) -> ArrayPl
         level: newest.level,
         chunk_bytes: newest.chunk_bytes,
         consistency: newest.consistency,
+        integrity: newest.integrity,
         size_bytes: 0,
         // Nobody knows whether these members are the newest: the assembly asks for what is missing.
         events: 0,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-use voltier_array::{Consistency, Level};
+use voltier_array::{Consistency, Integrity, Level};
 use voltier_control::protocol::{
     ArrayRequest, Growth, MemberName, NewArray, Repair, Request, Response,
 };
@@ -195,7 +195,7 @@ pub(super) fn create(
         journal: journal.map(|number| fixture.device(number)),
         force: true,
     };
-    ArrayRequest::Create { array }
+    ArrayRequest::Create { array, integrity: Integrity::None }
 }
 
 impl ArrayCommand {

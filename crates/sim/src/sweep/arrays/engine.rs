@@ -76,6 +76,7 @@ impl ArraySimEngine {
         let opened = OpenedArray {
             size_bytes: open.array.limits().bytes(),
             level: ArrayLevel(open.array.geometry().level()),
+            integrity: status.integrity,
             events: status.event,
             members: open.devices.clone(),
             journal: open.journal.clone(),
