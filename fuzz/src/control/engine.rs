@@ -88,6 +88,7 @@ impl BookEngine {
         OpenedArray {
             size_bytes: ARRAY_BYTES,
             level,
+            integrity: record.integrity,
             events: 1,
             members,
             journal: None,
@@ -289,6 +290,7 @@ impl ArrayEngine for BookEngine {
             level: record.level,
             chunk_bytes: record.chunk_bytes,
             consistency: record.consistency,
+            integrity: record.integrity,
             member: Identity([0; 16]),
             place: 0,
             event: 1,

@@ -123,11 +123,12 @@ impl Daemon {
             index @ MemberName::Index(_) => index,
         };
         match ask {
-            ArrayRequest::Create { array } => {
+            ArrayRequest::Create { array, integrity } => {
                 let members = array.members.into_iter().map(device).collect();
                 let spares = array.spares.into_iter().map(device).collect();
                 let journal = array.journal.map(device);
-                ArrayRequest::Create { array: NewArray { members, spares, journal, ..array } }
+                let array = NewArray { members, spares, journal, ..array };
+                ArrayRequest::Create { array, integrity }
             }
             ArrayRequest::Assemble { devices, force } => {
                 let devices = devices.into_iter().map(device).collect();

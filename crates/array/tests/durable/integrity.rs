@@ -510,7 +510,7 @@ fn a_member_that_is_given_up_is_closed() {
         array.flush().await.expect("flush");
         rest(&world, 12).await;
         assert_eq!(Rc::strong_count(&world.drives[1].reads), holders, "nobody has it open");
-        let back = array.take_back(MemberIndex(1), world.drives[1].clone()).await;
+        let back = array.restore_member(MemberIndex(1), world.drives[1].clone()).await;
         assert!(back.expect("it suits"), "it comes back");
         array.ended(BackgroundTask::Rebuild).await;
         assert_eq!((read(&array, 1).await, found(&array)), (Ok(0x41), (0, 0)));
