@@ -409,12 +409,13 @@ fn an_origin_that_changes_after_a_stop_beside_a_map_that_loads_is_found_out() {
         stand.fill(LINES - 4096, 4096).await;
         for has_changed in [false, true] {
             let cache = stand.open(Mode::WriteBack).await.expect("it opens");
-            stand.ssd.passes.set(0);
+            stand.ssd.map_read_ns.set(8 * SECOND_NS);
             stand.write(&cache, 7, 1).await;
             cache.stop().await.expect("a stop works");
             assert!(cache.status().lines_loading > 0);
             drop(cache);
-            stand.ssd.release();
+            stand.ssd.map_read_ns.set(0);
+            stand.ssd.map_reads.set(0);
             if has_changed {
                 let (at, zeroes) = (Lba::from_bytes(CHANGED * LINE_BYTES), Buf::zeroed(512));
                 stand.origin.write(at, zeroes.into(), Durability::Cached).await.unwrap();
