@@ -131,7 +131,7 @@ fn put_together<D: BlockDevice>(
     parts.members.name(array);
     for (index, member) in parts.members.indexed() {
         let Ok(device) = member.device() else { continue };
-        parts.members.join_checksums(&device, member.uuid(), || {
+        parts.members.devices().join(&device, member.uuid(), || {
             // A crash leaves these with new data and old checksums, or the other way round.
             let mut distrusted = ready.to_resync.clone();
             if array.is_rebuilding(index) {

@@ -167,7 +167,7 @@ pub(crate) async fn create<D: BlockDevice>(
     generations.ground.members.name(&record);
     for (index, member) in generations.ground.members.indexed() {
         if let Ok(device) = member.device() {
-            generations.ground.members.join_new_checksums(&device, record[index].uuid);
+            generations.ground.members.devices().join_new(&device, record[index].uuid);
         }
     }
     generations.ground.journal.placement().take_device(journal, false);

@@ -26,6 +26,7 @@ use crate::geometry::shapes::Shapes;
 use crate::journal::replay::{JournalStart, Replay, ReplayReport};
 use crate::journal::ring::Ring;
 use crate::journal::transaction::Journal;
+use crate::members::checksums::devices::CheckedDevices;
 use crate::members::checksums::registry::Checksums;
 use crate::members::event::{Above, MemberEvent};
 use crate::members::member::Member;
@@ -105,11 +106,12 @@ impl<D: BlockDevice> Generation<D> {
         limits.volatile_cache &= !foundation.has_journal;
         let checksums = foundation.checksums.zip(foundation.record.as_ref()).map(|it| {
             limits.block_bytes = limits.block_bytes.max(SUMMED_BYTES as u32);
-            Rc::new(Checksums::new(handle, it.1.uuid, it.1.event, it.0))
+            Checksums::new(handle, it.1.uuid, it.1.event, it.0)
         });
+        let devices = CheckedDevices::new(checksums);
         let members = members.into_iter().map(Member::new).collect();
         let members =
-            Rc::new(MemberSet::new(handle, &geometry, members, data_start, &watch, checksums));
+            Rc::new(MemberSet::new(handle, &geometry, members, data_start, &watch, devices));
         let membership = Rc::new(Membership::new(foundation.record));
         let states = foundation.states.map(Rc::new);
         let bitmap = Bitmap::new(handle, &geometry, consistency, &members, &membership, states);

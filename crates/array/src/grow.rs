@@ -96,7 +96,7 @@ impl<D: BlockDevice> ParityRow<'_, D> {
         for (device, uuid) in self.devices.iter().zip(self.uuids) {
             let member = Member::new(None);
             let Ground { members, bitmap, .. } = &self.array.ground;
-            members.join_new_checksums(device, *uuid);
+            members.devices().join_new(device, *uuid);
             if let Some(lacking) = bitmap.lacking(false) {
                 member.join(device.clone(), *uuid, Missing::new(lacking));
             }

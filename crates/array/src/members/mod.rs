@@ -11,6 +11,7 @@ pub(crate) mod latency;
 pub(crate) mod long_transfer;
 pub(crate) mod member;
 pub(crate) mod member_set;
+pub(crate) mod member_states;
 pub(crate) mod member_watch;
 pub(crate) mod space;
 pub(crate) mod vitals;

@@ -123,7 +123,9 @@ impl<D: BlockDevice> Mender<D> {
                     return Err(if is_lost { IoError::Gone } else { IoError::Medium });
                 }
                 // Blocks beside those that cannot be read stay what they are.
-                Err(_) if self.members.checksums().is_some() && span.count() > PIECE_SECTORS => {
+                Err(_)
+                    if self.members.devices().have_checksums() && span.count() > PIECE_SECTORS =>
+                {
                     return Err(IoError::Medium);
                 }
                 Err(failed) => {

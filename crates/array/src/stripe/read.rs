@@ -236,7 +236,7 @@ impl<D: BlockDevice> Reader<D> {
 
     /// One part, from its member if that has it.
     async fn read_part(self: &Rc<Self>, stripe: StripeNumber, mut wanted: Wanted) -> IoResult<Buf> {
-        if self.geometry.is_mirror() && self.members.checksums().is_some() {
+        if self.geometry.is_mirror() && self.members.devices().have_checksums() {
             let chosen = self.copy_with_checksums(stripe, wanted.slot, wanted.span);
             wanted.slot = Box::pin(chosen).await;
         }
@@ -293,7 +293,7 @@ impl<D: BlockDevice> Reader<D> {
             return Err(IoError::Gone);
         }
         let places: Vec<(StripeSlot, Span)> = wanted.iter().map(|it| (it.slot, it.span)).collect();
-        let has_checksums = self.members.checksums().is_some();
+        let has_checksums = self.members.devices().have_checksums();
         let is_long = |(_, span): &(StripeSlot, Span)| span.count() > SUMMED_SECTORS;
         let has_pieces = has_checksums && (places.len() > 1 || places.iter().any(is_long));
         if has_pieces && !unreadable.is_empty() {
@@ -345,7 +345,9 @@ impl<D: BlockDevice> Reader<D> {
             let access = if unreadable.is_empty() { Access::Shared } else { Access::Exclusive };
             let _guard = self.stripes.lock(stripe, hull, access).await;
             match self.read_chunks(stripe, &wanted, &unreadable, may_avoid).await? {
-                Err(_) if self.members.checksums().is_some() && hull.count() > SUMMED_SECTORS => {
+                Err(_)
+                    if self.members.devices().have_checksums() && hull.count() > SUMMED_SECTORS =>
+                {
                     return Err(IoError::Medium);
                 }
                 Err(failed) => {

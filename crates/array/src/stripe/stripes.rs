@@ -308,7 +308,7 @@ impl<D: BlockDevice> Stripes<D> {
         span: Span,
         computed: &[(StripeSlot, &[u8])],
     ) -> IoResult<()> {
-        if self.members.checksums().is_none() {
+        if !self.members.devices().have_checksums() {
             return Ok(());
         }
         let at = self.geometry.member_lba(stripe, span.start);
@@ -330,7 +330,7 @@ impl<D: BlockDevice> Stripes<D> {
         span: Span,
         slots: impl Iterator<Item = (StripeSlot, &'a [u8])>,
     ) {
-        if self.members.checksums().is_none() {
+        if !self.members.devices().have_checksums() {
             return;
         }
         let at = self.geometry.member_lba(stripe, span.start);
@@ -364,7 +364,7 @@ impl<D: BlockDevice> Stripes<D> {
         span: Span,
         states: &[SlotState],
     ) -> Vec<StripeSlot> {
-        if self.members.checksums().is_none() {
+        if !self.members.devices().have_checksums() {
             return Vec::new();
         }
         let (members, mut slots) = (self.slot_members(stripe), Vec::new());

@@ -378,7 +378,7 @@ impl<D: BlockDevice> Rebuild<D> {
         // Without a journal nothing else flushes what was written beside the rebuild. With one the pause
         // below flushes all members again: transactions may have ended since.
         let is_due = !canary::is(Canary::ServiceBeforeFlush);
-        if is_due && self.members.flush_device(&device).await.is_err() {
+        if is_due && self.members.devices().flush(&device).await.is_err() {
             return self.members.give_successor_up(member, &device);
         }
         // A journal that has failed puts nothing in service: the next start replays it.

@@ -270,9 +270,9 @@ impl<D: BlockDevice> Replacements<D> {
         let is_copy = own.has_device();
         if returning.is_some() {
             let none = || Bits::new(self.bitmap.regions().count());
-            self.members.join_checksums(&device, uuid, none);
+            self.members.devices().join(&device, uuid, none);
         } else {
-            self.members.join_new_checksums(&device, uuid);
+            self.members.devices().join_new(&device, uuid);
         }
         if is_copy {
             self.stripes.set_copying(true);
@@ -308,9 +308,7 @@ impl<D: BlockDevice> Replacements<D> {
     fn narrow(&self, member: MemberIndex, device: &Rc<D>, is_back: bool) {
         let all = || Bits::all(self.bitmap.regions().count());
         let lacking = self.bitmap.lacking(is_back).unwrap_or_else(all);
-        if let Some(checksums) = self.members.checksums() {
-            checksums.of(device).distrust(&lacking);
-        }
+        self.members.devices().distrust(device, &lacking);
         self.members[member].with_missing(device, |missing| missing.note_reached(lacking));
     }
 

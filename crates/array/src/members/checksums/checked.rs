@@ -87,13 +87,13 @@ impl Drop for Loading<'_> {
 }
 
 /// Blocks that a request holds, with their pages in memory, until dropped.
-pub(crate) struct Held<'a> {
+struct Held<'a> {
     _guard: BlockGuard<'a>,
     _pins: Pins<'a>,
 }
 
 /// A change of blocks under way. One that is dropped before it is done may have left anything.
-pub(crate) struct Change<'a> {
+struct Change<'a> {
     of: &'a Checked,
     first: u64,
     sums: Vec<u32>,
@@ -103,7 +103,7 @@ pub(crate) struct Change<'a> {
 
 impl Change<'_> {
     /// The device has all of it.
-    pub(crate) fn done(mut self) {
+    fn done(mut self) {
         self.is_done = true;
         self.of.table.note_written(self.first, &self.sums);
     }
@@ -118,7 +118,7 @@ impl Drop for Change<'_> {
 }
 
 /// The checksums of a payload, block by block, wherever its pieces end.
-pub(crate) fn sums_of(data: &Payload) -> Vec<u32> {
+fn sums_of(data: &Payload) -> Vec<u32> {
     let mut sums = Vec::with_capacity(data.len() / SUMMED_BYTES);
     let new = || crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
     let (mut open, mut filled) = (new(), 0);
@@ -204,11 +204,7 @@ impl Checked {
     ///
     /// # Errors
     /// When the device is gone.
-    pub(crate) async fn hold<D: BlockDevice>(
-        &self,
-        device: &D,
-        blocks: Range<u64>,
-    ) -> IoResult<Held<'_>> {
+    async fn hold<D: BlockDevice>(&self, device: &D, blocks: Range<u64>) -> IoResult<Held<'_>> {
         self.hold_for(device, blocks, Use::Read).await
     }
 
@@ -224,7 +220,7 @@ impl Checked {
     }
 
     /// Whether bytes that were read are what their checksums say. The blocks are held.
-    pub(crate) fn verify(&self, first: u64, bytes: &[u8]) -> bool {
+    fn verify(&self, first: u64, bytes: &[u8]) -> bool {
         let bad = self.table.mismatches(first, bytes);
         self.table.note_bad(&bad);
         bad.is_empty()
@@ -242,7 +238,7 @@ impl Checked {
     ///
     /// # Errors
     /// When the device is gone.
-    pub(crate) async fn change<D: BlockDevice>(
+    async fn change<D: BlockDevice>(
         self: &Rc<Self>,
         device: &Rc<D>,
         first: u64,
@@ -252,6 +248,65 @@ impl Checked {
         let blocks = first..first + sums.len() as u64;
         let held = self.hold_for(&**device, blocks, Use::Change).await?;
         Ok(Change { of: self, first, sums, is_done: false, _held: held })
+    }
+
+    /// Reads blocks by a request of the caller's; whether they are what their checksums say.
+    ///
+    /// # Errors
+    /// When the device is gone, or the request fails.
+    pub(crate) async fn read<D: BlockDevice>(
+        &self,
+        device: &D,
+        at: Lba,
+        into: Buf,
+        read: impl AsyncFnOnce(Buf) -> IoResult<Buf>,
+    ) -> IoResult<(Buf, bool)> {
+        let blocks = self.blocks_of(at, into.len() as u64);
+        let first = blocks.start;
+        let _held = self.hold(device, blocks).await?;
+        let found = read(into).await?;
+        let is_right = self.verify(first, &found);
+        Ok((found, is_right))
+    }
+
+    /// The same of buffers whose blocks lie behind one another.
+    ///
+    /// # Errors
+    /// As for one.
+    pub(crate) async fn read_run<D: BlockDevice>(
+        &self,
+        device: &D,
+        at: Lba,
+        into: Vec<Buf>,
+        read: impl AsyncFnOnce(Vec<Buf>) -> IoResult<Vec<Buf>>,
+    ) -> IoResult<(Vec<Buf>, bool)> {
+        let blocks = self.blocks_of(at, into.iter().map(|buf| buf.len() as u64).sum());
+        let mut first = blocks.start;
+        let _held = self.hold(device, blocks).await?;
+        let (found, mut is_right) = (read(into).await?, true);
+        for buf in &found {
+            is_right &= self.verify(first, buf);
+            first += (buf.len() / SUMMED_BYTES) as u64;
+        }
+        Ok((found, is_right))
+    }
+
+    /// Writes blocks by a request of the caller's, and keeps their checksums.
+    ///
+    /// # Errors
+    /// When the device is gone, or the request fails.
+    pub(crate) async fn write<D: BlockDevice>(
+        self: &Rc<Self>,
+        device: &Rc<D>,
+        at: Lba,
+        data: Payload,
+        write: impl AsyncFnOnce(Payload) -> IoResult<()>,
+    ) -> IoResult<()> {
+        let first = self.blocks_of(at, data.len() as u64).start;
+        let change = self.change(device, first, sums_of(&data)).await?;
+        write(data).await?;
+        change.done();
+        Ok(())
     }
 
     /// Clears a range part by part.

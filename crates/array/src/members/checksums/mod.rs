@@ -2,6 +2,7 @@
 
 pub(crate) mod block_locks;
 pub(crate) mod checked;
+pub(crate) mod devices;
 pub(crate) mod registry;
 pub(crate) mod table;
 pub(crate) mod void_list;

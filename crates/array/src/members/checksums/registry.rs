@@ -9,6 +9,7 @@ use voltier_ring::Handle;
 use crate::format::bits::Bits;
 use crate::format::checksum_page::Owner;
 use crate::format::member_layout::MemberLayout;
+use crate::format::region_map::RegionGrid;
 use crate::format::void_pages::VoidPages;
 use crate::geometry::numbers::Region;
 use crate::members::checksums::checked::Checked;
@@ -37,7 +38,8 @@ impl<D: BlockDevice> Checksums<D> {
     }
 
     /// A device comes to the array as a new member: it has no pages.
-    pub(crate) fn join_new(&self, device: &Rc<D>, member: [u8; 16], regions: u64) {
+    pub(crate) fn join_new(&self, device: &Rc<D>, member: [u8; 16]) {
+        let regions = RegionGrid::new(self.places.data.count).count();
         let list = VoidPages::of_era(first_era(self.event));
         self.add(device, member, Bits::new(regions), Some(list));
     }
