@@ -68,7 +68,7 @@ pub enum Canary {
     ChecksumsNotFlushed,
     /// Nothing says which pages of checksums could not be stored.
     VoidPagesForgotten,
-    /// What a read-modify-write reads is not held against its checksums.
+    /// A read-modify-write holds none of the blocks that it reads against their checksums.
     ModifyUnverified,
 }
 

@@ -88,7 +88,7 @@ struct Copy {
     sums: Box<[u32]>,
 }
 
-/// What the copies of a page say.
+/// The content of a page, as its copies have it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     /// The highest number of a writing that was seen; 0 for none.
@@ -133,8 +133,8 @@ fn decode(bytes: &[u8], owner: Owner, index: u64) -> Option<Copy> {
     })
 }
 
-/// What both copies of a page say, each in its place. They say nothing of the blocks unless both are whole,
-/// of this era, and of two writings one after the other.
+/// The content of a page whose copies are each in their place. The copies say nothing of the blocks unless
+/// both are whole, of this era, and of two writings one after the other.
 pub(crate) fn found_in(copies: [Option<&[u8]>; 2], owner: Owner, era: Era, index: u64) -> Found {
     let in_place = |(place, bytes): (u64, Option<&[u8]>)| {
         decode(bytes?, owner, index).filter(|copy| copy.sequence % COPIES == place)

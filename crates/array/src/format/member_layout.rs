@@ -8,8 +8,8 @@
 //! end      superblock, copy B: the last whole 4 KiB of the device
 //! ```
 //!
-//! Map, journal, checksums and data are at the same place on all members; copy B is at the end of each, whatever
-//! its size. The tables are in `docs/formats/array.md`.
+//! Map, journal, checksums and data are at the same place on all members. Copy B is at the end of each,
+//! whatever its size. The tables are in `docs/formats/array.md`.
 
 use voltier_block::{KIB, Lba, MIB, SECTOR_BYTES, SectorRange};
 

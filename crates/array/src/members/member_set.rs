@@ -145,7 +145,7 @@ impl<D: BlockDevice> MemberSet<D> {
             if let Err(error) = read {
                 self.read_failed(member, &device, error);
             }
-            // What does not match is as good as unreadable, and no error of the device.
+            // A block that does not match is as good as unreadable, and no error of the device.
             let (read, is_right) = read?;
             return if is_right { Ok(read) } else { Err(IoError::Medium) };
         }

@@ -112,7 +112,7 @@ impl<D: BlockDevice> Mender<D> {
                 self.stripes.prefer_checksums(stripe, span, &mut states).await;
             }
             let reads: Vec<_> = online(&states).map(|slot| (slot, span)).collect();
-            let read = match self.stripes.read_slots(stripe, &reads).await {
+            let read = match self.stripes.read_slots(stripe, &reads, true).await {
                 Ok(read) => read,
                 Err(failed) if self.geometry.parity_chunks() == 0 => {
                     let is_lost = |slot: &StripeSlot| {

@@ -400,7 +400,7 @@ impl<D: BlockDevice> Reader<D> {
             let span = spans.into_iter().flatten().reduce(Span::hull);
             reads.extend(span.map(|span| (slot, span)));
         }
-        let read = match self.stripes.read_slots(stripe, &reads).await {
+        let read = match self.stripes.read_slots(stripe, &reads, true).await {
             Ok(read) => read,
             Err(failed) => return Ok(Err(failed)),
         };

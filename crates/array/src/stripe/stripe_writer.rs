@@ -140,7 +140,7 @@ impl<D: BlockDevice> StripeWriter<D> {
             let data_chunks = self.stripes.shape(stripe).data_chunks();
             let plan = plan(data_chunks, written.clone(), hull, &states, may_mismatch);
             let are_verified = !canary::is(Canary::ModifyUnverified);
-            match self.stripes.read_slots_as(stripe, &plan.reads, are_verified).await {
+            match self.stripes.read_slots(stripe, &plan.reads, are_verified).await {
                 Err(failed) => unreadable.extend(failed),
                 Ok(read) => {
                     let mut old = OldData { states, plan, read };

@@ -263,17 +263,9 @@ impl<D: BlockDevice> Stripes<D> {
         }
     }
 
-    /// Reads spans of slots, all at once. The slots that could not be read, if there are any.
+    /// Reads spans of slots, all at once, held against checksums or not. The slots that could not be read, if
+    /// there are any.
     pub(crate) async fn read_slots(
-        &self,
-        stripe: StripeNumber,
-        reads: &[(StripeSlot, Span)],
-    ) -> Result<Vec<Buf>, Vec<StripeSlot>> {
-        self.read_slots_as(stripe, reads, true).await
-    }
-
-    /// The same, held against checksums or not.
-    pub(crate) async fn read_slots_as(
         &self,
         stripe: StripeNumber,
         reads: &[(StripeSlot, Span)],
@@ -297,11 +289,11 @@ impl<D: BlockDevice> Stripes<D> {
         if failed.is_empty() { Ok(read) } else { Err(failed) }
     }
 
-    /// Holds what was computed of slots that could not be read against their checksums. Slots that are lost, or
-    /// of members that are being filled, have none that count.
+    /// Holds content that was computed for slots against their checksums. Slots that are lost, or of members
+    /// that are being filled, have none that count.
     ///
     /// # Errors
-    /// When a checksum says something else: a block that it was computed from is wrong.
+    /// When a checksum does not match: a block that was computed from is wrong.
     pub(crate) async fn check_computed(
         &self,
         stripe: StripeNumber,

@@ -269,7 +269,7 @@ impl<D: BlockDevice> Resync<D> {
         }
         let results = together(&self.handle, writes).await;
         results.into_iter().collect::<IoResult<()>>()?;
-        // What was not written is right as it was read.
+        // Blocks that were not written are right as they were read.
         let is_online = |slot: &usize| states[*slot] == SlotState::Online;
         let read = (0..states.len()).filter(is_online);
         let read = read.filter(|slot| *slot < data_chunks || right_parities.contains(slot));
@@ -287,7 +287,7 @@ impl<D: BlockDevice> Resync<D> {
         loop {
             let states = self.stripes.slot_states(stripe, &unreadable)?;
             let reads: Vec<_> = online(&states).map(|slot| (slot, span)).collect();
-            match self.stripes.read_slots(stripe, &reads).await {
+            match self.stripes.read_slots(stripe, &reads, true).await {
                 Ok(read) => {
                     let mut chunks: Vec<Option<Buf>> = states.iter().map(|_| None).collect();
                     for ((slot, _), buf) in reads.into_iter().zip(read) {

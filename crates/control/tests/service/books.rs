@@ -385,8 +385,7 @@ impl ArrayEngine for BookEngine {
         let level = Some(record.level);
         let array = BookArray { level, members: members.clone(), ..BookArray::default() };
         books.arrays.insert(record.name.clone(), array);
-        let (journal, integrity) = (record.journal.clone(), record.integrity);
-        Ok(OpenedArray { journal, integrity, ..opened(record.level, members) })
+        Ok(opened(record, members))
     }
 
     fn open_array(
@@ -431,8 +430,7 @@ impl ArrayEngine for BookEngine {
         let lost = empty.map(|(place, _)| place as u32).collect();
         let array = BookArray { level, members: places.clone(), lost, ..BookArray::default() };
         self.books().arrays.insert(record.name.clone(), array);
-        let journal = record.journal.clone();
-        Ok(OpenedArray { journal, integrity: record.integrity, ..opened(record.level, places) })
+        Ok(opened(record, places))
     }
 
     fn close_array(&self, name: &ArrayName) -> ControlResult<()> {
@@ -587,14 +585,14 @@ impl ArrayEngine for BookEngine {
     }
 }
 
-fn opened(level: ArrayLevel, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
+fn opened(record: &RegisteredArray, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
     OpenedArray {
         size_bytes: ARRAY_BYTES,
-        level,
-        integrity: voltier_array::Integrity::None,
+        level: record.level,
+        integrity: record.integrity,
         events: 1,
         members,
-        journal: None,
+        journal: record.journal.clone(),
         is_journal_lost: false,
         left_out: Vec::new(),
     }

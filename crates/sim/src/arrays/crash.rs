@@ -177,8 +177,8 @@ fn verify(
         ledger.fault(FaultKind::DriveLoss);
     }
     if setup.has_checksums() {
-        // A crash takes the checksums of dirty regions, and members may be away. What is in caches may go with
-        // the next cut, and the rot below comes back: the block stays known.
+        // A crash takes the checksums of dirty regions, and members may be away. The next cut may take
+        // content of caches, and the bit rot below comes back: the block stays known.
         if let Some(bit_rot) = &left.bit_rot {
             bit_rot.heal_what_is_left(&mut left.media[bit_rot.drive]);
         }

@@ -258,8 +258,8 @@ impl Operator {
         }
     }
 
-    /// Copies of the first page of checksums of some members cannot be written, or read. That costs checksums,
-    /// and no member.
+    /// Copies of the first page of checksums of some members cannot be written, or read. Such copies cost
+    /// checksums, and no member.
     fn harm_pages(&mut self) {
         let fixture = self.fixture.clone();
         let first = fixture.setup.layout().checksums.start.plus(16);

@@ -113,8 +113,8 @@ pub(crate) async fn scrub_for_bit_rot(fixture: &Rc<ArrayFixture>, dice: &mut Prn
     fixture.bit_rot.is_there.set(false);
 }
 
-/// Clients go on in the stripe: whatever they read, a block that does not match its checksum is never
-/// answered, nor does anything follow from it. After a scrub of any mode the block is right.
+/// Clients go on in the stripe. A block that does not match its checksum is never answered, and nothing is
+/// computed from it. After a scrub of any mode the block is right.
 async fn scrub_beside_clients(fixture: &Rc<ArrayFixture>, bit_rot: &BitRot, dice: &mut Prng) {
     fixture.bit_rot.closed.set(None);
     fixture.bit_rot.is_there.set(false);

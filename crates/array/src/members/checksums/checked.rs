@@ -1,11 +1,11 @@
-//! The checksums of a device: what is read is held against them, and changes change them.
+//! The checksums of a device: reads are held against them, and changes change them.
 //!
 //! A block that does not match is answered as a medium error is, so all that mends medium errors mends it.
-//! Checksums are in memory until a flush. The flush stores them and then covers both, so what a flush makes
-//! durable has its checksums. Whatever a crash leaves in between lies in regions that are dirty, or in the
-//! care of the journal: a start distrusts the former, and the replay writes the latter again.
+//! Checksums are in memory until a flush. The flush stores the checksums and then covers both, so blocks
+//! that a flush makes durable have theirs. A crash in between leaves blocks that do not match in two places
+//! alone. A start distrusts regions that are dirty, and the journal's replay writes its blocks again.
 //!
-//! A page that the device does not take costs no more than its checksums: the list of void pages tells the
+//! A page that the device does not take costs no more than its checksums. The list of void pages tells the
 //! next start that the page says nothing.
 
 use std::cell::{Cell, RefCell};
@@ -331,8 +331,8 @@ impl Checked {
         Ok(())
     }
 
-    /// Stores checksums, and makes them durable with all that was written. Those who ask at the same time
-    /// share one flush.
+    /// Stores checksums, and makes them durable with all that was written. Callers that ask at the same
+    /// time share one flush.
     ///
     /// # Errors
     /// When the device cannot flush, or takes neither a page nor the word that the page is void.
@@ -426,8 +426,8 @@ impl Checked {
         self.refused_at.get().is_some_and(|at| self.handle.now() < at + RETRY_NS)
     }
 
-    /// Writes to the area: once more after a medium error, and for seconds while there is no room, unless that
-    /// was in vain of late.
+    /// Writes to the area: once more after a medium error, and for seconds while there is no space, unless
+    /// that was in vain of late.
     async fn store_at<D: BlockDevice>(&self, device: &D, at: Lba, bytes: &[u8]) -> IoResult<()> {
         let data = Buf::copy_of(bytes).freeze();
         let write = || device.write(at, data.clone().into(), Durability::Cached);

@@ -81,8 +81,8 @@ impl<D: BlockDevice> CheckedDevices<D> {
         }
     }
 
-    /// A device comes to the array, before anything is sent to it as the member of this uuid. What its
-    /// checksums say of these regions is not believed.
+    /// A device comes to the array, before anything is sent to it as the member of this uuid. The
+    /// device's own checksums of these regions are not believed.
     pub(crate) fn join(
         &self,
         device: &Rc<D>,

@@ -31,8 +31,8 @@ impl<D: BlockDevice> Checksums<D> {
         Self { handle: handle.clone(), array, event, places, devices: RefCell::default() }
     }
 
-    /// A device comes to the array as the member of this uuid, whose pages it may have. What they say of these
-    /// regions is not believed.
+    /// A device comes to the array as the member of this uuid, whose pages the device may have. The pages'
+    /// checksums of these regions are not believed.
     pub(crate) fn join(&self, device: &Rc<D>, member: [u8; 16], distrusted: Bits<Region>) {
         self.add(device, member, distrusted, None);
     }

@@ -1,7 +1,7 @@
 //! The checksums of a device in memory: pages that were needed of late, and those that the medium lacks.
 //!
-//! The table never waits for the device. `checked` brings pages in and stores them. Pages of requests under way
-//! are pinned, so that a request which needs several pages gets them all whatever others do.
+//! The table never waits for the device. `checked` brings pages in and stores them. Pages of requests under
+//! way are pinned, so that a request which needs several pages gets them all whatever others do.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ use crate::geometry::numbers::Region;
 /// Pages of a device that stay in memory although no request needs them: 32 MiB.
 const PAGES_MAX: usize = 8192;
 
-/// What became of the checksums of a device.
+/// The findings of the checksums of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChecksumCounts {
     /// Blocks that did not match.
@@ -61,7 +61,7 @@ pub(super) struct Table {
     due: RefCell<BTreeSet<u64>>,
     /// Pages that were stored, and not flushed.
     unflushed: RefCell<BTreeSet<u64>>,
-    /// Pages that could not be stored. What the medium says of them is void, durably.
+    /// Pages that could not be stored. The medium's content of these pages is void, durably.
     refused: RefCell<BTreeSet<u64>>,
     /// Regions whose checksums on the medium say nothing, and their pages that were in memory since then.
     distrusted: RefCell<Bits<Region>>,
@@ -235,8 +235,8 @@ impl Table {
         }
     }
 
-    /// Some blocks may have these checksums, the ones before, or none. What convicts a block stays: the block
-    /// may be as wrong as before.
+    /// Some blocks may have these checksums, the ones before, or none. A checksum that convicts a block
+    /// stays: the block may be as wrong as before.
     pub(super) fn note_unfinished(&self, first: u64, sums: &[u32]) {
         for (block, sum) in (first..).zip(sums) {
             if self.get(block) != *sum && !self.bad.borrow().contains(&block) {

@@ -37,7 +37,7 @@ impl VoidList {
         self.list.borrow().is_none()
     }
 
-    /// What the medium has; none if that cannot be read, and nothing counts that was stored.
+    /// The list that the medium has; none if that cannot be read, and no stored page counts.
     pub(super) fn take_in(&self, found: Option<VoidPages>, event: u64) {
         self.is_due.set(found.is_none());
         let list = found.unwrap_or_else(|| VoidPages::of_era(era_after_loss(event)));
@@ -88,7 +88,7 @@ impl VoidList {
         due.map(|list| VoidPages { sequence: list.sequence + 1, ..list.clone() })
     }
 
-    /// A list is on the medium. It is due again when a flush of it fails.
+    /// A list is on the medium. The list is due again when its flush fails.
     pub(super) fn note_written(&self, written: &VoidPages) {
         let mut list = self.list.borrow_mut();
         list.as_mut().expect("it was written").sequence = written.sequence;
