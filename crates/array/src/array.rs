@@ -187,7 +187,7 @@ impl<D: BlockDevice> Array<D> {
     /// Reads the superblock of a device, if it is a member of an array.
     ///
     /// # Errors
-    /// When it is or was one, and cannot be used.
+    /// When the device is or was a member, and cannot be used.
     pub async fn examine(device: &D) -> Result<Option<Superblock>, DeviceError> {
         Ok(read_superblock(device).await?.map(|found| found.superblock))
     }
@@ -195,7 +195,7 @@ impl<D: BlockDevice> Array<D> {
     /// Reads the label of a device that has the journal of an array.
     ///
     /// # Errors
-    /// When it has or had one, and cannot be used.
+    /// When the device has or had a label, and cannot be used.
     pub async fn examine_journal(device: &D) -> Result<Option<JournalLabel>, DeviceError> {
         Ok(read_label(device).await?.map(|(label, _)| label))
     }
@@ -396,7 +396,7 @@ impl<D: BlockDevice> Array<D> {
     /// Whether a device suits as a spare; nothing is changed.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The reason why the device does not suit.
     pub fn check_spare(&self, device: &D) -> Result<(), ArrayError> {
         self.0.tasks.replacements.check_spare(device)
     }
@@ -415,8 +415,8 @@ impl<D: BlockDevice> Array<D> {
     /// has one, with a new uuid. The level is another one then ([`Geometry::with_parity`]). The data
     /// stay where they are, and so does the size.
     ///
-    /// Requests wait for a moment. When it returns, the array has its new shape, durably, and a rebuild
-    /// fills the new members; until it is through they count as missing. To be waited for to its end.
+    /// Requests wait for a moment. When the call returns, the array has its new shape, durably. A rebuild
+    /// fills the new members, which count as missing until then. The caller awaits the future to its end.
     ///
     /// # Errors
     /// When the array or a device does not suit: nothing has changed then. When a device fails while it
@@ -430,8 +430,8 @@ impl<D: BlockDevice> Array<D> {
     /// become one chunk of data wider (`with_member`): all data move, in the background, and
     /// requests go on. The size is what it was until the last of them has; then it is the new one.
     ///
-    /// When it returns, the array has begun, durably; it goes on after a restart. To be waited for to its
-    /// end.
+    /// When the call returns, the expansion has begun, durably, and goes on after a restart. The
+    /// caller awaits the future to its end.
     ///
     /// # Errors
     /// When the array or the device does not suit: nothing has changed then. When the device fails while it

@@ -28,7 +28,7 @@ use crate::members::member_watch::MemberWatch;
 pub struct AssembleReport {
     /// The array, as it is now.
     pub array: ArrayRecord,
-    /// Whether it had been stopped.
+    /// Whether the array had been stopped.
     pub was_clean: bool,
     /// Devices that were not taken: the array went on without them.
     pub left_out: Vec<LeftOut>,

@@ -54,14 +54,14 @@ pub(crate) struct Chosen<D> {
     /// The device and its label, if it is there and up to date.
     pub(crate) journal: Option<(D, JournalLabel)>,
     pub(crate) left_out: Vec<JournalLeftOut>,
-    /// Whether it was in service and is not there.
+    /// Whether the device was in service and is not there.
     pub(crate) is_lost: bool,
 }
 
 /// The journal's device, if it is there and up to date, and those that are left out.
 ///
 /// # Errors
-/// When it is needed and not there, unless the start is forced.
+/// When the device is needed and not there, unless the start is forced.
 fn choose_journal<D>(
     array: &ArrayRecord,
     journals: Vec<JournalCandidate<D>>,

@@ -387,7 +387,7 @@ impl<D: BlockDevice> Generation<D> {
 /// Whether another generation can take over.
 impl<D: BlockDevice> Generation<D> {
     /// # Errors
-    /// When it is no array that can change its shape, at any time.
+    /// When the array is none that can change its shape, at any time.
     pub(crate) fn check_can_grow(&self) -> Result<(), ArrayError> {
         if !self.ground.membership.is_durable() {
             return Err(GrowError::Bare.into());

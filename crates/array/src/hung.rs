@@ -57,7 +57,7 @@ impl<D> Peer<D> {
         matches!(self.role, Role::InService(_))
     }
 
-    /// Whether it does not answer, as far as can be told already.
+    /// Whether the member does not answer, as far as can be told already.
     fn is_silent(&self) -> bool {
         matches!(self.answers, Answers::Suspect | Answers::Late)
     }

@@ -57,7 +57,7 @@ pub struct ArrayStatus {
     pub bytes: u64,
     /// The event count.
     pub event: u64,
-    /// Whether it is in use.
+    /// Whether the array is in use.
     pub usage: Usage,
     /// All members, in the order of their numbers.
     pub members: Vec<MemberStatus>,

@@ -88,7 +88,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// Brings the cache on `ssd` back in front of `origin`.
     ///
     /// # Errors
-    /// When it is not the expected cache, does not fit, or is damaged; nothing is changed then.
+    /// When the SSD holds another cache, does not fit, or is damaged; nothing is changed then.
     pub async fn open(
         handle: &Handle,
         ssd: S,

@@ -80,7 +80,7 @@ pub struct HealthStatus {
     /// Whether these are more than `max_errors`, and the array cannot lose the member.
     #[serde(default)]
     pub too_many_errors: bool,
-    /// Whether it is slower than the others.
+    /// Whether the member is slower than the others.
     #[serde(default)]
     pub slow: bool,
     /// For how many seconds it has not answered, when that is beyond the deadline; else 0.
@@ -160,7 +160,7 @@ pub struct JournalStatus {
 /// A background task of an array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskStatus {
-    /// Whether it is at work.
+    /// Whether the task is at work.
     pub running: bool,
     /// Bytes of members done.
     pub done_bytes: u64,
@@ -168,7 +168,7 @@ pub struct TaskStatus {
     pub total_bytes: u64,
     /// Recent rate, in bytes of members.
     pub bytes_per_second: u64,
-    /// When it will be through at this rate; null while there is no rate.
+    /// The time until the task is through at this rate; null while there is no rate.
     pub eta_seconds: Option<u64>,
     /// How fast it goes.
     pub pace: TaskPace,
@@ -186,7 +186,7 @@ pub struct ReshapeDetail {
     /// The reason why the move waits: `members` (missing, or being filled), `resync` (parity is made
     /// anew after a crash), `failed_writes`; null while it goes on.
     pub waits_for: Option<String>,
-    /// Why it did not go on when it tried last; null if it did.
+    /// The error of the last attempt that did not go on; null if it did.
     pub error: Option<String>,
     /// Progress of the move, in bytes of the array. The pace is the rebuild's.
     #[serde(flatten)]
@@ -350,7 +350,7 @@ pub struct ArrayDetail {
     /// is none.
     #[serde(default)]
     pub under_way: String,
-    /// Why it failed or waits, or what is wrong with it; empty when nothing is.
+    /// The reason why the array failed or waits, or a trouble of the array; empty when nothing is.
     pub error: String,
 }
 

@@ -481,7 +481,7 @@ pub struct JobStatus {
     /// Dirty lines that were given up instead.
     #[serde(default)]
     pub lines_given_up: u64,
-    /// Where it stands.
+    /// The state of the job.
     pub state: JobState,
 }
 

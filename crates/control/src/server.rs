@@ -289,7 +289,7 @@ impl Drop for Permit {
 }
 
 /// Runs a part of the control plane. A panic in it ends that part and nothing else: what it recorded is on
-/// the medium. Whether it came to its end.
+/// the medium. Returns whether the part came to its end.
 pub(crate) fn contained(what: &str, part: impl FnOnce()) -> bool {
     let ended = catch_unwind(AssertUnwindSafe(part)).is_ok();
     if !ended {

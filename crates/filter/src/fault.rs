@@ -51,7 +51,7 @@ pub enum Fault {
     },
     /// The next write is acknowledged, but goes somewhere else.
     MisdirectedWrite {
-        /// Where it goes instead.
+        /// The place where the request goes instead.
         to: Lba,
     },
     /// The device is gone: everything fails until this is cleared.

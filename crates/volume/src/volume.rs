@@ -206,7 +206,7 @@ impl<D: BlockDevice> Volume<D> {
     /// the cache was made for, also if the origin has grown since.
     ///
     /// # Errors
-    /// When it is not the expected one, or does not fit; nothing is changed then.
+    /// When the cache is not the expected one, or does not fit; nothing is changed then.
     pub async fn attach_existing(
         &self,
         ssd: D,
@@ -228,8 +228,8 @@ impl<D: BlockDevice> Volume<D> {
         Ok(opened)
     }
 
-    /// Changes settings of the cache while it serves. When it returns, no request is under way that still
-    /// writes back by a mode that does so no more. All that is dirty then is all there will be.
+    /// Changes settings of the cache while it serves. When the call returns, no request is under way that
+    /// still writes back by a mode that does so no more. All that is dirty then is all there will be.
     ///
     /// # Errors
     /// A sentence for the user; nothing is changed then.

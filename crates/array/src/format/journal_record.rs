@@ -229,7 +229,7 @@ impl Entry {
         ring.member().unwrap_or(MemberIndex(self.member.into()))
     }
 
-    /// Whether its new content follows the head; else it is zeroes.
+    /// Whether the part's new content follows the head; else it is zeroes.
     pub(crate) fn has_data(&self) -> bool {
         self.kind == KIND_DATA
     }

@@ -34,7 +34,7 @@ pub const MEMBERS_MAX: usize = 64;
 pub const NAME_BYTES_MAX: usize = 64;
 
 const BLOCK_BYTES: usize = SUPERBLOCK_BYTES as usize;
-/// Where it is said which device has the journal.
+/// The offset of the name of the device that has the journal.
 const JOURNAL_AT: usize = 3968;
 
 /// The code of checksums by CRC-32C.
@@ -147,7 +147,7 @@ pub struct ArrayRecord {
     pub consistency: Consistency,
     /// Raised whenever a member comes or goes, and when the array is taken into use or stopped.
     pub event: u64,
-    /// Whether it is in use.
+    /// Whether the array is in use.
     pub usage: Usage,
     /// All members, in the order of their numbers.
     pub members: Vec<MemberRecord>,
@@ -429,7 +429,7 @@ impl Superblock {
     /// The superblock in `block`, if it is copy `copy` of one and everything in it makes sense.
     ///
     /// # Errors
-    /// Why it is not.
+    /// The reason why the block is none.
     pub(crate) fn decode(block: &[u8], copy: u32) -> Result<Self, Rejected> {
         let raw = Raw::ref_from_bytes(block).map_err(|_| Rejected::Absent)?;
         check_head(block, SUPERBLOCK_MAGIC, raw.version.get(), SUPERBLOCK_VERSION)?;

@@ -82,7 +82,7 @@ impl<D: BlockDevice> Journal<D> {
         self.placement.ledger().is_some()
     }
 
-    /// Where its rings are.
+    /// The places of the journal's rings.
     pub(crate) fn placement(&self) -> &Rc<Placement<D>> {
         &self.placement
     }
@@ -111,7 +111,7 @@ impl<D: BlockDevice> Journal<D> {
         Rc::strong_count(&self.placement) + Rc::strong_count(&self.writer)
     }
 
-    /// Puts what will be written to the members of a group into their rings. When it returns, that is
+    /// Puts what will be written to the members of a group into their rings. When the call returns, that is
     /// durable, and in-place writes may begin; they end with [`end`](Self::end).
     ///
     /// The caller holds the sectors of the stripe, so that transactions over the same sectors have

@@ -107,7 +107,7 @@ pub struct MemberHealth {
     pub errors_recent: u32,
     /// Whether these are too many; the group cannot lose it, then.
     pub has_too_many_errors: bool,
-    /// Whether it is slower than the others.
+    /// Whether the member is slower than the others.
     pub is_slow: bool,
     /// How long reads take.
     pub reads: Latency,
@@ -124,7 +124,7 @@ pub enum HealthNews {
         member: usize,
         /// The member's errors of late.
         errors: u32,
-        /// Whether it was given up.
+        /// Whether the member was given up.
         is_failed: bool,
     },
     /// The member is slow.

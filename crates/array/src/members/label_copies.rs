@@ -26,8 +26,8 @@ pub(crate) struct Found {
     pub(crate) is_one_copy: bool,
 }
 
-/// The content of two copies on a device, the second if `is_behind` says that the first one is. With it,
-/// whether the copies differ. None if neither begins as a copy.
+/// The content of two copies on a device, the second if `is_behind` says that the first one is. With the
+/// content, whether the copies differ. None if neither begins as a copy.
 ///
 /// # Errors
 /// When there are copies, and none that can be believed.
@@ -85,7 +85,7 @@ pub(crate) async fn write_label_copies<D: BlockDevice>(
 /// The superblock of a device, held against its size; none if nothing says it is a member.
 ///
 /// # Errors
-/// When it is or was one, and cannot be used.
+/// When the device is or was a member, and cannot be used.
 pub(crate) async fn read_superblock<D: BlockDevice>(
     device: &D,
 ) -> Result<Option<Found>, DeviceError> {
@@ -128,7 +128,7 @@ pub(crate) async fn evict<D: BlockDevice>(device: &D, mut said: Superblock) {
 /// of the copies was missing, damaged, or older, is the second.
 ///
 /// # Errors
-/// When it is or was one, and cannot be used.
+/// When the device is or was a journal device, and cannot be used.
 pub(crate) async fn read_label<D: BlockDevice>(
     device: &D,
 ) -> Result<Option<(JournalLabel, bool)>, DeviceError> {

@@ -264,7 +264,7 @@ impl<D> Member<D> {
         self.state.borrow().device().is_some_and(|own| Rc::ptr_eq(own, device))
     }
 
-    /// Whether it is in service: not lost, and not being rebuilt.
+    /// Whether the member is in service: not lost, and not being rebuilt.
     pub(crate) fn is_online(&self) -> bool {
         matches!(&*self.state.borrow(), State::InService { .. } | State::Copied { .. })
     }
@@ -278,7 +278,7 @@ impl<D> Member<D> {
         self.state.borrow().successor().is_some()
     }
 
-    /// Whether it is in service, and nothing is done to it.
+    /// Whether the member is in service, and no task works on it.
     pub(crate) fn is_undisturbed(&self) -> bool {
         matches!(&*self.state.borrow(), State::InService { .. })
     }
@@ -289,7 +289,7 @@ impl<D> Member<D> {
         state.device().is_some() && state.missing().is_none_or(|it| !it.regions.has(region))
     }
 
-    /// Whether it is being rebuilt and lacks a region.
+    /// Whether the member is being rebuilt and lacks a region.
     pub(crate) fn lacks(&self, region: Region) -> bool {
         self.state.borrow().missing().is_some_and(|it| it.regions.has(region))
     }
@@ -325,7 +325,7 @@ impl<D> Member<D> {
         *self.state.borrow_mut().uuid_mut() = uuid;
     }
 
-    /// Whether its device, or its successor, has this uuid.
+    /// Whether the member's device, or the successor, has this uuid.
     pub(crate) fn has_uuid(&self, uuid: &[u8; 16]) -> bool {
         let state = self.state.borrow();
         let beside = state.successor().map(|it| it.own.uuid);

@@ -90,7 +90,7 @@ pub(crate) struct ReadUnderWay<'a> {
 }
 
 impl ReadUnderWay<'_> {
-    /// When it began, if it was timed, or 0.
+    /// The begin of a request that is timed, or 0.
     #[inline]
     pub(crate) fn end(self) -> Nanos {
         self.since

@@ -82,7 +82,7 @@ impl Default for Pace {
 /// How far a background task is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Whether it is at work.
+    /// Whether the task is at work.
     pub is_running: bool,
     /// Bytes of members done.
     pub done_bytes: u64,
@@ -90,7 +90,7 @@ pub struct Progress {
     pub total_bytes: u64,
     /// The task's rate over the last second or so, in bytes of members.
     pub bytes_per_second: u64,
-    /// When it will be through at this rate, from now; none while there is no rate.
+    /// The time until the task is through at this rate, from now; none while there is no rate.
     pub eta_ns: Option<Nanos>,
     /// The task's pace.
     pub pace: Pace,

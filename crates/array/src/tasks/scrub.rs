@@ -54,7 +54,7 @@ pub enum ScrubRepair {
     Located,
     /// The scrub rewrites every located block from the others of its stripe, whatever was written since.
     RewriteData,
-    /// Where it cannot know, it also takes the data, or the first copy, for right and makes the
+    /// Where the scrub cannot know, the scrub also takes the data, or the first copy, for right and makes the
     /// parity match.
     Everything,
 }
@@ -68,7 +68,7 @@ pub struct ScrubFinding {
     pub sectors: SectorRange,
     /// The group.
     pub group: usize,
-    /// Whether it matches now.
+    /// Whether the stripe matches now.
     pub is_repaired: bool,
 }
 

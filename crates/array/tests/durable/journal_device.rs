@@ -329,7 +329,7 @@ fn foreign_old_doubled_and_newer_devices_are_refused_or_left_out() {
         world.create_with_journal(&options).await.expect("made").stop().await.expect("stop");
         world.media()[3..].to_vec()
     }));
-    // As it was before the array was started.
+    // The media as before the start of the array.
     let old = made(Level::Raid5, 3);
     media.push(old[3].clone());
     on_media(media, |world| async move {

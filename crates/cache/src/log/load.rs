@@ -197,7 +197,7 @@ fn take_dirty_chunk(
 /// Takes in the segments in which the log goes on: it writes around the lines that live there.
 ///
 /// # Errors
-/// When their chunks are damaged or cannot be read.
+/// When the segments' chunks are damaged or cannot be read.
 pub(crate) async fn load_open_segments<S: BlockDevice>(
     ssd: &S,
     map: &mut Contents,

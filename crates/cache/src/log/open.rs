@@ -104,7 +104,7 @@ pub struct Label {
     pub uuid: [u8; 16],
     /// Grows with every opening.
     pub generation: u64,
-    /// Whether it was stopped in order.
+    /// Whether the cache was stopped in order.
     pub clean: bool,
     /// Dirty lines at the last checkpoint.
     pub dirty_lines: u64,

@@ -345,7 +345,7 @@ impl Contents {
             || self.index.lookup(from.line).is_some()
     }
 
-    /// Takes the state of a slot in, unless something newer is known. Whether it was taken.
+    /// Takes the state of a slot in, unless something newer is known. Returns whether the state was taken.
     pub(crate) fn take_slot(&mut self, slot: Slot, from: &StoredSlot) -> bool {
         let Some(loading) = &self.loading else { return false };
         if self.is_out_of_date(loading, slot, from) {

@@ -291,7 +291,7 @@ impl Index {
     /// The state of a slot as a checkpoint has it; `None` when the slot is empty.
     ///
     /// # Errors
-    /// When it holds a line that the origin does not have.
+    /// When the entry holds a line that the origin does not have.
     pub(crate) fn decode(&self, slot: Slot, from: &[u8]) -> Result<Option<StoredSlot>, String> {
         let word = u32::from_le_bytes(from[5..9].try_into().expect("four bytes"));
         let state = u64::from(word);

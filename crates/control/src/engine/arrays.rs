@@ -193,19 +193,19 @@ pub trait ArrayEngine {
     /// written. The device is not in use.
     ///
     /// # Errors
-    /// When it cannot be read, or is damaged or of a newer version.
+    /// When the label cannot be read, or is damaged or of a newer version.
     fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>>;
 
     /// The same for the label of a device that has the journal of an array.
     ///
     /// # Errors
-    /// When it cannot be read, or is damaged or of a newer version.
+    /// When the label cannot be read, or is damaged or of a newer version.
     fn journal_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>>;
 
     /// The same for the label of a device that waits as a spare; `None` too when the label is not whole.
     ///
     /// # Errors
-    /// When it cannot be read, or is damaged or of a newer version.
+    /// When the label cannot be read, or is damaged or of a newer version.
     fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareOwner>>;
 
     /// Makes a spare of a device that is not in use. `wipe` first clears both of its ends of what they held.
@@ -249,13 +249,13 @@ pub trait ArrayEngine {
     /// Erases the label of a member. The device is not in use.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the device cannot be written.
     fn erase_label(&self, device: &DeviceSpec) -> ControlResult<()>;
 
     /// The first bytes of an open array, as far as marks of file systems and others are looked for.
     ///
     /// # Errors
-    /// When it is not open, or cannot be read.
+    /// When the array is not open, or cannot be read.
     fn array_head(&self, name: &ArrayName) -> ControlResult<Vec<u8>>;
 
     /// Takes a member out of service, at once and whatever the member does. Whether the other members say so
@@ -298,7 +298,7 @@ pub trait ArrayEngine {
     /// Whether a device suits an open array as a spare; nothing is changed.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The reason why the device does not suit.
     fn check_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()>;
 
     /// Adds a parity row on these devices, one for each group, and begins to fill it. A member for

@@ -147,7 +147,7 @@ pub trait Engine: ArrayEngine + 'static {
     /// Size of a device in bytes as far as its name tells: `u64::MAX` for a path.
     ///
     /// # Errors
-    /// When its profile is unknown.
+    /// When the device's profile is unknown.
     fn size_of(&self, device: &DeviceSpec) -> ControlResult<u64>;
 
     /// Looks at a device before it is used. An engine whose devices are not this machine's answers

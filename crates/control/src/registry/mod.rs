@@ -42,7 +42,7 @@ impl Registry {
     /// Reads the registry that is kept in `store`.
     ///
     /// # Errors
-    /// When it is foreign, newer or damaged.
+    /// When the registry is foreign, newer or damaged.
     pub fn load_from(store: Box<dyn RegistryStore>) -> ControlResult<Self> {
         let body = match store.read()? {
             None => Body::default(),

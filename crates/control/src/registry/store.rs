@@ -32,7 +32,7 @@ pub trait RegistryStore: fmt::Debug + Send {
     /// The bytes last written; `None` when nothing ever was.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// When the bytes cannot be read.
     fn read(&self) -> ControlResult<Option<Vec<u8>>>;
 
     /// Replaces all bytes, on the medium when it returns: whatever happens, either the old ones or

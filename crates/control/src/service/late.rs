@@ -382,7 +382,7 @@ fn take_member_back<E: Engine>(
         _ => return Ok(Comeback::Stranger),
     };
     admit::is_nobody_elses(service, device, record.uuid)?;
-    // Where it was, or where another member that is missing was: not the device of one in service.
+    // The path of before, or one where another member that is missing was: not the device of one in service.
     let known = record.members.get(place as usize).and_then(Option::as_ref);
     let is_free = |known| known == device || is_missing(service, name, known);
     if !known.is_none_or(is_free) {

@@ -45,7 +45,8 @@ fn names<E: Engine>(engine: &E, device: &DeviceSpec, owner: Identity) -> bool {
 /// Refuses a device that is not the spare of this owner any more.
 ///
 /// # Errors
-/// Why it is not: somebody uses the device, something else is on it, or the label is another one or gone.
+/// The reason why the device is none: somebody uses the device, something else is on it, or the label is
+/// another one or gone.
 pub(super) fn check<E: Engine>(
     engine: &E,
     machine: &Machine,

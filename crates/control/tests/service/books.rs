@@ -412,7 +412,7 @@ impl ArrayEngine for BookEngine {
         if missing > redundancy as usize {
             return Err(ControlError::failed(format!("{missing} members are missing")));
         }
-        // Where their labels say; those without one where they were, others where there is room.
+        // Devices go where their labels say; those without one where they were, others where there is room.
         let is_at = |at: usize, it: &DeviceSpec| match label_of(it) {
             Some(label) => label.place as usize == at,
             None => record.members.get(at).and_then(Option::as_ref) == Some(it),

@@ -179,7 +179,7 @@ fn what_cannot_be_is_refused_in_one_line_and_changes_nothing() {
 }
 
 /// An array that has lost a member, and a pool that gets a spare. The daemon dies at a call of the
-/// engine, or does not. Whether it did.
+/// engine, or does not. Returns whether the daemon did.
 fn dies_in(calls: usize) -> bool {
     let mut fixture = Fixture::with_pool(&[]);
     let lose = fixture.lose("b", "d5");

@@ -27,7 +27,7 @@ pub struct FileOptions {
 /// Facts about a file, found out when it was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFacts {
-    /// As it was given.
+    /// The path as given.
     pub path: PathBuf,
     /// A block device, not a regular file.
     pub is_block_device: bool,
@@ -65,7 +65,7 @@ pub enum OpenError {
     /// The path leads to a directory, a socket, a terminal or the like.
     #[error("{path} is a {kind}: give a regular file or a block device")]
     NotADrive {
-        /// As it was given.
+        /// The path as given.
         path: PathBuf,
         /// The kind of the file.
         kind: &'static str,
@@ -76,7 +76,7 @@ pub enum OpenError {
          enlarge it with 'truncate -s SIZE {path}'"
     )]
     TooSmall {
-        /// As it was given.
+        /// The path as given.
         path: PathBuf,
         /// Size of the file.
         bytes: u64,
@@ -88,7 +88,7 @@ pub enum OpenError {
         "{path} cannot serve blocks of {block_bytes} bytes: it needs {needed}, one of 512, 4096"
     )]
     BlockSize {
-        /// As it was given.
+        /// The path as given.
         path: PathBuf,
         /// The size asked for, or found.
         block_bytes: u32,
@@ -98,7 +98,7 @@ pub enum OpenError {
     /// The system failed in a way that has no better name.
     #[error("cannot open {path}: {source}")]
     System {
-        /// As it was given.
+        /// The path as given.
         path: PathBuf,
         /// The system's own words.
         source: io::Error,

@@ -233,7 +233,7 @@ pub fn clear_dead(path: &Path) {
         file.is_file() && file.len() == 0 && file.mode() & 0o777 == MOUNT_POINT_MODE
     };
     if fs::symlink_metadata(path).is_ok_and(|file| is_ours(&file)) {
-        // If it stays it is in nobody's way: the next mount takes it.
+        // A file that stays is in nobody's way: the next mount takes it.
         let _ = fs::remove_file(path);
     }
 }

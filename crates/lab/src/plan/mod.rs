@@ -58,7 +58,7 @@ const COMMON: [&str; 3] = ["method", "name", "quick"];
 pub struct Plan {
     /// Name of the plan: the method's, or that of a file.
     pub name: String,
-    /// Whether it is the quick form, which says nothing about a drive.
+    /// Whether the plan is the quick form, which says nothing about a drive.
     pub is_quick: bool,
     /// The method of the plan.
     pub method: Method,

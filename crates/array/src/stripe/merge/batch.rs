@@ -55,7 +55,7 @@ pub(crate) struct MergeBatch {
 }
 
 impl MergeBatch {
-    /// With its first write.
+    /// A batch with the first write.
     pub(crate) fn new(stream: usize, small: SmallWrite, sectors: SectorRange, now: Nanos) -> Self {
         let batch = Self {
             stream,
@@ -196,7 +196,7 @@ pub(crate) fn batches_of(parts: Vec<NewData>) -> Vec<Vec<NewData>> {
             None => batches.push((span, vec![run])),
         }
     }
-    // As they came.
+    // In the order of arrival.
     for (_, batch) in &mut batches {
         batch.sort_by_key(|(number, _)| *number);
     }

@@ -277,7 +277,7 @@ impl ArrayCommand {
         }]
     }
 
-    /// Whether it can be asked for again after a crash that undid it, as it was.
+    /// Whether the command can be given again after a crash that undid it, as it was.
     pub(super) fn changes_shape(self) -> bool {
         matches!(
             self,
