@@ -18,6 +18,7 @@ use crate::format::region_map::RegionGrid;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::{MemberIndex, Region, each};
 use crate::members::at_once::together;
+use crate::members::checksums::checked::Checked;
 use crate::members::checksums::devices::CheckedDevices;
 use crate::members::checksums::table::ChecksumCounts;
 use crate::members::clear::Clear;
@@ -110,13 +111,13 @@ impl<D: BlockDevice> MemberSet<D> {
         self.regions
     }
 
-    pub(crate) async fn read(
+    pub(crate) fn read(
         self: Rc<Self>,
         member: MemberIndex,
         at: Lba,
         into: Buf,
-    ) -> IoResult<Buf> {
-        self.read_as(member, at, into, true).await
+    ) -> impl Future<Output = IoResult<Buf>> {
+        self.read_as(member, at, into, true)
     }
 
     /// Reads a member, and holds the content against its checksums, if there are any.
@@ -134,26 +135,40 @@ impl<D: BlockDevice> MemberSet<D> {
         }
         self.counters().add(|counts| counts.member_reads += 1);
         let at = self.on_device(at);
+        if is_verified && let Some(checked) = self.devices.checked(&device) {
+            return Box::pin(self.read_checked(member, device, checked, at, into)).await;
+        }
+        let under_way = self.begin_read(member);
+        let result = device.read(at, into).await;
+        self.end_read(member, under_way);
+        if let Err(error) = result {
+            self.read_failed(member, &device, error);
+        }
+        result
+    }
+
+    /// A read of a device with checksums. A block that does not match is as good as unreadable, and no error of
+    /// the device.
+    async fn read_checked(
+        self: Rc<Self>,
+        member: MemberIndex,
+        device: Rc<D>,
+        checked: Rc<Checked>,
+        at: Lba,
+        into: Buf,
+    ) -> IoResult<Buf> {
         let timed = async |into| {
             let under_way = self.begin_read(member);
             let result = device.read(at, into).await;
             self.end_read(member, under_way);
             result
         };
-        if is_verified && let Some(checked) = self.devices.checked(&device) {
-            let read = Box::pin(checked.read(&*device, at, into, timed)).await;
-            if let Err(error) = read {
-                self.read_failed(member, &device, error);
-            }
-            // A block that does not match is as good as unreadable, and no error of the device.
-            let (read, is_right) = read?;
-            return if is_right { Ok(read) } else { Err(IoError::Medium) };
-        }
-        let result = timed(into).await;
-        if let Err(error) = result {
+        let read = checked.read(&*device, at, into, timed).await;
+        if let Err(error) = read {
             self.read_failed(member, &device, error);
         }
-        result
+        let (read, is_right) = read?;
+        if is_right { Ok(read) } else { Err(IoError::Medium) }
     }
 
     /// Fills buffers with what lies behind one another on a member. A failure says nothing of any one of
@@ -174,17 +189,31 @@ impl<D: BlockDevice> MemberSet<D> {
         }
         self.counters().add(|counts| counts.member_reads += 1);
         let at = self.on_device(at);
+        if let Some(checked) = self.devices.checked(&device) {
+            return Box::pin(self.read_run_checked(member, device, checked, at, into)).await;
+        }
+        let under_way = self.begin_read(member);
+        let result = device.read_vectored(at, into).await;
+        self.end_read(member, under_way);
+        result
+    }
+
+    async fn read_run_checked(
+        self: Rc<Self>,
+        member: MemberIndex,
+        device: Rc<D>,
+        checked: Rc<Checked>,
+        at: Lba,
+        into: Vec<Buf>,
+    ) -> IoResult<Vec<Buf>> {
         let timed = async |into| {
             let under_way = self.begin_read(member);
             let result = device.read_vectored(at, into).await;
             self.end_read(member, under_way);
             result
         };
-        if let Some(checked) = self.devices.checked(&device) {
-            let (read, is_right) = Box::pin(checked.read_run(&*device, at, into, timed)).await?;
-            return if is_right { Ok(read) } else { Err(IoError::Medium) };
-        }
-        timed(into).await
+        let (read, is_right) = checked.read_run(&*device, at, into, timed).await?;
+        if is_right { Ok(read) } else { Err(IoError::Medium) }
     }
 
     pub(crate) async fn write(
@@ -202,14 +231,16 @@ impl<D: BlockDevice> MemberSet<D> {
             let (members, data) = (self.clone(), data.clone());
             async move { members.devices.write(&device, at, data, durability).await }
         });
-        // From where the device has it: the time is that of the device alone.
-        let timed = async |data| {
+        let checked = self.devices.checked(&device);
+        let mut result = if let Some(checked) = checked {
+            let data = data.clone();
+            Box::pin(self.write_checked(member, &device, checked, at, data, durability)).await
+        } else {
             let since = self.begin_write(member);
-            let result = device.write(at, data, durability).await;
+            let result = device.write(at, data.clone(), durability).await;
             self.end_write(member, since);
             result
         };
-        let mut result = self.devices.write_by(&device, at, data.clone(), timed).await;
         let write = || self.devices.write(&device, at, data.clone(), durability);
         if result.is_err() {
             // In a box: seldom, and else every write would carry its room along.
@@ -217,6 +248,25 @@ impl<D: BlockDevice> MemberSet<D> {
         }
         self.finish_beside(member, beside).await;
         self.lose_on_error(member, &device, result)
+    }
+
+    /// The first write of a request to a device with checksums. The time is that of the device alone.
+    async fn write_checked(
+        self: &Rc<Self>,
+        member: MemberIndex,
+        device: &Rc<D>,
+        checked: Rc<Checked>,
+        at: Lba,
+        data: Payload,
+        durability: Durability,
+    ) -> IoResult<()> {
+        let timed = async |data| {
+            let since = self.begin_write(member);
+            let result = device.write(at, data, durability).await;
+            self.end_write(member, since);
+            result
+        };
+        checked.write(device, at, data, timed).await
     }
 
     pub(crate) async fn clear(

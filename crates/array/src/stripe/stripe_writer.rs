@@ -145,7 +145,7 @@ impl<D: BlockDevice> StripeWriter<D> {
                 Ok(read) => {
                     let mut old = OldData { states, plan, read };
                     if old.plan.method == Method::Recover {
-                        self.compute_lost(stripe, hull, &mut old).await?;
+                        Box::pin(self.compute_lost(stripe, hull, &mut old)).await?;
                     }
                     self.members.counters().add(|counts| match old.plan.method {
                         Method::Plain => {}

@@ -44,20 +44,10 @@ impl<D: BlockDevice> CheckedDevices<D> {
         data: Payload,
         durability: Durability,
     ) -> IoResult<()> {
-        self.write_by(device, at, data, async |data| device.write(at, data, durability).await).await
-    }
-
-    /// The same by a request of the caller's.
-    pub(crate) async fn write_by(
-        &self,
-        device: &Rc<D>,
-        at: Lba,
-        data: Payload,
-        write: impl AsyncFnOnce(Payload) -> IoResult<()>,
-    ) -> IoResult<()> {
+        let write = async |data| device.write(at, data, durability).await;
         match self.checked(device) {
             Some(checked) => Box::pin(checked.write(device, at, data, write)).await,
-            None => write(data).await,
+            None => device.write(at, data, durability).await,
         }
     }
 
