@@ -5,6 +5,7 @@
 //! names the new one is written last.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Bytes, IoResult};
@@ -19,10 +20,11 @@ use crate::log::commit::Log;
 use crate::log::intents::Intents;
 use crate::log::map_copy::MapCopy;
 use crate::map::shared::Map;
+use crate::numbers::{AreaChunk, each_map_chunk};
 use crate::policy::PolicyKind;
 
 /// Chunks on their way at once.
-const CHUNKS_IN_FLIGHT: u64 = 4;
+const CHUNKS_IN_FLIGHT: u32 = 4;
 
 /// The checkpoints of one cache, and the superblock that names them.
 pub(crate) struct Checkpointer<S, O> {
@@ -191,20 +193,20 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
     async fn write_map(&self, begun: &Begun) -> IoResult<WrittenMap> {
         let geometry = self.map.geometry();
         let mut copy = MapCopy::new(geometry, self.log.uuid(), begun.replay_sequence);
-        let chunk_count = geometry.chunk_count();
-        let mut next = 0;
-        while next < chunk_count {
-            let until = (next + CHUNKS_IN_FLIGHT).min(chunk_count);
-            let mut chunks: Vec<(u64, Buf)> = Vec::new();
-            for index in next..until {
-                chunks.push((index, copy.copy_chunk(self.map.get().index(), index)));
+        let Range { start: mut next, end } = geometry.map_chunks();
+        while next < end {
+            let until = (next + CHUNKS_IN_FLIGHT).min(end);
+            let mut chunks: Vec<(AreaChunk, Buf)> = Vec::new();
+            for number in each_map_chunk(next..until) {
+                let chunk = copy.copy_chunk(self.map.get().index(), number);
+                chunks.push((number.in_area(), chunk));
             }
-            if until == chunk_count {
+            if until == end {
                 copy.seal_dirty();
             }
             chunks.append(&mut copy.take_ready());
-            let chunks: Vec<(u64, Bytes)> =
-                chunks.into_iter().map(|(index, chunk)| (index, chunk.freeze())).collect();
+            let chunks: Vec<(AreaChunk, Bytes)> =
+                chunks.into_iter().map(|(place, chunk)| (place, chunk.freeze())).collect();
             if let Err(error) = self.write_chunks(begun.area, &chunks).await {
                 let attempt = async || self.write_chunks(begun.area, &chunks).await;
                 self.ssd.write_again(error, attempt).await?;
@@ -215,10 +217,10 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         Ok(WrittenMap { lines, dirty_chunks })
     }
 
-    async fn write_chunks(&self, area: u32, chunks: &[(u64, Bytes)]) -> IoResult<()> {
+    async fn write_chunks(&self, area: u32, chunks: &[(AreaChunk, Bytes)]) -> IoResult<()> {
         let geometry = self.map.geometry();
-        let writes = chunks.iter().map(|(index, chunk)| {
-            self.ssd.write(geometry.chunk_lba(area, *index), chunk.clone().into())
+        let writes = chunks.iter().map(|(place, chunk)| {
+            self.ssd.write(geometry.chunk_lba(area, *place), chunk.clone().into())
         });
         join_all(writes).await.into_iter().collect()
     }

@@ -17,7 +17,7 @@ use crate::log::load::check_chunk;
 use crate::log::open::{OpenError, OpenOptions, OriginTrust, UnwritableSsd, origin_error};
 use crate::map::contents::Contents;
 use crate::map::loading::{IntentBits, Loading};
-use crate::numbers::Line;
+use crate::numbers::{Line, MapChunk};
 
 /// Chunks of the map that a sample is drawn from: 2 MiB, read at once.
 const SAMPLE_CHUNKS: u64 = 8;
@@ -109,14 +109,15 @@ async fn sample_lines<S: BlockDevice>(
     if let Some((stored, _)) = map.loading().map(Loading::source) {
         let count = SAMPLE_CHUNKS.min(stored.chunks);
         let nth =
-            |number: u64| (seed % stored.chunks + number * stored.chunks / count) % stored.chunks;
-        let reads = (0..count).map(nth).map(|index| async move {
-            let chunk = ssd.read(geometry.chunk_lba(stored.area, index), Buf::new(CHUNK_BYTES));
-            (index, chunk.await)
+            |index: u64| (seed % stored.chunks + index * stored.chunks / count) % stored.chunks;
+        let numbers = (0..count).map(|index| MapChunk(nth(index) as u32));
+        let reads = numbers.map(|number| async move {
+            let at = geometry.chunk_lba(stored.area, number.in_area());
+            (number, ssd.read(at, Buf::new(CHUNK_BYTES)).await)
         });
-        for (index, chunk) in join_all(reads).await {
+        for (number, chunk) in join_all(reads).await {
             let Ok(chunk) = chunk else { continue };
-            if let Ok(slots) = check_chunk(geometry, found.uuid, &chunk, &stored, index) {
+            if let Ok(slots) = check_chunk(geometry, found.uuid, &chunk, &stored, number) {
                 map.clean_lines_of(&chunk[CHUNK_HEAD_BYTES..], slots).for_each(&mut offer);
             }
         }

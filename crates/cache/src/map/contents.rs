@@ -8,7 +8,7 @@ use crate::format::geometry::{Geometry, mask_of};
 use crate::map::index::{Index, LINES_PER_EXTENT, PlacedLine, StoredSlot};
 use crate::map::loading::Loading;
 use crate::map::segments::{FreeSlots, Preparing, Segments};
-use crate::numbers::{Line, Segment, Slot, each_line, each_segment};
+use crate::numbers::{Line, Segment, Slot, each_line, each_segment, each_slot};
 use crate::policy::{Lines, Policy, PolicyKind};
 
 /// Slots of a checkpoint whose places are looked up together. As many cache misses are under way as a
@@ -199,7 +199,7 @@ impl Contents {
     /// Takes the clean lines of a segment out of the cache, to make room in it. The next record tells
     /// of it; should a crash come first, their checksums tell that they are not there any more.
     pub(crate) fn give_up_clean(&mut self, segment: Segment) {
-        for slot in self.geometry.slots_of_segment(segment).map(Slot) {
+        for slot in each_slot(self.geometry.slots_of_segment(segment)) {
             if self.index.evictable(slot) {
                 let line = self.index.line_of(slot);
                 self.forget(line, slot);
@@ -315,8 +315,8 @@ impl Contents {
     fn used_slots(&self) -> Vec<Slot> {
         let segments = each_segment(self.geometry.segments());
         let live = segments.filter(|segment| self.index.live_in(*segment) > 0);
-        let slots = live.flat_map(|segment| self.geometry.slots_of_segment(segment));
-        slots.map(Slot).filter(|slot| self.index.is_used(*slot)).collect()
+        let slots = live.flat_map(|segment| each_slot(self.geometry.slots_of_segment(segment)));
+        slots.filter(|slot| self.index.is_used(*slot)).collect()
     }
 
     /// Drops the clean lines that `is_suspect` says of their first sector. The log need not hear of it:
@@ -374,11 +374,11 @@ impl Contents {
     pub(crate) fn clean_lines_of(
         &self,
         body: &[u8],
-        slots: Range<u32>,
+        slots: Range<Slot>,
     ) -> impl Iterator<Item = (Line, u32)> {
         let states = body.chunks_exact(self.geometry.state_bytes_per_slot());
-        states.zip(slots).filter_map(|(from, slot)| {
-            let (slot, loading) = (Slot(slot), self.loading.as_ref()?);
+        states.zip(each_slot(slots)).filter_map(|(from, slot)| {
+            let loading = self.loading.as_ref()?;
             let found = self.index.decode(slot, from).ok().flatten()?;
             let is_clean = !found.dirty && found.mask.is_none();
             let is_current = is_clean && !self.is_out_of_date(loading, slot, &found);
@@ -394,15 +394,14 @@ impl Contents {
     pub(crate) fn take_slots(
         &mut self,
         body: &[u8],
-        mut slots: Range<u32>,
+        slots: Range<Slot>,
         tell_policy: bool,
     ) -> Result<u64, String> {
         let bytes = self.geometry.state_bytes_per_slot();
-        let mut clean = 0;
+        let (mut slots, mut clean) = (each_slot(slots), 0);
         for group in body.chunks(LOOK_AHEAD_SLOTS * bytes) {
             self.index.warm_up(group.chunks_exact(bytes));
             for (from, slot) in group.chunks_exact(bytes).zip(&mut slots) {
-                let slot = Slot(slot);
                 let Some(found) = self.index.decode(slot, from)? else { continue };
                 clean += u64::from(!found.dirty);
                 if self.take_slot(slot, &found) && tell_policy {
@@ -419,8 +418,7 @@ impl Contents {
     /// A sentence that names the first account that does not balance.
     pub(crate) fn audit(&self) -> Result<(), String> {
         let (mut used, mut dirty) = (0, 0);
-        let slots = (0..self.geometry.slot_count()).map(Slot);
-        for slot in slots.filter(|slot| self.index.is_used(*slot)) {
+        for slot in each_slot(self.geometry.slots()).filter(|slot| self.index.is_used(*slot)) {
             let line = self.index.line_of(slot);
             let found = self.index.lookup(line);
             must(found == Some(slot), || {
