@@ -17,6 +17,7 @@ use crate::errors::grow::GrowError;
 use crate::errors::journal::JournalError;
 use crate::errors::replace::ReplaceError;
 use crate::format::journal_place::{JournalOptions, longest_record_bytes};
+use crate::format::region_map::MapBlock;
 use crate::format::superblock::Usage;
 use crate::foundation::{Foundation, limits_of};
 use crate::geometry::chunks::Geometry;
@@ -279,7 +280,7 @@ impl<D: BlockDevice> Generation<D> {
     /// When members that cannot be lost do not take that.
     pub(crate) async fn start(
         &self,
-        unequal: &[u64],
+        unequal: &[MapBlock],
         options: Option<JournalOptions>,
     ) -> Result<ReplayReport, ArrayError> {
         let Ground { membership, bitmap, .. } = &self.ground;
