@@ -240,7 +240,7 @@ impl ArrayEngine for ArraySimEngine {
         let replaced = self
             .run(move |array| async move { array.replace(MemberIndex(place), disk, uuid).await })?;
         self.with_open(|open| match replaced {
-            Replacement::Copy => {
+            Replacement::Successor => {
                 open.pending.push((uuid, device.clone(), false));
                 Replaced::Copy
             }
