@@ -358,9 +358,9 @@ impl<D: BlockDevice> Array<D> {
     ///
     /// A member that is lost is computed from the others. The device may be that member itself, not used
     /// elsewhere since. Then it keeps its uuid and what it has, and only regions changed since are
-    /// computed. A member in service stays that until all is copied. Then the device takes its place, and
-    /// the old one is left behind as a stale member. A restart goes on with a rebuild; a copy begins anew
-    /// when it is asked for again.
+    /// computed. A member in service stays that until its successor has everything. Then the successor takes
+    /// its place, and the old device is left behind as a stale member. A restart goes on with a rebuild, and
+    /// forgets a successor.
     ///
     /// # Errors
     /// When the device does not suit or fails; the array is as before then.

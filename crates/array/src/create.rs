@@ -110,7 +110,7 @@ fn plan<D: BlockDevice>(options: &CreateOptions, devices: &[D]) -> Result<ArrayR
 }
 
 async fn write_map<D: BlockDevice>(device: &D, map: &RegionMap) -> IoResult<()> {
-    let all: Vec<u8> = (0..map.block_count()).flat_map(|block| map.encode(block)).collect();
+    let all: Vec<u8> = map.blocks().flat_map(|block| map.encode(block)).collect();
     let longest = u64::from(device.limits().max_transfer_bytes) / MAP_BLOCK_BYTES * MAP_BLOCK_BYTES;
     let mut at = Lba::from_bytes(MAP_START_BYTES);
     for bytes in all.chunks(longest.max(MAP_BLOCK_BYTES) as usize) {

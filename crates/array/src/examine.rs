@@ -13,7 +13,7 @@ use crate::errors::metadata::MetadataError;
 use crate::format::bits::Bits;
 use crate::format::consistency::Consistency;
 use crate::format::journal_label::JournalLabel;
-use crate::format::region_map::{Joined, RegionMap};
+use crate::format::region_map::{Joined, MapBlock, RegionMap};
 use crate::format::superblock::{
     ArrayRecord, JournalState, MemberRecord, MemberState, Superblock, Usage,
 };
@@ -218,7 +218,7 @@ pub(crate) struct Ready<D> {
     pub(crate) unflushed: Vec<(MemberIndex, D)>,
     pub(crate) map: RegionMap,
     /// Blocks of the map that are not the same on all members.
-    pub(crate) unequal: Vec<u64>,
+    pub(crate) unequal: Vec<MapBlock>,
     pub(crate) to_resync: Bits<Region>,
     /// Regions that members which are being rebuilt lack.
     pub(crate) lacking: Bits<Region>,
@@ -362,7 +362,7 @@ fn join_maps(array: &ArrayRecord, maps: &[Vec<u8>]) -> Joined {
 fn distrust_parity(array: &mut ArrayRecord, joined: &mut Joined) {
     array.needs_resync = true;
     joined.map.dirty = joined.map.written.clone();
-    joined.unequal = (0..joined.map.block_count()).collect();
+    joined.unequal = joined.map.blocks().collect();
 }
 
 /// Refuses a start that would compute data from stripes that may not match, unless the start is forced.

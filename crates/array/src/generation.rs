@@ -18,6 +18,7 @@ use crate::errors::journal::JournalError;
 use crate::errors::replace::ReplaceError;
 use crate::format::checksum_page::SUMMED_BYTES;
 use crate::format::journal_place::{JournalOptions, longest_record_bytes};
+use crate::format::region_map::MapBlock;
 use crate::format::superblock::Usage;
 use crate::foundation::{Foundation, limits_of};
 use crate::geometry::chunks::Geometry;
@@ -289,7 +290,7 @@ impl<D: BlockDevice> Generation<D> {
     /// When members that cannot be lost do not take that.
     pub(crate) async fn start(
         &self,
-        unequal: &[u64],
+        unequal: &[MapBlock],
         options: Option<JournalOptions>,
     ) -> Result<ReplayReport, ArrayError> {
         let Ground { membership, bitmap, .. } = &self.ground;

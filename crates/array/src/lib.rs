@@ -120,7 +120,7 @@ pub use journal::replay::ReplayReport;
 pub use members::checksums::table::ChecksumCounts;
 pub use members::counts::Counts;
 pub use members::health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};
-pub use members::label_copies::{read_spare_label, write_spare_label};
+pub use members::label_copies::{read_spare_label, wipe_superblocks, write_spare_label};
 pub use members::latency::Latency;
 pub use status::{ArrayStatus, MemberStatus};
 pub use stripe::merge::policy::{MergeMode, MergePolicy};

@@ -26,7 +26,7 @@ pub struct MemberStatus {
     /// The event with which it came to be that.
     pub since_event: u64,
     /// Whether another device is being filled beside it, to take its place.
-    pub is_being_copied: bool,
+    pub has_successor: bool,
     /// How well its device does.
     pub health: MemberHealth,
     /// For how long at least its device has not answered, in nanoseconds; none if that is not beyond the
@@ -101,7 +101,7 @@ pub(crate) fn status_of<D: BlockDevice>(generation: &Generation<D>) -> Option<Ar
             uuid: own.uuid(),
             state: own.state(member.state),
             since_event: member.since_event,
-            is_being_copied: own.succeeding().is_some(),
+            has_successor: own.has_successor(),
             health: members.health_of(index),
             waits_ns: None,
             undrained: members.watch().left_by(index),

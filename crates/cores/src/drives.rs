@@ -4,8 +4,8 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use voltier_array::{Array, MemberLayout, read_spare_label, write_spare_label};
-use voltier_block::{BlockDevice, Buf, Durability, Nanos};
+use voltier_array::{Array, read_spare_label, wipe_superblocks, write_spare_label};
+use voltier_block::{BlockDevice, Nanos};
 use voltier_control::engine::{JournalDeviceLabel, MemberLabel, SpareOwner};
 use voltier_control::{ControlError, ControlResult, DeviceSpec, Identity, ModelBacking};
 use voltier_drive::OpenError;
@@ -171,13 +171,6 @@ pub(super) async fn label_spare(
 /// Overwrites both copies of a superblock.
 pub(super) async fn erase_label(handle: Handle, device: DeviceSpec) -> ControlResult<()> {
     let leaf = open_leaf(&handle, &device).await?;
-    for at in MemberLayout::superblock_lbas(leaf.limits().sectors) {
-        let zeroes = Buf::zeroed(voltier_array::SUPERBLOCK_BYTES as usize);
-        let erase = leaf.write(at, zeroes.freeze().into(), Durability::Durable);
-        let erased = answered(&handle, &device, erase).await?;
-        erased.map_err(|error| {
-            ControlError::failed(format!("erasing the label of {device}: {error}"))
-        })?;
-    }
-    Ok(())
+    let erased = answered(&handle, &device, wipe_superblocks(&leaf)).await?;
+    erased.map_err(|error| ControlError::failed(format!("erasing the label of {device}: {error}")))
 }

@@ -69,7 +69,7 @@ pub(super) async fn replace(
         ControlError::failed(format!("{device} does not come to {name}: {error}"))
     })?;
     Ok(match replaced {
-        Replacement::Copy => {
+        Replacement::Successor => {
             let member = PendingMember { uuid, known, is_spare: false };
             open.pending.borrow_mut().push(member);
             Replaced::Copy

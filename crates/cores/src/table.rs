@@ -192,7 +192,7 @@ impl OpenArray {
                 device(member),
                 s(waited_ns)
             ),
-            HealthNews::CopyHung { member, waited_ns } => format!(
+            HealthNews::SuccessorHung { member, waited_ns } => format!(
                 "the device that {} was copied to has not answered for {} s and is given up",
                 device(member),
                 s(waited_ns)

@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, Durability, IoError, IoResult, Lba, Nanos, SectorRange};
+use voltier_block::{BlockDevice, Durability, IoError, IoResult, Nanos, SectorRange};
 use voltier_ring::{Handle, Round};
 
 use crate::bitmap::matched::{GroupRegion, MatchedRegions};
@@ -20,8 +20,7 @@ use crate::bitmap::region_states::{Batch, RegionStates};
 use crate::canary::{self, Canary};
 use crate::format::bits::Bits;
 use crate::format::consistency::Consistency;
-use crate::format::member_layout::MAP_START_BYTES;
-use crate::format::region_map::{MAP_BLOCK_BYTES, RegionGrid};
+use crate::format::region_map::{MapBlock, RegionGrid};
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::{GroupIndex, Region, StripeNumber};
 use crate::members::at_once::together;
@@ -367,7 +366,7 @@ impl<D: BlockDevice> Bitmap<D> {
         states: &RegionStates,
         rebuilt: &[Region],
         is_whole: bool,
-    ) -> BTreeSet<u64> {
+    ) -> BTreeSet<MapBlock> {
         // A member that was lost while it was filled may be on record as one that is. The map keeps what
         // the member lacks until the record tells the loss.
         let is_kept = self.membership.has_unrecorded_loss(&self.members);
@@ -375,8 +374,8 @@ impl<D: BlockDevice> Bitmap<D> {
         if !is_whole {
             return states.call_rebuilt(rebuilt, |region| !is_kept && !is_missing(region));
         }
-        // A copy that takes the place of its member was not on record. A power cut takes what the copy
-        // was given since the last flush.
+        // A successor that takes the place of a device was not on record. A power cut takes what the
+        // successor was given since the last flush.
         let unflushed = self.unflushed();
         states.call_missing(|region, was_missing| {
             (is_kept && was_missing) || unflushed.contains(&region) || is_missing(region)
@@ -430,7 +429,7 @@ impl<D: BlockDevice> Bitmap<D> {
     ///
     /// # Errors
     /// When too many members do not take them.
-    pub(crate) async fn write_blocks(self: &Rc<Self>, blocks: &[u64]) -> IoResult<()> {
+    pub(crate) async fn write_blocks(self: &Rc<Self>, blocks: &[MapBlock]) -> IoResult<()> {
         match &self.states {
             Some(states) => self.write_map_blocks(states, blocks.iter().copied()).await,
             None => Ok(()),
@@ -440,12 +439,12 @@ impl<D: BlockDevice> Bitmap<D> {
     async fn write_map_blocks(
         self: &Rc<Self>,
         states: &RegionStates,
-        blocks: impl IntoIterator<Item = u64>,
+        blocks: impl IntoIterator<Item = MapBlock>,
     ) -> IoResult<()> {
         let mut writes = Vec::new();
         for block in blocks {
             let bytes = states.next_version(block);
-            let at = Lba::from_bytes(MAP_START_BYTES + block * MAP_BLOCK_BYTES);
+            let at = block.lba();
             let all = self.members.indexes();
             writes.extend(
                 all.map(|member| self.members.clone().write_meta(member, at, bytes.clone())),

@@ -17,7 +17,7 @@ use crate::journal::ledger::{Ledger, Pause};
 use crate::journal::placement::{JournalDevice, Placement, label_for, read_label};
 use crate::journal::ring::{LIVES_LEFT_OUT, Outstanding, Pending, Piece, Ring};
 use crate::journal::writer::JournalWriter;
-use crate::members::label_copies::{erase_label, write_label};
+use crate::members::label_copies::{wipe_superblocks, write_label};
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
 
@@ -427,7 +427,7 @@ impl<D: BlockDevice> Journal<D> {
         self.membership.recorded().await.map_err(ArrayError::Io)?;
         if let Some(old) = old {
             // If that fails it is a stale one: nobody takes it for more.
-            let _ = erase_label(&*old.device).await;
+            let _ = wipe_superblocks(&*old.device).await;
         }
         if is_to_device && !self.placement.is_on_device() {
             return Err(JournalError::Device(IoError::Gone).into());

@@ -153,8 +153,8 @@ pub enum HealthNews {
         /// The time that the oldest request has waited, at least, in nanoseconds.
         waited_ns: Nanos,
     },
-    /// The device that was filled beside the member was given up because it does not answer.
-    CopyHung {
+    /// The successor of the member was given up because it does not answer.
+    SuccessorHung {
         /// The member.
         member: usize,
         /// The time that the oldest request has waited, at least, in nanoseconds.

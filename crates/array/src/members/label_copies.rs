@@ -168,11 +168,6 @@ pub(crate) async fn write_label<D: BlockDevice>(device: &D, label: &JournalLabel
     write_label_copies(device, |copy| label.encode(copy)).await
 }
 
-/// Makes a plain device of it.
-pub(crate) async fn erase_label<D: BlockDevice>(device: &D) -> IoResult<()> {
-    write_label_copies(device, |_| [0; BLOCK_BYTES]).await
-}
-
 /// The label of a spare; none unless both copies are whole, and of a device of this size. Otherwise something
 /// else that was made of the device wrote over one of the copies. Two whole ones that differ are a spare
 /// that changed hands when the program died: the first is the newer one.
@@ -225,11 +220,11 @@ pub async fn write_spare_label<D: BlockDevice>(
     write_label_copies(device, |copy| label.encode(copy)).await
 }
 
-/// Overwrites what a device says it is, whatever that was, and sees whether it takes it.
-pub(crate) async fn wipe_superblocks<D: BlockDevice>(device: &D) -> IoResult<()> {
-    for at in MemberLayout::superblock_lbas(device.limits().sectors) {
-        let zeroes = Buf::zeroed(SUPERBLOCK_BYTES as usize).freeze();
-        device.write(at, zeroes.into(), Durability::Durable).await?;
-    }
-    Ok(())
+/// Makes a plain device of a member, a journal or a spare: overwrites both copies of its superblock or label,
+/// durably.
+///
+/// # Errors
+/// When the device does not take the writes.
+pub async fn wipe_superblocks<D: BlockDevice>(device: &D) -> IoResult<()> {
+    write_label_copies(device, |_| [0; BLOCK_BYTES]).await
 }

@@ -147,8 +147,8 @@ impl<D: BlockDevice> MemberSet<D> {
         result
     }
 
-    /// A read of a device with checksums. A block that does not match is as good as unreadable, and no error of
-    /// the device.
+    /// A read of a device with checksums. A block that does not match is as good as unreadable, and no error
+    /// of the device.
     async fn read_checked(
         self: Rc<Self>,
         member: MemberIndex,

@@ -94,7 +94,7 @@ impl<D: BlockDevice> Mender<D> {
                     write.await?;
                 }
                 SlotState::Online => {
-                    for (_, device) in successors.iter().filter(|(copied, _)| *copied == member) {
+                    for (_, device) in successors.iter().filter(|(of, _)| *of == member) {
                         self.members.write_target(member, device, at, data()).await;
                     }
                 }

@@ -49,7 +49,7 @@ pub(crate) struct Stripes<D> {
     code: Option<Code>,
     decoders: RefCell<BTreeMap<DecoderKey, Rc<Decoder>>>,
     /// Whether a device is filled beside a member in service: then all writes lock their stripes.
-    is_copying: Cell<bool>,
+    has_successor: Cell<bool>,
     /// Writes under way that did not.
     unlocked: Foreground,
 }
@@ -71,7 +71,7 @@ impl<D: BlockDevice> Stripes<D> {
             two_shapes,
             code,
             decoders: RefCell::default(),
-            is_copying: Cell::new(false),
+            has_successor: Cell::new(false),
             unlocked: Foreground::default(),
         }
     }
@@ -86,14 +86,14 @@ impl<D: BlockDevice> Stripes<D> {
         self.locks.lock(stripe, span, access).await
     }
 
-    /// Whether writes lock their stripes. While a member is copied, a copy must not overtake what is written
-    /// beside it.
+    /// Whether writes lock their stripes. While a successor is filled, the rebuild must not overtake what is
+    /// written beside it.
     pub(crate) fn must_lock(&self) -> bool {
-        self.geometry.parity_chunks() > 0 || self.is_copying.get()
+        self.geometry.parity_chunks() > 0 || self.has_successor.get()
     }
 
-    pub(crate) fn set_copying(&self, is_copying: bool) {
-        self.is_copying.set(is_copying);
+    pub(crate) fn set_has_successor(&self, has_successor: bool) {
+        self.has_successor.set(has_successor);
     }
 
     /// Writes under way that hold no lock.

@@ -32,8 +32,8 @@ pub enum Replacement {
     Rebuild,
     /// The device is the lost member itself: what changed since is computed.
     Return,
-    /// Beside a member in service, which goes when all is copied.
-    Copy,
+    /// As the successor of a member in service, which goes when the device has everything.
+    Successor,
 }
 
 /// A device that waits for a loss.
@@ -155,7 +155,7 @@ impl<D: BlockDevice> Replacements<D> {
         if self.closing.is_begun() {
             return Err(ReplaceError::Stopped);
         }
-        if own.is_rebuilding() || own.is_copied() {
+        if own.is_rebuilding() || own.has_successor() {
             return Err(ReplaceError::Busy { member: member.0 });
         }
         let group = self.geometry.group_of_member(member);
@@ -203,7 +203,7 @@ impl<D: BlockDevice> Replacements<D> {
         self.put_in_place(member, device, returning, returning.unwrap_or(uuid)).await
     }
 
-    /// The same of a spare, which fills the place of a lost member and does not become a copy beside one.
+    /// The same of a spare, which fills the place of a lost member and does not become a successor.
     ///
     /// # Errors
     /// As those of [`replace`](Self::replace); `Busy` when the member is back.
@@ -267,27 +267,27 @@ impl<D: BlockDevice> Replacements<D> {
         self.check_device(&device, &uuid)?;
         let own = &self.members[member];
         let missing = Missing::of_pending_member(Bits::all(self.bitmap.regions().count()));
-        let is_copy = own.has_device();
+        let is_successor = own.has_device();
         if returning.is_some() {
             let none = || Bits::new(self.bitmap.regions().count());
             self.members.devices().join(&device, uuid, none);
         } else {
             self.members.devices().join_new(&device, uuid);
         }
-        if is_copy {
-            self.stripes.set_copying(true);
-            own.begin_copy(device.clone(), uuid, missing);
+        if is_successor {
+            self.stripes.set_has_successor(true);
+            own.begin_succession(device.clone(), uuid, missing);
         } else {
             own.join(device.clone(), uuid, missing);
         }
         self.members.change();
         // Regions that were being made zero without it; those that come from now on are so on it too.
         self.bitmap.zeroing_ended().await;
-        while is_copy && !self.stripes.unlocked().is_quiet() {
+        while is_successor && !self.stripes.unlocked().is_quiet() {
             self.handle.sleep(REST_LOOK_NS).await;
         }
-        self.narrow(member, &device, !is_copy && returning.is_some());
-        if !is_copy && let Some(durable) = self.membership.durable() {
+        self.narrow(member, &device, !is_successor && returning.is_some());
+        if !is_successor && let Some(durable) = self.membership.durable() {
             durable.note_change();
             self.membership.recorded().await.map_err(ArrayError::Io)?;
         }
@@ -297,7 +297,7 @@ impl<D: BlockDevice> Replacements<D> {
         }
         self.rebuild.begin_if_wanted();
         Ok(match returning {
-            _ if is_copy => Replacement::Copy,
+            _ if is_successor => Replacement::Successor,
             Some(_) => Replacement::Return,
             None => Replacement::Rebuild,
         })

@@ -298,7 +298,7 @@ fn a_device_that_hangs_while_it_is_filled_is_given_up_alone() {
             let news = array.take_health_news();
             let is_told = |news: &HealthNews| match *news {
                 HealthNews::Hung { member, .. } => member == 1 && !is_copy,
-                HealthNews::CopyHung { member, .. } => member == 1 && is_copy,
+                HealthNews::SuccessorHung { member, .. } => member == 1 && is_copy,
                 _ => false,
             };
             assert!(news.iter().any(is_told), "{news:?}");

@@ -335,8 +335,8 @@ fn a_member_in_service_is_replaced_without_being_degraded_for_a_moment() {
                 write(&array, block, 1).await.expect("write");
             }
             let replaced = array.replace(MemberIndex(2), world.drives[4].clone(), NEW).await;
-            assert_eq!(replaced, Ok(Replacement::Copy));
-            assert!(array.status().expect("it has one").members[2].is_being_copied);
+            assert_eq!(replaced, Ok(Replacement::Successor));
+            assert!(array.status().expect("it has one").members[2].has_successor);
             for block in blocks {
                 assert!(!array.status().expect("it has one").is_degraded);
                 write(&array, block, 2).await.expect("write");
@@ -362,7 +362,7 @@ fn who_was_replaced_and_was_not_told_so_is_told_at_the_next_start() {
     let after = on_media(media.clone(), |world| async move {
         let (array, _) = world.assemble(&[0, 1], PLAIN).await.expect("all");
         let replaced = array.replace(MemberIndex(0), world.drives[2].clone(), NEW).await;
-        assert_eq!(replaced, Ok(Replacement::Copy));
+        assert_eq!(replaced, Ok(Replacement::Successor));
         array.ended(BackgroundTask::Rebuild).await;
         array.fail(MemberIndex(1)).expect("one may go");
         write(&array, 0, 9).await.expect("write");

@@ -29,8 +29,7 @@ pub(crate) struct Log<S> {
     work: Signal,
     /// Records were acknowledged, or the SSD was given up.
     progress: Signal,
-    /// A flush of the SSD ended, or the SSD was given up. A shared flush of the ring would hold those who
-    /// wait until the flush of a lost SSD ends.
+    /// A flush of the SSD ended, or the SSD was given up. No `FlushOnce` of the ring: ADR 0026 tells why.
     flushed: Signal,
     flushing: Cell<bool>,
     /// So often ordered mode began or ended.

@@ -245,7 +245,7 @@ impl<D: BlockDevice> Reshape<D> {
         }
         let drained = self.journal.drain().await?;
         if self.waits_for().is_some() && !moving.record().is_between() {
-            // A member went meanwhile, or a copy began, which would lack what the backup areas hold.
+            // A member went meanwhile, or a successor came, which would lack what the backup areas hold.
             return Ok(0);
         }
         let redo_from = if canary::is(Canary::MovedRedone) { 0 } else { drained };

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, BackgroundTask, JournalState, MemberIndex, MemberLayout,
-    MemberState, Replacement, SUPERBLOCK_BYTES, Superblock, read_spare_label, write_spare_label,
+    Array, ArrayError, AssembleOptions, BackgroundTask, JournalState, MemberIndex, MemberState,
+    Replacement, Superblock, read_spare_label, wipe_superblocks, write_spare_label,
 };
-use voltier_block::{BlockDevice, Buf, Durability};
+use voltier_block::BlockDevice;
 use voltier_control::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
     JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareOwner, Waker,
@@ -218,14 +218,7 @@ impl ArrayEngine for ArraySimEngine {
     fn erase_label(&self, device: &DeviceSpec) -> ControlResult<()> {
         self.0.step();
         let disk = self.disk(device)?;
-        let erased = self.0.run(async move {
-            for at in MemberLayout::superblock_lbas(disk.limits().sectors) {
-                let zeroes = Buf::zeroed(SUPERBLOCK_BYTES as usize).freeze();
-                disk.write(at, zeroes.into(), Durability::Durable).await?;
-            }
-            voltier_block::IoResult::Ok(())
-        });
-        erased.map_err(failed)
+        self.0.run(async move { wipe_superblocks(&disk).await }).map_err(failed)
     }
 
     fn fail_member(&self, _: &ArrayName, place: u32) -> ControlResult<bool> {
@@ -248,7 +241,7 @@ impl ArrayEngine for ArraySimEngine {
         let replaced = self
             .run(move |array| async move { array.replace(MemberIndex(place), disk, uuid).await })?;
         self.with_open(|open| match replaced {
-            Replacement::Copy => {
+            Replacement::Successor => {
                 open.pending.push((uuid, device.clone(), false));
                 Replaced::Copy
             }
