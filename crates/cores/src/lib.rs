@@ -37,6 +37,7 @@ use voltier_control::engine::{
     JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareOwner, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
+use voltier_control::safety::Machine;
 use voltier_control::{
     ArrayDetail, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, ExportAccess,
     ExportSpec, ModelBacking, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
@@ -186,8 +187,9 @@ impl Engine for CoreEngine {
         }
     }
 
-    fn is_letting_go(&self, path: &Path) -> bool {
-        voltier_drive::is_undrained(path)
+    fn is_letting_go(&self, machine: &Machine, path: &Path) -> bool {
+        let own = path.to_owned();
+        machine.ask(path, move || voltier_drive::is_undrained(&own)).unwrap_or(true)
     }
 
     fn cache_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {

@@ -165,8 +165,8 @@ pub trait Engine: ArrayEngine + 'static {
     }
 
     /// Whether a drive still has requests of a volume or an array of this daemon, which has let the drive go.
-    /// Such a drive looks as if another program used it.
-    fn is_letting_go(&self, _path: &Path) -> bool {
+    /// Such a drive looks as if another program used it, and so does one whose file system does not answer.
+    fn is_letting_go(&self, _machine: &Machine, _path: &Path) -> bool {
         false
     }
 

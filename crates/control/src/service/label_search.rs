@@ -12,6 +12,7 @@ use super::last_search::Copied;
 use super::turn::Turn;
 use super::{admit, look};
 use crate::engine::{Engine, MemberLabel};
+use crate::error::ControlResult;
 use crate::records::RegisteredArray;
 use crate::safety::DeviceId;
 use crate::spec::DeviceSpec;
@@ -100,7 +101,7 @@ pub(super) fn find<E: Engine>(
     let mut recorded: Vec<&DeviceSpec> = Vec::new();
     for device in record.devices().filter(|device| wanted.has(device)) {
         if !recorded.contains(&device) && look::look(service, device).is_ok() {
-            found.parts.extend(part_of(service, record, device));
+            found.parts.extend(part_of(service, record, device).unwrap_or_default());
         }
         recorded.push(device);
     }
@@ -138,7 +139,11 @@ impl Parts {
             return;
         }
         match look::look_once(service, &device) {
-            Ok(_) => self.parts.extend(part_of(service, record, &device)),
+            Ok(_) => match part_of(service, record, &device) {
+                Ok(part) => self.parts.extend(part),
+                // Nobody knows yet what it says.
+                Err(_) => self.hindered.push(device),
+            },
             Err((Hindrance::Absent, _)) => {}
             Err((Hindrance::Busy | Hindrance::Silent, _)) => self.hindered.push(device),
         }
@@ -290,19 +295,20 @@ fn part_of<E: Engine>(
     service: &mut Turn<E>,
     record: &RegisteredArray,
     device: &DeviceSpec,
-) -> Option<Part> {
+) -> ControlResult<Option<Part>> {
     let array = record.uuid;
-    let label = if let Some(label) = apart(service).label_of(device).ok()? {
-        (label.array == array).then_some(PartLabel::Member(label))?
-    } else if let Some(label) = apart(service).journal_label_of(device).ok()? {
-        (label.array == array).then_some(PartLabel::Journal)?
+    let label = if let Some(label) = apart(service).label_of(device)? {
+        (label.array == array).then_some(PartLabel::Member(label))
+    } else if let Some(label) = apart(service).journal_label_of(device)? {
+        (label.array == array).then_some(PartLabel::Journal)
     } else {
-        let label = apart(service).spare_label_of(device).ok()??;
-        (label.owner == array).then_some(PartLabel::Spare)?
+        let label = apart(service).spare_label_of(device)?;
+        label.filter(|label| label.owner == array).map(|_| PartLabel::Spare)
     };
+    let Some(label) = label else { return Ok(None) };
     let part = Part { device: device.clone(), label };
     let is_current = part.member().is_none_or(|label| is_current(label, record));
-    (!is_of_a_volume(service, device, is_current)).then_some(part)
+    Ok((!is_of_a_volume(service, device, is_current)).then_some(part))
 }
 
 /// Whether a device is a drive of a volume: by the mark that the volume knows its drive by. Without a mark

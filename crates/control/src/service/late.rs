@@ -140,6 +140,8 @@ pub(super) fn look_for_members<E: Engine>(service: &mut Turn<E>, name: &ArrayNam
         for missing in absence.missing {
             let (device, is_spare) = (&missing.device, missing.is_spare());
             let is_ours = match is_spare {
+                // A spare that became a member comes as the member.
+                true if record.members.contains(&Some(device.clone())) => continue,
                 true => record.spares.contains(device),
                 false => record.members.contains(&Some(device.clone())),
             };

@@ -120,14 +120,16 @@ fn open_recorded<E: Engine>(
     if cache.generation == 0 && !cache.maybe_dirty {
         return undo_attach(turn, record);
     }
+    // Asked before: an SSD that ends its last request during the start is free only for the next one.
+    let is_let_go = look::is_letting_go(turn, &cache.device);
     match open_with_cache(turn, record, cache) {
         Ok(()) => Ok(()),
-        Err(error) if cache.maybe_dirty => Err(error),
-        Err(_) if look::is_letting_go(turn, &cache.device) => Err(ControlError::failed(format!(
+        Err(_) if is_let_go => Err(ControlError::failed(format!(
             "its SSD {} has not ended what it was asked for before the stop; `voltier start {}` when it \
              answers",
             cache.device, record.name
         ))),
+        Err(error) if cache.maybe_dirty => Err(error),
         Err(error) => open_without(turn, record, cache, &error, live),
     }
 }

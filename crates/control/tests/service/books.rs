@@ -69,6 +69,10 @@ pub(super) struct Books {
     pub(super) looks: usize,
     /// Drives that still have requests of a volume which was stopped.
     pub(super) let_go: Vec<PathBuf>,
+    /// Such drives end their requests while somebody looks at a drive.
+    pub(super) let_go_ends: bool,
+    /// Devices whose labels cannot be read.
+    pub(super) unlabelled: Vec<PathBuf>,
     /// Devices that are there and cannot be read.
     pub(super) silent: Vec<PathBuf>,
     /// Devices that are too small for every array.
@@ -151,12 +155,18 @@ impl Engine for BookEngine {
             return Err(ControlError::failed(format!("reading {shown}: input/output error")));
         }
         drop(self.books_after_hang(&format!("examine {shown}")));
-        self.books().looks += 1;
+        let mut books = self.books();
+        books.looks += 1;
+        if books.let_go_ends {
+            books.let_go.clear();
+        }
+        drop(books);
         safety::examine(machine, path, role)
     }
 
-    fn is_letting_go(&self, path: &Path) -> bool {
-        self.books().let_go.iter().any(|own| own == path)
+    fn is_letting_go(&self, _: &Machine, path: &Path) -> bool {
+        let books = self.books_after_hang(&format!("letting go {}", path.display()));
+        books.let_go.iter().any(|own| own == path)
     }
 
     fn size_of(&self, device: &DeviceSpec) -> ControlResult<u64> {
@@ -325,7 +335,11 @@ impl Engine for BookEngine {
 
 impl ArrayEngine for BookEngine {
     fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
-        Ok(device.path().and_then(|path| self.books().labels.get(path).cloned()))
+        let (books, Some(path)) = (self.books(), device.path()) else { return Ok(None) };
+        match books.unlabelled.iter().any(|own| own == path) {
+            true => Err(ControlError::failed(format!("reading {device}: input/output error"))),
+            false => Ok(books.labels.get(path).cloned()),
+        }
     }
 
     fn journal_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
