@@ -233,7 +233,7 @@ impl<D: BlockDevice> Reader<D> {
         Ok(read)
     }
 
-    /// One part, from its member if that has it.
+    /// Reads one part, from its member if the member has it.
     async fn read_part(self: &Rc<Self>, stripe: StripeNumber, mut wanted: Wanted) -> IoResult<Buf> {
         let member = self.stripes.shape(stripe).member_of(stripe, wanted.slot);
         let mut unreadable = Vec::new();
