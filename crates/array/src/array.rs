@@ -46,7 +46,7 @@ use crate::{assemble, create, hung};
 /// not match. If a member is lost before the parity is made anew, that may damage data of the stripe that
 /// nobody was writing (the *write hole*). [`Consistency`](crate::Consistency) says what is done about it.
 /// With a journal, the array first records there what it will write to a stripe's members. So a crash
-/// leaves all of it or nothing. For a bare array ([`Array::new`]) nothing is done.
+/// leaves all of a write or nothing. For a bare array ([`Array::new`]) nothing is done.
 pub struct Array<D>(Rc<Generations<Guarded<D>>>);
 
 impl<D> Clone for Array<D> {
@@ -167,8 +167,8 @@ impl<D: BlockDevice> Array<D> {
         Self::create_with_journal(handle, options, devices, None).await
     }
 
-    /// The same with the journal on a device of its own, whatever it holds; its uuid is a new one. Members
-    /// have room for a journal all the same: it is there when the device is lost.
+    /// Makes an array with its journal on a device of its own, whatever the device holds. The journal device
+    /// gets a new uuid. Members have room for a journal all the same, for the time when the device is lost.
     ///
     /// # Errors
     /// As [`create`](Self::create), and when the device does not suit.
@@ -240,7 +240,7 @@ impl<D: BlockDevice> Array<D> {
     /// nothing to redo. No request may be under way. Without a journal, a flush.
     ///
     /// # Errors
-    /// When a member does not take it that cannot be lost.
+    /// When a member that cannot be lost refuses the write.
     pub async fn empty_journal(&self) -> IoResult<()> {
         let array = self.0.enter().await;
         if array.ground.journal.is_in_service() {
@@ -357,9 +357,9 @@ impl<D: BlockDevice> Array<D> {
     /// Puts a device in the place of a member and begins to fill it. `uuid` is a new one, for the device.
     ///
     /// A member that is lost is computed from the others. The device may be that member itself, not used
-    /// elsewhere since. Then it keeps its uuid and what it has, and only regions changed since are
+    /// elsewhere since. Then the device keeps its uuid and content, and only regions changed since are
     /// computed. A member in service stays that until its successor has everything. Then the successor takes
-    /// its place, and the old device is left behind as a stale member. A restart goes on with a rebuild, and
+    /// the place, and the old device is left behind as a stale member. A restart goes on with a rebuild, and
     /// forgets a successor.
     ///
     /// # Errors
@@ -419,8 +419,8 @@ impl<D: BlockDevice> Array<D> {
     /// fills the new members, which count as missing until then. The caller awaits the future to its end.
     ///
     /// # Errors
-    /// When the array or a device does not suit: nothing has changed then. When a device fails while it
-    /// is taken in.
+    /// When the array or a device does not suit: nothing has changed then. When a device fails while
+    /// the array takes the device in.
     pub async fn grow(&self, devices: Vec<D>, uuids: &[[u8; 16]]) -> Result<(), ArrayError> {
         let devices = devices.into_iter().map(|device| self.guard(device)).collect();
         ParityRow { array: &self.0, devices, uuids }.add().await
@@ -428,14 +428,14 @@ impl<D: BlockDevice> Array<D> {
 
     /// Adds a member for capacity, on a device that holds nothing that is needed, with a new uuid. Stripes
     /// become one chunk of data wider (`with_member`): all data move, in the background, and
-    /// requests go on. The size is what it was until the last of them has; then it is the new one.
+    /// requests go on. The size stays the old one until all data have moved, and is the new one then.
     ///
     /// When the call returns, the expansion has begun, durably, and goes on after a restart. The
     /// caller awaits the future to its end.
     ///
     /// # Errors
-    /// When the array or the device does not suit: nothing has changed then. When the device fails while it
-    /// is taken in.
+    /// When the array or the device does not suit: nothing has changed then. When the device fails while
+    /// the array takes the device in.
     pub async fn grow_capacity(&self, device: D, uuid: [u8; 16]) -> Result<(), ArrayError> {
         let device = self.guard(device);
         Expansion { array: &self.0, device, uuid }.begin().await
@@ -512,7 +512,7 @@ impl<D: BlockDevice> Array<D> {
     /// Starts a scrub of everything that was written, in the background.
     ///
     /// # Errors
-    /// When one is running, or the array is stopped.
+    /// When a scrub is running, or the array is stopped.
     pub fn scrub(&self, repair: ScrubRepair) -> Result<(), ArrayError> {
         self.0.tasks.begin_scrub(repair)
     }
@@ -529,7 +529,7 @@ impl<D: BlockDevice> Array<D> {
 
     /// Waits until the array has one shape, or the move ends because the array is stopped.
     pub async fn reshaped(&self) {
-        // Not the array itself: its shape changes when nobody holds its parts any more.
+        // The loop holds no array: the shape changes only when nobody holds the parts any more.
         while let Some(moving) = self.0.moving().cloned().filter(|it| it.is_running()) {
             moving.ended().await;
         }

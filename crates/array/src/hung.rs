@@ -1,8 +1,8 @@
 //! Members that do not answer: when one is given up, and when nobody is.
 //!
-//! A drive that hangs gives no error, and requests would wait for it for ever. So its member is given up
-//! after the deadline. Reads are computed from the others. A change is acknowledged when the loss is on
-//! record, as after any loss.
+//! A drive that hangs gives no error, and requests would wait for it for ever. So the array gives the
+//! member up after the deadline. Reads are computed from the others. A change is acknowledged when the loss
+//! is on record, as after any loss.
 //!
 //! Blame needs a difference to the peers. A drive is given up only while all others answer; those that
 //! have nothing to do are asked for something. When more are late than the array can lose, the cause may be

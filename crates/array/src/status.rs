@@ -23,7 +23,7 @@ pub struct MemberStatus {
     pub uuid: [u8; 16],
     /// The state of the member.
     pub state: MemberState,
-    /// The event with which it came to be that.
+    /// The event with which the member came to that state.
     pub since_event: u64,
     /// Whether another device is being filled beside it, to take its place.
     pub has_successor: bool,

@@ -45,7 +45,7 @@ struct Service<S, O> {
     writer: Rc<Writer<S, O>>,
     flusher: Rc<Flusher<S, O>>,
     discarder: Discarder<S, O>,
-    /// In the order in which an end needs them, last first.
+    /// Tasks, in the reverse of the order in which an end needs them.
     tasks: RefCell<Vec<JoinHandle<()>>>,
 }
 
@@ -180,7 +180,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         &self.0.ground
     }
 
-    /// A snapshot of its counters and gauges.
+    /// A snapshot of the cache's counters and gauges.
     pub fn status(&self) -> Status {
         let ground = self.ground();
         let (contents, counters) = (ground.map.get(), &ground.counters);
@@ -238,7 +238,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// records mode and order on the SSD.
     ///
     /// # Errors
-    /// A sentence for the user when they make no sense together; nothing is changed then.
+    /// A sentence for the user when the settings contradict each other; nothing is changed then.
     pub fn configure(&self, settings: Settings) -> Result<(), String> {
         settings.check()?;
         let ground = self.ground();

@@ -51,7 +51,7 @@ type GuardedGround<S, O> = Ground<Guarded<S>, Guarded<O>>;
 /// Judges the SSD of a cache in service.
 struct OfSsd<S, O>(Weak<GuardedGround<S, O>>);
 
-/// Judges its origin.
+/// Judges the origin of a cache in service.
 struct OfOrigin<S, O>(Weak<GuardedGround<S, O>>);
 
 impl<S: BlockDevice, O: BlockDevice> Judge for OfSsd<S, O> {

@@ -77,7 +77,7 @@ pub struct HealthStatus {
     /// Errors of late: half as many with every window that has passed.
     #[serde(default)]
     pub errors_recent: u32,
-    /// Whether these are more than `max_errors`, and the array cannot lose the member.
+    /// Whether `errors_recent` is above `max_errors`, and the array cannot lose the member.
     #[serde(default)]
     pub too_many_errors: bool,
     /// Whether the member is slower than the others.
@@ -300,7 +300,7 @@ pub struct ArrayDetail {
     /// Devices that wait to replace a lost member.
     #[serde(default)]
     pub spares: Vec<String>,
-    /// The pool whose spares it may take, if it has one.
+    /// The pool whose spares the array may take, if the array has a pool.
     #[serde(default)]
     pub spare_pool: Option<PoolName>,
     /// The spares that wait in that pool.
@@ -329,7 +329,7 @@ pub struct ArrayDetail {
     pub scrub_found: ScrubFound,
     /// How many more members may be lost, wherever they are.
     pub may_lose: u32,
-    /// The volume that stands on it, if one does.
+    /// The volume that stands on the array, if a volume does.
     pub used_by: Option<VolumeName>,
     /// Changes of membership on record.
     pub events: u64,

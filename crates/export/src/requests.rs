@@ -82,8 +82,8 @@ impl<S: Service> Shared<S> {
     }
 
     async fn next_job(&self) -> Option<S::Job> {
-        // A parked worker has its waker in the list exactly once. Else it could be woken for a job while
-        // it is busy with another one.
+        // A parked worker has its waker in the list exactly once. Otherwise the worker could be
+        // woken for a job while it is busy with another one.
         let mut parked = false;
         poll_fn(|context| {
             if let Some(job) = self.jobs.borrow_mut().pop_front() {

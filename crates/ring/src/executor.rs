@@ -191,8 +191,8 @@ impl Handle {
         JoinHandle(receiver)
     }
 
-    /// Runs a future as a part of the task that awaits it. If that is dropped, the future goes on as
-    /// a task of its own: what it began is not left half done.
+    /// Runs a future as a part of the task that awaits it. When the `Finish` is dropped, the
+    /// future goes on as a task of its own: what it began is not left half done.
     pub fn finish<F>(&self, future: F) -> Finish<'_, Handle, F>
     where
         F: Future<Output: 'static> + 'static,

@@ -157,7 +157,7 @@ impl SimDisk {
         self.0.gone.get()
     }
 
-    /// The drive answers nothing for so long. Then it does all that it was asked for, in any order.
+    /// The drive answers nothing for so long. Then the drive does all that it was asked for, in any order.
     pub fn hang(&self, time_ns: Nanos) {
         self.0.hung_until.set(self.0.world.handle().now() + time_ns);
         self.0.world.fault(FaultKind::HungDrive);

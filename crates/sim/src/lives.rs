@@ -39,7 +39,7 @@ struct Life {
     swapped: bool,
     /// Tried first: another origin.
     foreign: bool,
-    /// Before it, the origin becomes larger by so much.
+    /// Before the life, the origin becomes larger by so much.
     origin_grows_bytes: u64,
     /// The cache is taken away.
     ends: bool,

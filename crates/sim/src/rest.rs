@@ -25,7 +25,7 @@ pub async fn check_cache<S: BlockDevice, O: BlockDevice>(world: &World, cache: &
 }
 
 /// Checks that every checksum of a life held: what the SSD has is what was written, unless a fault
-/// was put there. Without this a bug that reads the wrong place heals itself from the origin unseen.
+/// was put there. Without the check a bug that reads the wrong place heals itself from the origin unseen.
 ///
 /// # Panics
 /// When a line was repaired, or found damaged.
@@ -41,7 +41,7 @@ pub fn check_checksums<S: BlockDevice, O: BlockDevice>(world: &World, cache: &Ca
 /// Checks that a world whose cache was stopped, dissolved or killed has no task left.
 ///
 /// # Panics
-/// When one is.
+/// When a task is left.
 pub fn check_tasks(world: &World, executor: &mut Executor) {
     let handle = executor.handle();
     executor.block_on(async move { handle.sleep(REST_NS).await });

@@ -41,7 +41,7 @@ pub(crate) struct Bitmap<D> {
     states: Option<Rc<RegionStates>>,
     /// Regions of members that were filled, and not flushed: a power cut may take them away again.
     filled: RefCell<Vec<Region>>,
-    /// Those of them that a flush covers which is under way.
+    /// Filled regions that a flush under way covers.
     being_flushed: RefCell<Vec<Region>>,
     /// Regions that scrubs found to match, and that were not written since.
     matched: Rc<RefCell<MatchedRegions>>,
@@ -336,8 +336,8 @@ impl<D: BlockDevice> Bitmap<D> {
     /// before anybody relies on it.
     async fn store_batch(self: &Rc<Self>, states: &RegionStates, batch: Batch) -> IoResult<()> {
         let Batch { mut wanted, to_clear, rebuilt, is_whole } = batch;
-        // Asked for again while they were on their way. Storing them once more would have those wait
-        // who are about to see that they are there.
+        // Writers asked again for regions on their way. To store such regions once more would have those
+        // writers wait who are about to see that the regions are ready.
         wanted.retain(|region| !states.is_ready(*region, self.must_be_dirty()));
         let mut zeroed = states.to_zero(&wanted);
         if !zeroed.is_empty() {

@@ -31,7 +31,7 @@ const COUNTER_MAX: u64 = 1 << 62;
 const LABEL_BYTES: usize = SECTOR_BYTES as usize;
 const CRC_AT: usize = 8;
 
-/// Whether these are numbers that a counter can have reached.
+/// Whether all `numbers` are such as a counter can have reached.
 fn are_counters(numbers: &[U64]) -> bool {
     numbers.iter().all(|number| number.get() < COUNTER_MAX)
 }

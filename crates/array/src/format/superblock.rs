@@ -81,7 +81,7 @@ pub struct MemberRecord {
     pub uuid: [u8; 16],
     /// The member's state in the array.
     pub state: MemberState,
-    /// The event with which it came to be that.
+    /// The event with which the member came to that state.
     pub since_event: u64,
 }
 
@@ -109,7 +109,7 @@ pub struct JournalDeviceRecord {
     pub uuid: [u8; 16],
     /// The device's state in the array.
     pub state: JournalState,
-    /// The event with which it came to be that.
+    /// The event with which the device came to that state.
     pub since_event: u64,
 }
 

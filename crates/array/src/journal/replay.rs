@@ -68,7 +68,7 @@ pub(crate) enum JournalStart {
 pub struct ReplayReport {
     /// Transactions found that are not known to be in place.
     pub transactions: u64,
-    /// Of these, those that are not in all rings, so that nothing of them is in place.
+    /// Transactions among those found that are not in all rings, so that nothing of them is in place.
     pub incomplete: u64,
     /// Sectors of members written again.
     pub sectors: u64,

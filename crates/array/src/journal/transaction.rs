@@ -157,8 +157,8 @@ impl<D: BlockDevice> Journal<D> {
         }
     }
 
-    /// The barrier before a record. A record names the members that have a part of it. If one is left out
-    /// that a replay takes to be in service, the replay would leave it as it was.
+    /// The barrier before a record. A record names the members that have a part of it. If a record left
+    /// out a member that a replay takes to be in service, the replay would leave the member as it was.
     async fn losses_before_record(&self, journal: &Ledger) -> IoResult<()> {
         loop {
             if !canary::is(Canary::LossNotRecorded) {
@@ -426,7 +426,7 @@ impl<D: BlockDevice> Journal<D> {
         let old = self.placement.move_to(new.map(|(new, _)| new));
         self.membership.recorded().await.map_err(ArrayError::Io)?;
         if let Some(old) = old {
-            // If that fails it is a stale one: nobody takes it for more.
+            // When the wipe fails, the label is a stale one: nobody takes a stale label for more.
             let _ = wipe_superblocks(&*old.device).await;
         }
         if is_to_device && !self.placement.is_on_device() {

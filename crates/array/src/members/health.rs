@@ -105,7 +105,7 @@ pub struct MemberHealth {
     pub repaired: u64,
     /// Errors of late: half as many with every window that has passed.
     pub errors_recent: u32,
-    /// Whether these are too many; the group cannot lose it, then.
+    /// Whether the recent errors are too many: the group cannot lose the member, then.
     pub has_too_many_errors: bool,
     /// Whether the member is slower than the others.
     pub is_slow: bool,

@@ -114,18 +114,18 @@ pub(crate) async fn write_superblock<D: BlockDevice>(
     write_label_copies(device, |copy| superblock.encode(copy)).await
 }
 
-/// Tells a device whose place another one has that it is out, beside what it says. By that nobody would be
-/// missing: with others that were lost since it would be started as it was.
+/// Tells a device whose place another one has that it is out, beside what its label says. By the
+/// old label nobody would be missing: a start with members lost since would take the device as it was.
 pub(crate) async fn evict<D: BlockDevice>(device: &D, mut said: Superblock) {
     let since_event = said.array.event;
     let own = &mut said.array[said.member];
     *own = MemberRecord { uuid: own.uuid, state: MemberState::Lost, since_event };
-    // One that does not take it is no good: nothing depends on it.
+    // A device that refuses the write is no good: nothing depends on such a device.
     let _ = write_superblock(device, &said).await;
 }
 
-/// The label of a device, held against its size; none if nothing says that it is a journal. Whether one
-/// of the copies was missing, damaged, or older, is the second.
+/// The label of a device, held against its size; none if nothing says that it is a journal. The
+/// second value says whether one of the copies was missing, damaged, or older.
 ///
 /// # Errors
 /// When the device is or was a journal device, and cannot be used.

@@ -18,7 +18,7 @@ use crate::members::vitals::Vitals;
 /// Regions that a device does not have yet, while it is filled.
 pub(crate) struct Missing {
     pub(crate) regions: Bits<Region>,
-    /// Those of them that are being filled: they are written, and not read.
+    /// Missing regions that are being filled: such regions are written, and not read.
     pub(crate) under_way: BTreeSet<Region>,
     /// Whether all writes reach the device. The rebuild fills nothing before: a region could lack a write
     /// that began without the device, and the region map would not say so.

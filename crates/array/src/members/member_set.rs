@@ -129,7 +129,7 @@ impl<D: BlockDevice> MemberSet<D> {
         is_verified: bool,
     ) -> IoResult<Buf> {
         let device = self[member].device()?;
-        // Since it was chosen it may have made place for one that is to be filled.
+        // Since the choice, the member may have got a device that is to be filled.
         if !self[member].has_region(self.region_at(at)) {
             return Err(IoError::Gone);
         }
@@ -183,7 +183,7 @@ impl<D: BlockDevice> MemberSet<D> {
         let bytes: u64 = into.iter().map(|buf| buf.len() as u64).sum();
         let last = at.plus(bytes / SECTOR_BYTES - 1);
         let mut regions = each(self.region_at(at)..self.region_at(last) + 1);
-        // Since it was chosen it may have made place for one that is to be filled.
+        // Since the choice, the member may have got a device that is to be filled.
         if !regions.all(|region| self[member].has_region(region)) {
             return Err(IoError::Gone);
         }
@@ -297,7 +297,7 @@ impl<D: BlockDevice> MemberSet<D> {
     /// Flushes every member; one that fails is lost.
     pub(crate) async fn flush(self: &Rc<Self>) -> IoResult<()> {
         let flush = |member| self.clone().flush_one(member);
-        // To its end also when nobody waits: who could not flush is lost, and says so once.
+        // The flush runs to its end also when nobody waits: who could not flush is lost, and says so once.
         let (inner, flushes) = (self.clone(), self.indexes().map(flush).collect());
         let flushed = async move { together(&inner.handle, flushes).await };
         let results = self.handle.finish(flushed).await;
@@ -398,7 +398,7 @@ impl<D: BlockDevice> MemberSet<D> {
         }
     }
 
-    /// Writes to a device that is being filled. One that does not take it is given up.
+    /// Writes to a device that is being filled. A device that refuses the write is given up.
     pub(crate) async fn write_target(
         &self,
         member: MemberIndex,

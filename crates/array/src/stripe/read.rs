@@ -234,7 +234,7 @@ impl<D: BlockDevice> Reader<D> {
         Ok(read)
     }
 
-    /// One part, from its member if that has it.
+    /// Reads one part, from its member if the member has it.
     async fn read_part(self: &Rc<Self>, stripe: StripeNumber, mut wanted: Wanted) -> IoResult<Buf> {
         if self.geometry.is_mirror() && self.members.devices().have_checksums() {
             let chosen = self.copy_with_checksums(stripe, wanted.slot, wanted.span);

@@ -65,7 +65,7 @@ pub(crate) fn runs_of<D: BlockDevice>(
     runs
 }
 
-/// Whether these are all data of a stripe.
+/// Whether `new` has all data of the stripe.
 fn is_whole<D: BlockDevice>(
     stripes: &Stripes<D>,
     chunk_sectors: u64,

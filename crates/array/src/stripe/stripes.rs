@@ -434,7 +434,7 @@ impl<D: BlockDevice> Stripes<D> {
 pub(crate) enum Access {
     /// Reads what must belong together.
     Shared,
-    /// Changes it.
+    /// Changes what must belong together.
     Exclusive,
 }
 

@@ -378,8 +378,8 @@ impl<D: BlockDevice> Rebuild<D> {
         let is_full =
             |device: &Rc<D>, missing: &Missing| missing.regions.is_empty().then(|| device.clone());
         let Some(device) = self.members[member].filling(is_full).flatten() else { return };
-        // Without a journal nothing else flushes what was written beside the rebuild. With one the pause
-        // below flushes all members again: transactions may have ended since.
+        // Without a journal nothing else flushes what was written beside the rebuild. With a journal
+        // the pause below flushes all members again: transactions may have ended since.
         let is_due = !canary::is(Canary::ServiceBeforeFlush);
         if is_due && self.members.devices().flush(&device).await.is_err() {
             return self.members.give_successor_up(member, &device);

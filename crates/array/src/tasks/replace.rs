@@ -55,8 +55,8 @@ pub(crate) fn check_drained(device: &impl BlockDevice) -> Result<(), ReplaceErro
     Ok(())
 }
 
-/// Whether a device does not serve, wherever it is put. Else its place is taken, or the array does not get
-/// on.
+/// Whether a device does not serve, wherever it is put. Otherwise the place is taken, or the array does
+/// not get on.
 fn is_about_device(error: &ArrayError) -> bool {
     let ArrayError::Replace(error) = error else { return false };
     !matches!(
@@ -206,7 +206,7 @@ impl<D: BlockDevice> Replacements<D> {
     /// The same of a spare, which fills the place of a lost member and does not become a successor.
     ///
     /// # Errors
-    /// As those of [`replace`](Self::replace); `Busy` when the member is back.
+    /// The errors of [`replace`](Self::replace); `Busy` when the member is back.
     async fn replace_lost(
         &self,
         member: MemberIndex,

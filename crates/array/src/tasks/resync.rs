@@ -281,7 +281,7 @@ impl<D: BlockDevice> Resync<D> {
     /// Reads a span of all slots that can be read.
     ///
     /// # Errors
-    /// When one cannot be, unless it is to be computed and can be.
+    /// When a slot cannot be read, unless the slot is to be computed and can be.
     async fn read(&self, stripe: StripeNumber, span: Span, is_computed: bool) -> IoResult<Slots> {
         let mut unreadable = Vec::new();
         loop {

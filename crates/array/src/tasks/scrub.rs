@@ -81,7 +81,7 @@ pub struct ScrubStatus {
     pub repair: ScrubRepair,
     /// Blocks that did not match.
     pub mismatched_blocks: u64,
-    /// Those of them of which it is known which member is wrong.
+    /// Blocks among the mismatched ones whose wrong member is known.
     pub located_blocks: u64,
     /// Blocks that match again.
     pub repaired_blocks: u64,
@@ -91,7 +91,7 @@ pub struct ScrubStatus {
     pub block_bytes: u32,
     /// Stripes of which a member gave a medium error.
     pub unreadable_stripes: u64,
-    /// Those of them that could not be computed either.
+    /// Unreadable stripes that could not be computed either.
     pub lost_stripes: u64,
     /// Bytes of members that were left out: in need of a resync, or of a group that lacks a member.
     pub skipped_bytes: u64,

@@ -19,7 +19,7 @@ const PLAIN_SWEEPS: u32 = 3;
 pub(super) struct Sweep {
     /// The line at which the sweep goes on; 0 when the next one begins.
     line: Line,
-    /// Dirty lines when it began, and those that it took.
+    /// Dirty lines at the begin of the sweep, and dirty lines that the sweep took.
     dirty: u64,
     taken: u64,
     /// Whether the sweep leaves stripes of which little is dirty for later: more of them may become

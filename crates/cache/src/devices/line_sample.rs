@@ -81,7 +81,7 @@ impl LineSample {
 pub(crate) struct Comparison {
     /// Lines that could be read from the origin.
     pub(crate) compared: u32,
-    /// Those of them that the index has otherwise.
+    /// Compared lines that the index has otherwise.
     pub(crate) differing: u32,
 }
 

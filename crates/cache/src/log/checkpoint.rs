@@ -226,8 +226,8 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
     }
 
     /// Makes the map durable, and every record that it may show. Some of these may still be on their way,
-    /// also such as were formed during the copy. Without them the map would point at slots that were never
-    /// written.
+    /// also such as were formed during the copy. Without the records the map would point at slots that were
+    /// never written.
     async fn make_durable(&self) -> IoResult<()> {
         self.log.all_acked().await?;
         if canary::is(Canary::LabelBeforeBody) {
@@ -273,7 +273,7 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         superblock.state = STATE_CLEAN.into();
         match self.origin.fingerprint(self.map.geometry().origin_sectors).await {
             Ok(number) => superblock.fingerprint = number.into(),
-            // Without one the next start is one after an unclean stop, which needs none.
+            // Without a fingerprint the next start is as after an unclean stop, which needs none.
             Err(_) => superblock.state = STATE_OPEN.into(),
         }
         if self.intents.keeps_any() {

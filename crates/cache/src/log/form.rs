@@ -28,7 +28,7 @@ use crate::map::index::PlacedLine;
 use crate::map::segments::FreeSlots;
 use crate::numbers::{Line, Segment, SegmentSlot, Slot};
 
-/// Records on their way at once. Eight of 64 KiB and more keep every channel of a PCIe SSD busy.
+/// The limit of records on their way at once. Eight of 64 KiB and more keep every channel of a PCIe SSD busy.
 const RECORDS_IN_FLIGHT_MAX: usize = 8;
 /// With a record on its way, the next one waits until so much is queued. Then 16 lines share a head,
 /// which bounds the log's own writes to 1/16 of the data.
@@ -565,8 +565,8 @@ impl LogState {
         self.order.undo(self.acked_sequence);
     }
 
-    /// The SSD is lost: nobody will be acknowledged any more. Of lines on their way, what the
-    /// version before them had dirty is lost; the rest is on the origin.
+    /// The SSD is lost: nobody will be acknowledged any more. Dirty sectors
+    /// of the version before a line on its way are lost; the rest is on the origin.
     pub(super) fn abandon(&mut self, map: &mut Contents) {
         self.queues.clear();
         for effect in self.in_flight.take_all().into_iter().flat_map(|record| record.effects) {

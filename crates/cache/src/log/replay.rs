@@ -3,8 +3,8 @@
 //! Records that a later head calls durable are taken by their head alone. Those after it may be torn, so
 //! their data is checked too; the first one that is not whole ends the log. A whole record left behind a
 //! torn one has an older generation than what was written since, and is not taken. Before the end is
-//! believed, the space behind it is searched for a head that proves a durable record missing. Where one
-//! is found the SSD is damaged, and nothing is guessed.
+//! believed, the space behind it is searched for a head that proves a durable record missing. Where such
+//! a head is found, the SSD is damaged, and nothing is guessed.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;

@@ -226,7 +226,7 @@ impl Contents {
         self.loading.is_none() || self.lines_expected() < capacity + capacity / 64
     }
 
-    /// The record of a slot never reaches the SSD. Of its line only those sectors are lost that the
+    /// The record of a slot never reaches the SSD. Of the line only those sectors are lost that the
     /// version before had dirty; the origin has the rest.
     pub(crate) fn lose_pending(&mut self, slot: Slot, lost: u128) {
         if self.index.is_pending(slot) {

@@ -102,7 +102,7 @@ enum Life {
 
 struct SegmentState {
     life: Life,
-    /// All its lines are in the index; until then it is left alone.
+    /// All lines of the segment are in the index; until then the segment is left alone.
     known: bool,
     /// The last record in it: replay needs the segment until a checkpoint is past this.
     last_sequence: u64,

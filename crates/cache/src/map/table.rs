@@ -13,7 +13,7 @@ const BUCKET_BYTES: usize = 64;
 const TAGS_MAX: usize = 16;
 /// The byte that counts entries that belong at or before this bucket and stand behind it.
 const DISPLACED: usize = BUCKET_BYTES - 1;
-/// Load at which the table is sized, in percent. Above it, looks pass over many full buckets.
+/// Load at which the table is sized, in percent. Above this load, looks pass over many full buckets.
 const LOAD_PERCENT: u64 = 92;
 /// A counter that reached this is not trusted to go down again: looks go on past such a bucket.
 const DISPLACED_MAX: u8 = u8::MAX;

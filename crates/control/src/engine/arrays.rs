@@ -324,7 +324,7 @@ pub trait ArrayEngine {
     /// Starts a scrub.
     ///
     /// # Errors
-    /// When one is running.
+    /// When a scrub is running.
     fn start_scrub(&self, name: &ArrayName, repair: Repair) -> ControlResult<()>;
 
     /// Gives an open array its settings.

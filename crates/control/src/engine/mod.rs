@@ -120,8 +120,8 @@ pub struct CacheHealth {
     pub dirty_lines: Option<u64>,
     /// Whether the SSD was given up since the cache was opened.
     pub ssd_failed: bool,
-    /// Whether that was because the SSD is gone. Until the loss is on record the origin is changed by nothing
-    /// but dirty lines.
+    /// Whether the SSD was given up because it is gone. Until the loss is on record, nothing but dirty lines
+    /// changes the origin.
     pub ssd_is_gone: bool,
 }
 

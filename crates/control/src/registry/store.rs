@@ -39,7 +39,7 @@ pub trait RegistryStore: fmt::Debug + Send {
     /// the new ones are there.
     ///
     /// # Errors
-    /// When that cannot be done; the old ones are there then.
+    /// When the bytes cannot be stored; the old ones are there then.
     fn write(&mut self, bytes: &[u8]) -> ControlResult<()>;
 
     /// Looks whether a registry that has grown a little could be written now. Changes nothing.

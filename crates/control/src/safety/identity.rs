@@ -69,7 +69,7 @@ impl DeviceId {
             || other.beneath.contains(&self.own)
     }
 
-    /// Whether this is the other storage, or a part of it.
+    /// Whether this storage is the other one, or a part of it.
     pub(crate) fn lies_on(&self, other: &DeviceId) -> bool {
         self.own == other.own || self.beneath.contains(&other.own)
     }

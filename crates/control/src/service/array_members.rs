@@ -26,8 +26,8 @@ pub(super) fn replace<E: Engine>(
     turn.size_of_array(name)?;
     let (place, old) = place_of(turn, &before, old)?;
     admit_to(turn, &before, &new, force)?;
-    // Before it is one of the array's: so it is looked at after a crash. The array may have lost a member
-    // while the device was looked at.
+    // The record names the device before the array does: so a start looks at it after a crash. The array
+    // may have lost a member while the device was looked at.
     let mut record = turn.array_record(name)?;
     record.incoming.push(new.clone());
     turn.registry.put_array(record)?;
@@ -104,7 +104,7 @@ pub(super) fn grow<E: Engine>(
         }
         admit_new(turn, device, force)?;
     }
-    // Before they are the array's: so they are looked at after a crash.
+    // The record names the devices before the array does: so a start looks at them after a crash.
     let mut record = turn.array_record(name)?;
     record.incoming.extend(devices.iter().cloned());
     turn.registry.put_array(record)?;
@@ -298,7 +298,7 @@ pub(super) fn set_journal<E: Engine>(
     if let Some(device) = &journal {
         admit_journal(turn, &before, device, force)?;
     }
-    // Before it is the array's: so it is looked at after a crash.
+    // The record names the device before the array does: so a start looks at it after a crash.
     let mut record = turn.array_record(name)?;
     record.incoming.extend(journal.clone());
     turn.registry.put_array(record)?;

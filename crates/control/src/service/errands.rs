@@ -103,7 +103,7 @@ pub(crate) fn begin_to_start<E: Engine>(
     }
     let volumes = turn.registry.volumes().to_vec();
     for export in volumes.iter().flat_map(|record| &record.exports) {
-        // Also those of volumes that will not come up: nobody else knows whose they were.
+        // Exports of volumes that will not come up are cleared, too: nobody else knows of them.
         apart(&mut turn).clear_dead(export);
     }
     // All of the start shares its patience.
@@ -176,7 +176,7 @@ pub(crate) fn run<E: Engine>(turns: &Turns<E>, errand: &Errand, now: Instant) {
         return;
     }
     let subjects = subjects_of(&turn, errand);
-    // Without its subjects the errand comes again, if it is still needed.
+    // An errand that does not get its subjects comes again, if it is still needed.
     let _ = turn.with_claim(errand.words(), subjects, |turn| carry_out(turn, errand, now));
 }
 

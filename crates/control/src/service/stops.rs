@@ -51,7 +51,7 @@ pub(super) fn stop_volume<E: Engine>(
     closed.map(|()| show::volume(service, name))
 }
 
-/// Closes the files of a volume. When one of them is in use, those before it open again.
+/// Closes the files of a volume. When a file is in use, those before it open again.
 fn close_files<E: Engine>(
     service: &mut Turn<E>,
     record: &VolumeRecord,

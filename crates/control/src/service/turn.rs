@@ -165,7 +165,7 @@ impl<E: Engine> Turn<E> {
     /// Waits until a start of the daemon has tried an array: a command may come right after the daemon.
     ///
     /// # Errors
-    /// When that takes longer than a command waits for another one.
+    /// When the start takes longer than a command waits for another one.
     pub(super) fn wait_for_start_of(&mut self, name: &ArrayName) -> ControlResult<()> {
         let subject = Subject::Array(name.clone());
         let until = now() + self.queue_wait;

@@ -125,7 +125,7 @@ pub(super) fn attach<E: Engine>(
     }
     let cache = admit::admit_cache(turn, new, &record.origin)?;
     // Clients are writing, so the record must say that lines may be dirty before one can be. A cache
-    // that is recorded but was never made must not look dirty. So it starts in wt.
+    // that is recorded but was never made must not look dirty. So the cache starts in wt.
     let settings = cache.settings.clone();
     let mut quiet = cache;
     quiet.settings.mode = Mode::WriteThrough;

@@ -212,7 +212,7 @@ fn abort(path: &Path) {
 
 /// Without privileges an unmount is fusermount's job.
 fn lazily_by_fusermount(path: &Path) {
-    // If this fails as well, the kernel ends the mount with our process.
+    // If fusermount fails as well, the kernel ends the mount with our process.
     let _ = Command::new("fusermount3").arg("-uzq").arg(path).status();
 }
 

@@ -1,5 +1,5 @@
-//! Drives of members hang. Then they do all that they were asked for, and are offered to the array again
-//! while they are at it. Drives hang while an array is started, too.
+//! Drives of members hang, then do all that they were asked for. Meanwhile the drives are offered to the
+//! array again. Drives hang while an array is started, too.
 
 use std::rc::Rc;
 

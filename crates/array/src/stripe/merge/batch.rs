@@ -123,7 +123,7 @@ impl MergeBatch {
         self.content.borrow().covered == [Span { start: 0, end: self.sectors.count }]
     }
 
-    /// Whether one of them is to be durable: somebody waits for just that.
+    /// Whether one of the writes is to be durable: somebody waits for just that.
     pub(crate) fn is_durable(&self) -> bool {
         self.content.borrow().is_durable
     }

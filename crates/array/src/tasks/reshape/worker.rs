@@ -41,7 +41,7 @@ use crate::tasks::resync::Resync;
 const WINDOW_BYTES: u64 = 8 << 20;
 /// How often a move that waits looks again.
 const WAIT_NS: Nanos = 1_000_000_000;
-/// And one that could not go on.
+/// How often a move that could not go on tries again.
 const RETRY_NS: Nanos = 10_000_000_000;
 
 /// Sections of the next window that has something in it.
@@ -361,7 +361,7 @@ impl<D: BlockDevice> Reshape<D> {
     }
 
     /// Brings a section that a crash left between the shapes to the new one, before anything is served.
-    /// If that cannot be, requests for it fail, and it is tried again.
+    /// When the section cannot be moved, requests for the section fail, and the worker tries again.
     pub(crate) async fn end_section_between(&self) {
         let moving = &*self.moving;
         if moving.record().is_between() {
