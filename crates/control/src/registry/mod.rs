@@ -431,6 +431,28 @@ mod tests {
     }
 
     #[test]
+    fn the_checksum_covers_the_version_from_10_on() {
+        let mut record = array("r");
+        for (integrity, version) in [(Integrity::None, 2), (Integrity::Crc32c, 10)] {
+            record.integrity = integrity;
+            let body = Body { arrays: vec![record.clone()], ..Body::default() };
+            let text = String::from_utf8(encode(&body)).unwrap();
+            let (_, rest) = text.split_once('\n').unwrap();
+            let records = rest.strip_suffix("\n}\n").unwrap();
+            let of_records = checksum(1, records);
+            let has_old_checksum = text.starts_with(&head(version, of_records));
+            assert_eq!(has_old_checksum, version < 10, "version {version}");
+            for other in (1..=REGISTRY_VERSION).filter(|other| *other != version) {
+                let said = format!("\"version\":{version},");
+                let other = text.replacen(&said, &format!("\"version\":{other},"), 1);
+                assert!(decode(other.as_bytes()).is_err(), "{said}");
+            }
+        }
+        let without = format!("{}{}", head(10, checksum(1, "{}")), "{}\n}\n");
+        assert!(decode(without.as_bytes()).unwrap_err().contains("checksum"));
+    }
+
+    #[test]
     fn the_file_is_json_as_a_whole() {
         let bytes = encode(&body(&["a"], &["r"]));
         let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
