@@ -71,7 +71,7 @@ pub(super) struct Books {
     pub(super) looks: usize,
     /// Drives that still have requests of a volume which was stopped.
     pub(super) let_go: Vec<PathBuf>,
-    /// Such drives end their requests while somebody looks at a drive.
+    /// Such a drive ends its requests while somebody looks at the drive.
     pub(super) let_go_ends: bool,
     /// Devices whose labels cannot be read.
     pub(super) unlabelled: Vec<PathBuf>,
@@ -160,7 +160,7 @@ impl Engine for BookEngine {
         let mut books = self.books();
         books.looks += 1;
         if books.let_go_ends {
-            books.let_go.clear();
+            books.let_go.retain(|own| own != path);
         }
         drop(books);
         safety::examine(machine, path, role)
