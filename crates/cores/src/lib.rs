@@ -394,6 +394,10 @@ impl Engine for CoreEngine {
 }
 
 impl ArrayEngine for CoreEngine {
+    fn has_array(&self, name: &ArrayName) -> bool {
+        self.homes.find_array(name).is_some()
+    }
+
     fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
         let device = device.clone();
         self.ways[0].call(move |handle| drives::label_of(handle, device))

@@ -189,6 +189,11 @@ pub enum Replaced {
 
 /// The arrays of the data path, as the service uses them. Arrays are known by their names.
 pub trait ArrayEngine {
+    /// Whether an array is open. A move to another core that fails closes the array.
+    fn has_array(&self, _name: &ArrayName) -> bool {
+        true
+    }
+
     /// The superblock on a device; `None` when it is no member of an array. Nothing is
     /// written. The device is not in use.
     ///

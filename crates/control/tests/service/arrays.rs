@@ -508,3 +508,21 @@ fn paces_are_kept_and_given_to_the_array_again_after_a_restart() {
     fixture.ask(ask_of(ArrayRequest::Scrub { name: r5(), repair: Repair::Located }));
     assert_eq!(fixture.calls(), ["rebuild r5", "scrub r5 Located"]);
 }
+
+#[test]
+fn an_array_that_a_failed_move_has_closed_is_opened_again() {
+    let mut fixture = Fixture::new();
+    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+    fixture.service.handle(over_r5());
+    fixture.service.handle(Request::Stop { name: name(), now: false });
+    fixture.steer(|books| books.moves_fail = true);
+    fixture.error(Request::Start { name: name() });
+    let array = fixture.array();
+    assert_eq!(array.state, ArrayState::Failed, "{array:?}");
+    assert!(array.error.contains("`voltier array start r5`"), "{}", array.error);
+    fixture.steer(|books| books.moves_fail = false);
+    fixture.ask(Request::Array { ask: ArrayRequest::Start { name: r5() } });
+    assert_ne!(fixture.array().state, ArrayState::Failed);
+    fixture.service.handle(Request::Start { name: name() });
+    assert_eq!(fixture.state().state, VolumeState::Running);
+}

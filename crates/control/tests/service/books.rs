@@ -71,6 +71,8 @@ pub(super) struct Books {
     pub(super) looks: usize,
     /// Drives that still have requests of a volume which was stopped.
     pub(super) let_go: Vec<PathBuf>,
+    /// An array that an open moves to another core is closed, and not opened there.
+    pub(super) moves_fail: bool,
     /// Such a drive ends its requests while somebody looks at the drive.
     pub(super) let_go_ends: bool,
     /// Devices whose labels cannot be read.
@@ -212,6 +214,10 @@ impl Engine for BookEngine {
     }
 
     fn open(&self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
+        if self.books().moves_fail {
+            self.books().arrays.clear();
+            return Err(ControlError::failed("the array does not stop"));
+        }
         let cache = record.cache.as_ref().filter(|cache| cache.failed.is_none());
         if cache.is_some() {
             self.call("open", &format!("{start:?}"))?;

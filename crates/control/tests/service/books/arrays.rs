@@ -3,6 +3,10 @@
 use super::*;
 
 impl ArrayEngine for BookEngine {
+    fn has_array(&self, name: &ArrayName) -> bool {
+        self.books().arrays.contains_key(name)
+    }
+
     fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
         let (books, Some(path)) = (self.books(), device.path()) else { return Ok(None) };
         match books.unlabelled.iter().any(|own| own == path) {
