@@ -1,4 +1,4 @@
-"""Miss ratios by libCacheSim, and by models of what differs: the witness of `cargo xtask bench mrc`.
+"""Miss ratios by libCacheSim, and by models of what differs: the cross-check of `cargo xtask bench mrc`.
 
 usage: miss_ratios.py TRACE FORMAT SEEDS MODELS SIZE...
 

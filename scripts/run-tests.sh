@@ -7,18 +7,26 @@ cd "$(dirname "$0")/.."
 program=$(mktemp) rest=$(mktemp)
 trap 'rm -f "$program" "$rest"' EXIT
 
+# One choice of packages for all: another one has other features of libraries, and everything is built again.
 # Tests that drive the product as a user does find both programs here.
-cargo build --locked --package voltier --package voltier-lab-cli
+cargo build --locked --workspace --bin voltier --bin voltier-lab
 cargo test --locked --workspace --no-run
 
 # Freed memory is kept: tests that cut the power at every step free and take the same megabytes again, and
 # half of their time would be the kernel's.
 export MALLOC_TRIM_THRESHOLD_=268435456 MALLOC_MMAP_THRESHOLD_=268435456
 
+run() {
+  local group=$1
+  shift
+  cargo test --locked --workspace --no-fail-fast \
+    --config "target.'cfg(all())'.runner = ['$PWD/scripts/run-if-in-group.sh', '$group']" "$@"
+}
+
 status=0
-cargo test --locked --package voltier --no-fail-fast "$@" >"$program" 2>&1 &
+run program --tests "$@" >"$program" 2>&1 &
 tests_of_program=$!
-cargo test --locked --workspace --exclude voltier --no-fail-fast "$@" 2>&1 | tee "$rest" || status=$?
+run rest "$@" 2>&1 | tee "$rest" || status=$?
 wait "$tests_of_program" || status=$?
 cat "$program"
 

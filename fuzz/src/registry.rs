@@ -36,8 +36,8 @@ pub(crate) fn run(input: &[u8]) {
     assert_eq!(names.len(), volumes.len(), "two volumes of one name");
     let arrays = registry.arrays().to_vec();
     for array in arrays {
-        let home = |member: Option<_>| member.map(|member| sandbox.device(member));
-        let members = array.members.into_iter().map(home).collect();
+        let inside = |member: Option<_>| member.map(|member| sandbox.device(member));
+        let members = array.members.into_iter().map(inside).collect();
         let [spares, incoming] = [array.spares, array.incoming]
             .map(|devices| devices.into_iter().map(|device| sandbox.device(device)).collect());
         let journal = array.journal.map(|device| sandbox.device(device));
@@ -45,7 +45,7 @@ pub(crate) fn run(input: &[u8]) {
         registry.put_array(array).expect("the state folder takes a file");
     }
     for volume in volumes {
-        registry.put(at_home(volume, &sandbox)).expect("the state folder takes a file");
+        registry.put(inside_sandbox(volume, &sandbox)).expect("the state folder takes a file");
     }
     let again = Registry::load(&state).expect("its own file");
     assert_eq!(again.volumes(), registry.volumes());
@@ -62,7 +62,7 @@ fn sealed(body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body, b"\n}\n"].concat()
 }
 
-fn at_home(volume: VolumeRecord, sandbox: &Sandbox) -> VolumeRecord {
+fn inside_sandbox(volume: VolumeRecord, sandbox: &Sandbox) -> VolumeRecord {
     VolumeRecord {
         origin: sandbox.device(volume.origin),
         cache: volume

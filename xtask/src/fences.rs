@@ -16,7 +16,7 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// Whether it is shell for a reader to type.
+    /// Whether the fence is shell for a reader to type.
     pub fn is_shell(&self) -> bool {
         matches!(self.info.split_whitespace().next(), Some("sh" | "bash" | "shell"))
     }

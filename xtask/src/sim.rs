@@ -7,7 +7,7 @@ use xtask::Failure;
 /// Builds and runs it with these arguments; its last line is the summary.
 ///
 /// # Errors
-/// When it cannot be built, or a promise was broken.
+/// When the simulator cannot be built, or a promise was broken.
 pub(crate) fn run(arguments: &[&str]) -> Result<(), Failure> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let status = Command::new(cargo)

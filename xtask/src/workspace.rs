@@ -34,7 +34,7 @@ pub struct Dependency {
     pub name: String,
     /// None, `dev` or `build`.
     pub kind: Option<String>,
-    /// Where it is, for crates of the workspace.
+    /// The folder, for crates of the workspace.
     pub path: Option<PathBuf>,
 }
 

@@ -8,11 +8,12 @@ use voltier_block::{
 use voltier_deadline::Guarded;
 use voltier_ring::Handle;
 
-use crate::assemble::{AssembleOptions, AssembleReport};
+use crate::assemble::AssembleReport;
 use crate::create::CreateOptions;
 use crate::errors::ArrayError;
 use crate::errors::grow::GrowError;
 use crate::errors::metadata::DeviceError;
+use crate::examine::AssembleOptions;
 use crate::expand::Expansion;
 use crate::format::journal_label::JournalLabel;
 use crate::format::superblock::Superblock;
@@ -45,7 +46,7 @@ use crate::{assemble, create, hung};
 /// not match. If a member is lost before the parity is made anew, that may damage data of the stripe that
 /// nobody was writing (the *write hole*). [`Consistency`](crate::Consistency) says what is done about it.
 /// With a journal, the array first records there what it will write to a stripe's members. So a crash
-/// leaves all of it or nothing. For a bare array ([`Array::new`]) nothing is done.
+/// leaves all of a write or nothing. For a bare array ([`Array::new`]) nothing is done.
 pub struct Array<D>(Rc<Generations<Guarded<D>>>);
 
 impl<D> Clone for Array<D> {
@@ -59,10 +60,8 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         &self.0.limits
     }
 
-    /// Half a deadline more than the deadline: ticks are counted whole.
     fn patience_ns(&self) -> Nanos {
-        let deadline_ns = self.0.ground.members.watch().deadline_ns();
-        deadline_ns + deadline_ns / 2
+        self.0.patience_ns()
     }
 
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
@@ -168,8 +167,8 @@ impl<D: BlockDevice> Array<D> {
         Self::create_with_journal(handle, options, devices, None).await
     }
 
-    /// The same with the journal on a device of its own, whatever it holds; its uuid is a new one. Members
-    /// have room for a journal all the same: it is there when the device is lost.
+    /// Makes an array with its journal on a device of its own, whatever the device holds. The journal device
+    /// gets a new uuid. Members have room for a journal all the same, for the time when the device is lost.
     ///
     /// # Errors
     /// As [`create`](Self::create), and when the device does not suit.
@@ -188,7 +187,7 @@ impl<D: BlockDevice> Array<D> {
     /// Reads the superblock of a device, if it is a member of an array.
     ///
     /// # Errors
-    /// When it is or was one, and cannot be used.
+    /// When the device is or was a member, and cannot be used.
     pub async fn examine(device: &D) -> Result<Option<Superblock>, DeviceError> {
         Ok(read_superblock(device).await?.map(|found| found.superblock))
     }
@@ -196,7 +195,7 @@ impl<D: BlockDevice> Array<D> {
     /// Reads the label of a device that has the journal of an array.
     ///
     /// # Errors
-    /// When it has or had one, and cannot be used.
+    /// When the device has or had a label, and cannot be used.
     pub async fn examine_journal(device: &D) -> Result<Option<JournalLabel>, DeviceError> {
         Ok(read_label(device).await?.map(|(label, _)| label))
     }
@@ -241,7 +240,7 @@ impl<D: BlockDevice> Array<D> {
     /// nothing to redo. No request may be under way. Without a journal, a flush.
     ///
     /// # Errors
-    /// When a member does not take it that cannot be lost.
+    /// When a member that cannot be lost refuses the write.
     pub async fn empty_journal(&self) -> IoResult<()> {
         let array = self.0.enter().await;
         if array.ground.journal.is_in_service() {
@@ -252,10 +251,11 @@ impl<D: BlockDevice> Array<D> {
     }
 
     /// Stops the array: everything is durable and no region needs a resync at the next start. Changes fail
-    /// from here on. Nothing may be under way.
+    /// from here on. Requests under way are waited for, also those whose futures were dropped.
     ///
     /// # Errors
-    /// When a member does not take its last state: the array is then not called clean.
+    /// When a member does not take its last state, or a request does not end within the
+    /// [patience](BlockDevice::patience_ns): the array is then not called clean.
     pub async fn stop(&self) -> Result<(), ArrayError> {
         let array = self.0.enter().await;
         array.stop().await.map_err(ArrayError::Io)
@@ -357,10 +357,10 @@ impl<D: BlockDevice> Array<D> {
     /// Puts a device in the place of a member and begins to fill it. `uuid` is a new one, for the device.
     ///
     /// A member that is lost is computed from the others. The device may be that member itself, not used
-    /// elsewhere since. Then it keeps its uuid and what it has, and only regions changed since are
-    /// computed. A member in service stays that until all is copied. Then the device takes its place, and
-    /// the old one is left behind as a stale member. A restart goes on with a rebuild; a copy begins anew
-    /// when it is asked for again.
+    /// elsewhere since. Then the device keeps its uuid and content, and only regions changed since are
+    /// computed. A member in service stays that until its successor has everything. Then the successor takes
+    /// the place, and the old device is left behind as a stale member. A restart goes on with a rebuild, and
+    /// forgets a successor.
     ///
     /// # Errors
     /// When the device does not suit or fails; the array is as before then.
@@ -379,9 +379,9 @@ impl<D: BlockDevice> Array<D> {
     ///
     /// # Errors
     /// When the device does not suit or fails; the array is as before then.
-    pub async fn take_back(&self, member: MemberIndex, device: D) -> Result<bool, ArrayError> {
+    pub async fn restore_member(&self, member: MemberIndex, device: D) -> Result<bool, ArrayError> {
         let array = self.0.enter().await;
-        array.tasks.replacements.take_back(member, self.guard(device)).await
+        array.tasks.replacements.restore_member(member, self.guard(device)).await
     }
 
     /// Keeps a device for the next member that is lost, or takes it for one that is. The device holds
@@ -396,7 +396,7 @@ impl<D: BlockDevice> Array<D> {
     /// Whether a device suits as a spare; nothing is changed.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The reason why the device does not suit.
     pub fn check_spare(&self, device: &D) -> Result<(), ArrayError> {
         self.0.tasks.replacements.check_spare(device)
     }
@@ -415,12 +415,12 @@ impl<D: BlockDevice> Array<D> {
     /// has one, with a new uuid. The level is another one then ([`Geometry::with_parity`]). The data
     /// stay where they are, and so does the size.
     ///
-    /// Requests wait for a moment. When it returns, the array has its new shape, durably, and a rebuild
-    /// fills the new members; until it is through they count as missing. To be waited for to its end.
+    /// Requests wait for a moment. When the call returns, the array has its new shape, durably. A rebuild
+    /// fills the new members, which count as missing until then. The caller awaits the future to its end.
     ///
     /// # Errors
-    /// When the array or a device does not suit: nothing has changed then. When a device fails while it
-    /// is taken in.
+    /// When the array or a device does not suit: nothing has changed then. When a device fails while
+    /// the array takes the device in.
     pub async fn grow(&self, devices: Vec<D>, uuids: &[[u8; 16]]) -> Result<(), ArrayError> {
         let devices = devices.into_iter().map(|device| self.guard(device)).collect();
         ParityRow { array: &self.0, devices, uuids }.add().await
@@ -428,14 +428,14 @@ impl<D: BlockDevice> Array<D> {
 
     /// Adds a member for capacity, on a device that holds nothing that is needed, with a new uuid. Stripes
     /// become one chunk of data wider (`with_member`): all data move, in the background, and
-    /// requests go on. The size is what it was until the last of them has; then it is the new one.
+    /// requests go on. The size stays the old one until all data have moved, and is the new one then.
     ///
-    /// When it returns, the array has begun, durably; it goes on after a restart. To be waited for to its
-    /// end.
+    /// When the call returns, the expansion has begun, durably, and goes on after a restart. The
+    /// caller awaits the future to its end.
     ///
     /// # Errors
-    /// When the array or the device does not suit: nothing has changed then. When the device fails while it
-    /// is taken in.
+    /// When the array or the device does not suit: nothing has changed then. When the device fails while
+    /// the array takes the device in.
     pub async fn grow_capacity(&self, device: D, uuid: [u8; 16]) -> Result<(), ArrayError> {
         let device = self.guard(device);
         Expansion { array: &self.0, device, uuid }.begin().await
@@ -512,7 +512,7 @@ impl<D: BlockDevice> Array<D> {
     /// Starts a scrub of everything that was written, in the background.
     ///
     /// # Errors
-    /// When one is running, or the array is stopped.
+    /// When a scrub is running, or the array is stopped.
     pub fn scrub(&self, repair: ScrubRepair) -> Result<(), ArrayError> {
         self.0.tasks.begin_scrub(repair)
     }
@@ -529,7 +529,7 @@ impl<D: BlockDevice> Array<D> {
 
     /// Waits until the array has one shape, or the move ends because the array is stopped.
     pub async fn reshaped(&self) {
-        // Not the array itself: its shape changes when nobody holds its parts any more.
+        // The loop holds no array: the shape changes only when nobody holds the parts any more.
         while let Some(moving) = self.0.moving().cloned().filter(|it| it.is_running()) {
             moving.ended().await;
         }

@@ -64,6 +64,12 @@ pub enum Canary {
     GapsBridged,
     /// A stop in order calls stripes clean in which a write failed.
     HalfWrittenForgotten,
+    /// Regions are called clean before the checksums of their blocks are on the medium.
+    ChecksumsNotFlushed,
+    /// Nothing says which pages of checksums could not be stored.
+    VoidPagesForgotten,
+    /// A read-modify-write holds none of the blocks that it reads against their checksums.
+    ModifyUnverified,
 }
 
 voltier_ring::canary_switch!(Canary);

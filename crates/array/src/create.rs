@@ -14,6 +14,7 @@ use crate::errors::journal::JournalError;
 use crate::errors::metadata::{DeviceError, MetadataError};
 use crate::format::bits::Bits;
 use crate::format::consistency::Consistency;
+use crate::format::integrity::Integrity;
 use crate::format::member_layout::{MAP_START_BYTES, MemberLayout};
 use crate::format::region_map::{MAP_BLOCK_BYTES, RegionMap};
 use crate::format::superblock::{
@@ -43,6 +44,8 @@ pub struct CreateOptions {
     pub chunk_bytes: u64,
     /// The way in which the write hole is closed.
     pub consistency: Consistency,
+    /// The checksums that the members keep.
+    pub integrity: Integrity,
     /// The uuid of the array, a new one.
     pub uuid: [u8; 16],
     /// The uuids of the members, all different, in the order of the devices.
@@ -76,9 +79,16 @@ fn plan<D: BlockDevice>(options: &CreateOptions, devices: &[D]) -> Result<ArrayR
     let has_journal = options.consistency == Consistency::Journal && shape.parity_chunks() > 0;
     let journal_bytes =
         if has_journal { MemberLayout::journal_bytes_for(sectors, chunk_bytes) } else { 0 };
-    let overhead_bytes = journal_bytes + chunk_bytes;
-    let places = MemberLayout::plan(sectors, chunk_bytes, journal_bytes)
-        .ok_or(MetadataError::Room { sectors, overhead_bytes })?;
+    if options.integrity != Integrity::None && shape.parity_chunks() == 0 {
+        return Err(MetadataError::Integrity { level }.into());
+    }
+    let sums_bytes = match options.integrity {
+        Integrity::None => 0,
+        Integrity::Crc32c => MemberLayout::checksum_sectors(sectors) * SECTOR_BYTES,
+    };
+    let overhead_bytes = journal_bytes + sums_bytes + chunk_bytes;
+    let places = MemberLayout::plan(sectors, chunk_bytes, journal_bytes, options.integrity)
+        .ok_or(MetadataError::TooSmall { sectors, overhead_bytes })?;
     let member = |uuid: &[u8; 16]| MemberRecord {
         uuid: *uuid,
         state: MemberState::InService,
@@ -100,7 +110,7 @@ fn plan<D: BlockDevice>(options: &CreateOptions, devices: &[D]) -> Result<ArrayR
 }
 
 async fn write_map<D: BlockDevice>(device: &D, map: &RegionMap) -> IoResult<()> {
-    let all: Vec<u8> = (0..map.block_count()).flat_map(|block| map.encode(block)).collect();
+    let all: Vec<u8> = map.blocks().flat_map(|block| map.encode(block)).collect();
     let longest = u64::from(device.limits().max_transfer_bytes) / MAP_BLOCK_BYTES * MAP_BLOCK_BYTES;
     let mut at = Lba::from_bytes(MAP_START_BYTES);
     for bytes in all.chunks(longest.max(MAP_BLOCK_BYTES) as usize) {
@@ -155,6 +165,11 @@ pub(crate) async fn create<D: BlockDevice>(
     let foundation = Foundation::of(&record, members, states, watch);
     let generations = Generations::new(Generation::build(handle, foundation)?);
     generations.ground.members.name(&record);
+    for (index, member) in generations.ground.members.indexed() {
+        if let Ok(device) = member.device() {
+            generations.ground.members.devices().join_new(&device, record[index].uuid);
+        }
+    }
     generations.ground.journal.placement().take_device(journal, false);
     generations.take_into_use(record.journal()).await?;
     hung::install(&generations);

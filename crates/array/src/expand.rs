@@ -60,6 +60,9 @@ impl<D: BlockDevice> Expansion<'_, D> {
         let before = &self.array.ground.geometry;
         let level = before.level();
         self.array.check_can_grow()?;
+        if self.array.ground.members.devices().have_checksums() {
+            return Err(GrowError::Integrity.into());
+        }
         let after = before.with_member().map_err(|error| match error {
             Some(error) => ArrayError::from(error),
             None => GrowError::FixedWidth { level }.into(),

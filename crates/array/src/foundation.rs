@@ -7,7 +7,9 @@ use voltier_block::{AfterDiscard, BlockDevice, Limits, SECTOR_BYTES, StripeShape
 use crate::bitmap::region_states::RegionStates;
 use crate::errors::ArrayError;
 use crate::format::consistency::Consistency;
+use crate::format::integrity::Integrity;
 use crate::format::journal_place::longest_record_bytes;
+use crate::format::member_layout::MemberLayout;
 use crate::format::reshape_record::ReshapeRecord;
 use crate::format::superblock::ArrayRecord;
 use crate::geometry::chunks::Geometry;
@@ -26,6 +28,8 @@ pub(crate) struct Foundation<D> {
     pub(crate) has_journal: bool,
     /// The first sector of the chunks on a member's device.
     pub(crate) data_start: u64,
+    /// Set if the members keep checksums.
+    pub(crate) checksums: Option<MemberLayout>,
     /// None for a bare array.
     pub(crate) record: Option<ArrayRecord>,
     pub(crate) states: Option<RegionStates>,
@@ -48,6 +52,7 @@ impl<D: BlockDevice> Foundation<D> {
             consistency: array.consistency,
             has_journal: array.journal().is_some(),
             data_start: array.places.data.start.0,
+            checksums: (array.places.integrity() != Integrity::None).then_some(array.places),
             reshape: array.reshape,
             record: Some(array.clone()),
             states: Some(states),
@@ -67,6 +72,7 @@ impl<D: BlockDevice> Foundation<D> {
             consistency: Consistency::None,
             has_journal: false,
             data_start: 0,
+            checksums: None,
             reshape: None,
             record: None,
             states: None,

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, IoError, IoResult, Lba, Limits};
+use voltier_block::{BlockDevice, IoError, IoResult, Lba, Limits, Nanos};
 use voltier_parity::Code;
 use voltier_ring::Handle;
 
@@ -16,7 +16,9 @@ use crate::errors::ArrayError;
 use crate::errors::grow::GrowError;
 use crate::errors::journal::JournalError;
 use crate::errors::replace::ReplaceError;
+use crate::format::checksum_page::SUMMED_BYTES;
 use crate::format::journal_place::{JournalOptions, longest_record_bytes};
+use crate::format::region_map::MapBlock;
 use crate::format::superblock::Usage;
 use crate::foundation::{Foundation, limits_of};
 use crate::geometry::chunks::Geometry;
@@ -25,6 +27,8 @@ use crate::geometry::shapes::Shapes;
 use crate::journal::replay::{JournalStart, Replay, ReplayReport};
 use crate::journal::ring::Ring;
 use crate::journal::transaction::Journal;
+use crate::members::checksums::devices::CheckedDevices;
+use crate::members::checksums::registry::Checksums;
 use crate::members::event::{Above, MemberEvent};
 use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
@@ -38,6 +42,7 @@ use crate::stripe::read::Reader;
 use crate::stripe::stripe_writer::StripeWriter;
 use crate::stripe::stripes::Stripes;
 use crate::stripe::write::Writer;
+use crate::tasks::background::REST_LOOK_NS;
 use crate::tasks::reshape::Moving;
 use crate::tasks::{Inheritance, Tasks};
 use crate::update_record::UpdateRecord;
@@ -100,8 +105,14 @@ impl<D: BlockDevice> Generation<D> {
         let mut limits = limits_of(volume, members.iter().flatten().map(|device| device.limits()));
         // An acknowledged write is in the journal, durably.
         limits.volatile_cache &= !foundation.has_journal;
+        let checksums = foundation.checksums.zip(foundation.record.as_ref()).map(|it| {
+            limits.block_bytes = limits.block_bytes.max(SUMMED_BYTES as u32);
+            Checksums::new(handle, it.1.uuid, it.1.event, it.0)
+        });
+        let devices = CheckedDevices::new(checksums);
         let members = members.into_iter().map(Member::new).collect();
-        let members = Rc::new(MemberSet::new(handle, &geometry, members, data_start, &watch));
+        let members =
+            Rc::new(MemberSet::new(handle, &geometry, members, data_start, &watch, devices));
         let membership = Rc::new(Membership::new(foundation.record));
         let states = foundation.states.map(Rc::new);
         let bitmap = Bitmap::new(handle, &geometry, consistency, &members, &membership, states);
@@ -202,6 +213,7 @@ impl<D: BlockDevice> Generation<D> {
             members.iter().filter_map(|member| member.device().ok()).collect();
         let mut limits = limits_of(geometry, devices.iter().map(|device| device.limits()));
         limits.volatile_cache &= !journal.is_in_service();
+        limits.block_bytes = limits.block_bytes.max(self.limits.block_bytes);
         let (geometry, added) = (geometry.clone(), Vec::new());
         self.next(NextShape { limits, geometry, added, ring: None, moving: None })
     }
@@ -278,7 +290,7 @@ impl<D: BlockDevice> Generation<D> {
     /// When members that cannot be lost do not take that.
     pub(crate) async fn start(
         &self,
-        unequal: &[u64],
+        unequal: &[MapBlock],
         options: Option<JournalOptions>,
     ) -> Result<ReplayReport, ArrayError> {
         let Ground { membership, bitmap, .. } = &self.ground;
@@ -309,7 +321,7 @@ impl<D: BlockDevice> Generation<D> {
     /// Stops an array: everything is durable and, if nothing needs a resync, called clean.
     ///
     /// # Errors
-    /// When a member does not take its last state.
+    /// When a member does not take its last state; `Gone` when requests do not end.
     pub(crate) async fn stop(&self) -> IoResult<()> {
         let Ground { members, membership, bitmap, journal, .. } = &self.ground;
         self.tasks.close().await;
@@ -318,6 +330,10 @@ impl<D: BlockDevice> Generation<D> {
         };
         durable.close();
         self.tasks.resync.ended().await;
+        if !self.requests_ended().await {
+            // Stripes may be half written: the next start is one after a crash.
+            return Err(IoError::Gone);
+        }
         journal.empty().await?;
         membership.flush(members).await?;
         // Regions that still need a resync must do so at the next start: then the array is not called clean.
@@ -328,6 +344,29 @@ impl<D: BlockDevice> Generation<D> {
             membership.recorded().await?;
         }
         Ok(())
+    }
+
+    /// How long a request may take: half a deadline more than the deadline, because ticks are counted whole.
+    /// 0 without a deadline.
+    pub(crate) fn patience_ns(&self) -> Nanos {
+        let deadline_ns = self.ground.members.watch().deadline_ns();
+        deadline_ns + deadline_ns / 2
+    }
+
+    /// Waits for the requests under way, also those that nobody waits for any more. Whether all have ended
+    /// within the patience of the array: no other change begins then.
+    async fn requests_ended(&self) -> bool {
+        let Ground { handle, bitmap, .. } = &self.ground;
+        let patience_ns = self.patience_ns();
+        let began_ns = handle.now();
+        while !(self.foreground.is_quiet() && bitmap.is_quiet()) {
+            if patience_ns > 0 && handle.now() - began_ns >= patience_ns {
+                return false;
+            }
+            handle.sleep(REST_LOOK_NS).await;
+        }
+        bitmap.seal();
+        true
     }
 
     /// Whether a write failed and stands, in stripes of which something is computed.
@@ -349,7 +388,7 @@ impl<D: BlockDevice> Generation<D> {
 /// Whether another generation can take over.
 impl<D: BlockDevice> Generation<D> {
     /// # Errors
-    /// When it is no array that can change its shape, at any time.
+    /// When the array is none that can change its shape, at any time.
     pub(crate) fn check_can_grow(&self) -> Result<(), ArrayError> {
         if !self.ground.membership.is_durable() {
             return Err(GrowError::Bare.into());

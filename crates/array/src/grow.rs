@@ -22,6 +22,7 @@ use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::MemberIndex;
 use crate::members::label_copies::wipe_superblocks;
 use crate::members::member::{Member, Missing};
+use crate::stripe::ground::Ground;
 
 /// A parity row, or a copy of a mirror, that is to be added on these devices.
 pub(crate) struct ParityRow<'a, D> {
@@ -94,7 +95,9 @@ impl<D: BlockDevice> ParityRow<'_, D> {
         let mut added = Vec::new();
         for (device, uuid) in self.devices.iter().zip(self.uuids) {
             let member = Member::new(None);
-            if let Some(lacking) = self.array.ground.bitmap.lacking(false) {
+            let Ground { members, bitmap, .. } = &self.array.ground;
+            members.devices().join_new(device, *uuid);
+            if let Some(lacking) = bitmap.lacking(false) {
                 member.join(device.clone(), *uuid, Missing::new(lacking));
             }
             added.push(member);

@@ -1,8 +1,8 @@
 //! Members that do not answer: when one is given up, and when nobody is.
 //!
-//! A drive that hangs gives no error, and requests would wait for it for ever. So its member is given up
-//! after the deadline. Reads are computed from the others. A change is acknowledged when the loss is on
-//! record, as after any loss.
+//! A drive that hangs gives no error, and requests would wait for it for ever. So the array gives the
+//! member up after the deadline. Reads are computed from the others. A change is acknowledged when the loss
+//! is on record, as after any loss.
 //!
 //! Blame needs a difference to the peers. A drive is given up only while all others answer; those that
 //! have nothing to do are asked for something. When more are late than the array can lose, the cause may be
@@ -31,15 +31,17 @@ enum Role {
     InService(MemberIndex),
     /// The member is being rebuilt on it: nobody counts on it yet.
     Rebuilt(MemberIndex),
-    /// The member is being copied to it.
-    Copy(MemberIndex),
+    /// The device is filled, to take the place of the one of the member.
+    Successor(MemberIndex),
     Journal,
 }
 
 impl Role {
     fn member(self) -> Option<MemberIndex> {
         match self {
-            Self::InService(member) | Self::Rebuilt(member) | Self::Copy(member) => Some(member),
+            Self::InService(member) | Self::Rebuilt(member) | Self::Successor(member) => {
+                Some(member)
+            }
             Self::Journal => None,
         }
     }
@@ -57,7 +59,7 @@ impl<D> Peer<D> {
         matches!(self.role, Role::InService(_))
     }
 
-    /// Whether it does not answer, as far as can be told already.
+    /// Whether the member does not answer, as far as can be told already.
     fn is_silent(&self) -> bool {
         matches!(self.answers, Answers::Suspect | Answers::Late)
     }
@@ -124,7 +126,7 @@ impl<'a, D: BlockDevice> Hearing<'a, D> {
                 add(role(index), device);
             }
             if let Some(device) = member.succeeding() {
-                add(Role::Copy(index), device);
+                add(Role::Successor(index), device);
             }
         }
         if let Ok(device) = ground.journal.placement().device_of_ring(RingIndex::DEVICE) {
@@ -178,10 +180,10 @@ impl<'a, D: BlockDevice> Hearing<'a, D> {
             }
             let waited_ns = watch.waited_ns(requests);
             let news = match peer.role {
-                Role::Copy(member) => {
+                Role::Successor(member) => {
                     members.give_successor_up(member, &peer.device);
                     watch.note_left(member, peer.device.under_way());
-                    HealthNews::CopyHung { member: member.0, waited_ns }
+                    HealthNews::SuccessorHung { member: member.0, waited_ns }
                 }
                 Role::Journal => {
                     self.ground.journal.placement().lose_device(&peer.device);
@@ -256,7 +258,8 @@ impl<'a, D: BlockDevice> Hearing<'a, D> {
     fn can_lose_the_silent(&self, member: MemberIndex) -> bool {
         let Ground { geometry, members, .. } = self.ground;
         let group = geometry.group_of_member(member);
-        // A member that is being rebuilt counts as lost whether it answers or not; an overdue copy is out.
+        // A member that is being rebuilt counts as lost whether it answers or not. An overdue successor is
+        // out.
         let is_counted = |peer: &&Peer<D>| {
             let is_of_group =
                 peer.role.member().is_none_or(|own| geometry.group_of_member(own) == group);

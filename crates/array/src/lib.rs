@@ -50,7 +50,7 @@
 //!
 //! ```text
 //! array        the facade: an array as a block device, and all that can be asked of it
-//! assemble, create, status, grow, expand
+//! assemble, examine, create, status, grow, expand
 //!              how an array comes to serve, is told of, and gets further members
 //! hung         which devices do not answer, and whether one is given up for that
 //! generations, generation, foundation, update_record
@@ -60,7 +60,7 @@
 //! journal      begin and end of a transaction; rings, placement, writer, replay
 //! bitmap       regions: written, dirty, in need of a resync
 //! membership   the record, and the barrier that makes a loss durable
-//! members      devices: what is sent to them, how well they do, when they are given up
+//! members      devices: what is sent to them, how well they do, when they are given up, checksums
 //! format, geometry, errors     pure
 //! ```
 //!
@@ -78,6 +78,7 @@ pub mod canary;
 mod candidates;
 mod create;
 mod errors;
+mod examine;
 mod expand;
 mod format;
 mod foundation;
@@ -95,10 +96,12 @@ mod tasks;
 mod update_record;
 
 pub use array::Array;
-pub use assemble::{AssembleOptions, AssembleReport, JournalLeftOut, LeftOut};
+pub use assemble::AssembleReport;
 pub use create::CreateOptions;
 pub use errors::{ArrayError, DeviceError, GrowError, JournalError, MetadataError, ReplaceError};
+pub use examine::{AssembleOptions, JournalLeftOut, LeftOut};
 pub use format::consistency::Consistency;
+pub use format::integrity::Integrity;
 pub use format::journal_label::{JOURNAL_MAGIC, JournalLabel};
 pub use format::member_layout::{
     AREA_ALIGN_BYTES, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, MAP_START_BYTES, MemberLayout,
@@ -114,9 +117,10 @@ pub use geometry::chunks::{Geometry, MemberPlace, Part, Span, VolumePlace};
 pub use geometry::level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
 pub use geometry::numbers::{GroupIndex, MemberIndex, Row, Section, StripeNumber, StripeSlot};
 pub use journal::replay::ReplayReport;
+pub use members::checksums::table::ChecksumCounts;
 pub use members::counts::Counts;
 pub use members::health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};
-pub use members::label_copies::{read_spare_label, write_spare_label};
+pub use members::label_copies::{read_spare_label, wipe_superblocks, write_spare_label};
 pub use members::latency::Latency;
 pub use status::{ArrayStatus, MemberStatus};
 pub use stripe::merge::policy::{MergeMode, MergePolicy};

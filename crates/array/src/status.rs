@@ -3,10 +3,12 @@
 use voltier_block::{BlockDevice, Nanos, SECTOR_BYTES};
 
 use crate::format::consistency::Consistency;
+use crate::format::integrity::Integrity;
 use crate::format::superblock::{JournalDeviceRecord, MemberState, Usage};
 use crate::generation::Generation;
 use crate::geometry::level::Level;
 use crate::geometry::numbers::MemberIndex;
+use crate::members::checksums::table::ChecksumCounts;
 use crate::members::counts::Counts;
 use crate::members::health::MemberHealth;
 use crate::stripe::ground::Ground;
@@ -21,10 +23,10 @@ pub struct MemberStatus {
     pub uuid: [u8; 16],
     /// The state of the member.
     pub state: MemberState,
-    /// The event with which it came to be that.
+    /// The event with which the member came to that state.
     pub since_event: u64,
     /// Whether another device is being filled beside it, to take its place.
-    pub is_being_copied: bool,
+    pub has_successor: bool,
     /// How well its device does.
     pub health: MemberHealth,
     /// For how long at least its device has not answered, in nanoseconds; none if that is not beyond the
@@ -32,6 +34,8 @@ pub struct MemberStatus {
     pub waits_ns: Option<Nanos>,
     /// Requests that devices have which were this member and did not answer them.
     pub undrained: usize,
+    /// Blocks of its device that did not match their checksums; none of an array without integrity.
+    pub checksums: ChecksumCounts,
 }
 
 /// The state of an array that has a record.
@@ -45,13 +49,15 @@ pub struct ArrayStatus {
     pub level: Level,
     /// The way in which the write hole is closed.
     pub consistency: Consistency,
+    /// The checksums that the members keep.
+    pub integrity: Integrity,
     /// The chunk, in bytes.
     pub chunk_bytes: u64,
     /// The size of the volume, in bytes.
     pub bytes: u64,
     /// The event count.
     pub event: u64,
-    /// Whether it is in use.
+    /// Whether the array is in use.
     pub usage: Usage,
     /// All members, in the order of their numbers.
     pub members: Vec<MemberStatus>,
@@ -95,16 +101,18 @@ pub(crate) fn status_of<D: BlockDevice>(generation: &Generation<D>) -> Option<Ar
             uuid: own.uuid(),
             state: own.state(member.state),
             since_event: member.since_event,
-            is_being_copied: own.succeeding().is_some(),
+            has_successor: own.has_successor(),
             health: members.health_of(index),
             waits_ns: None,
             undrained: members.watch().left_by(index),
+            checksums: members.checksum_counts(index),
         }
     };
     Some(ArrayStatus {
         uuid: record.uuid,
         level: record.geometry.level(),
         consistency: record.consistency,
+        integrity: record.places.integrity(),
         chunk_bytes: record.geometry.chunk_sectors() * SECTOR_BYTES,
         bytes: stripes.volume_sectors() * SECTOR_BYTES,
         event: record.event,

@@ -22,7 +22,7 @@ use crate::stripe::ground::Ground;
 use crate::stripe::stripes::Stripes;
 use crate::tasks::replace::Replacements;
 
-/// The news of an update, and what they need before.
+/// The news of an update, and the record before the news.
 struct RecordNews {
     before: ArrayRecord,
     next: ArrayRecord,
@@ -40,7 +40,7 @@ struct MemberNews {
     is_join: bool,
 }
 
-/// Members by whether they come with this record. The array writes new members first: a member leaves on
+/// New members of a record, and old ones. The array writes new members first: a member leaves on
 /// record only when the superblock of the member in its place says so.
 fn new_and_old(before: &ArrayRecord, next: &ArrayRecord) -> (Vec<MemberIndex>, Vec<MemberIndex>) {
     let is_new =
@@ -90,7 +90,7 @@ impl<D: BlockDevice> UpdateRecord<D> {
         }));
     }
 
-    /// Has the news stored by a task of its own, if none is at it: it goes on when nobody waits.
+    /// Has the news stored by a task of its own, if none is at work. The task goes on when nobody waits.
     fn begin(self: &Rc<Self>) {
         if let Some(claim) = self.membership.claim_update() {
             let update = self.clone();
@@ -169,7 +169,7 @@ impl<D: BlockDevice> UpdateRecord<D> {
         (is_news || is_any).then_some(RecordNews { before, next, is_loss, is_join })
     }
 
-    /// Puts the geometry into a record, and members that came with it; whether they are news.
+    /// Puts the geometry into a record, and members that came with it. Returns whether the geometry is news.
     fn put_geometry(&self, next: &mut ArrayRecord) -> bool {
         if next.geometry == self.geometry {
             return false;
@@ -194,7 +194,7 @@ impl<D: BlockDevice> UpdateRecord<D> {
         true
     }
 
-    /// Puts the position of a reshape into a record; whether that is news.
+    /// Puts the frontier of a reshape into a record; whether that is news.
     fn put_reshape(&self, next: &mut ArrayRecord) -> bool {
         let reshape = self.stripes.two_shapes().map(|two| two.record());
         std::mem::replace(&mut next.reshape, reshape) != reshape
@@ -215,7 +215,7 @@ impl<D: BlockDevice> UpdateRecord<D> {
         news
     }
 
-    /// Tells devices that made place for their copies that they are out.
+    /// Tells devices that successors have replaced them.
     async fn evict_replaced(&self, before: &ArrayRecord, members: Vec<MemberIndex>) {
         for member in members {
             let Some((device, uuid)) = self.members[member].take_replaced() else { continue };
@@ -226,8 +226,8 @@ impl<D: BlockDevice> UpdateRecord<D> {
         }
     }
 
-    /// Writes the record to those members that it speaks of as such. A member that does not take it is
-    /// lost, which is news.
+    /// Writes the record to those members that it calls in service or rebuilding. A member that does not
+    /// take the record is lost, which is news.
     async fn write_superblocks(
         self: &Rc<Self>,
         record: &ArrayRecord,
@@ -245,7 +245,7 @@ impl<D: BlockDevice> UpdateRecord<D> {
     async fn write_own(self: Rc<Self>, member: MemberIndex, array: ArrayRecord) -> IoResult<()> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         if self.members[member].uuid() != array[member].uuid {
-            // The device came when the record was on its way: the next one is about it.
+            // The device came when the record was on its way: the next record names the device.
             return Ok(());
         }
         let device_sectors = device.limits().sectors;

@@ -144,8 +144,8 @@ impl Limits {
 ///   covers every write that had completed before the flush was *submitted*, and no other.
 /// - Overlapping requests in flight have no order: a reader may see either content, sector by sector.
 ///   Clients of a plain volume get just this. A cache orders writes of the same lines by locks on its
-///   lines. An array with parity orders writes of the same stripes by locks on its stripes. A torn line
-///   or a torn parity would outlive the race.
+///   lines. An array with redundancy orders writes of the same stripes by locks on its stripes. A torn
+///   line, a torn parity or copies that differ would outlive the race.
 /// - Dropping a future does not cancel the I/O: buffers stay owned until the completion.
 /// - The export refuses ranges beyond the device, in the words of its protocol, and makes whole blocks of
 ///   parts of blocks. The volume refuses what [`Limits::accepts`] does not, for callers without a protocol.

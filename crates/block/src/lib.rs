@@ -18,7 +18,7 @@ pub use buf::{BUF_ALIGN_BYTES, Buf, Bytes, blocks_out};
 pub use copy::copy_past_caches;
 pub use device::{AfterDiscard, BlockDevice, Durability, Limits, StripeShape};
 pub use error::{IoError, IoResult};
-pub use payload::{Payload, PayloadCursor, zero_writes};
+pub use payload::{Payload, PayloadCursor, join_neighbours, zero_writes};
 pub use prng::Prng;
 pub use range::{Lba, SECTOR_BYTES, SectorRange};
 pub use time::Nanos;

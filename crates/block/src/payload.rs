@@ -37,6 +37,19 @@ impl Payload {
         self.pieces().iter().map(|piece| piece.len()).sum()
     }
 
+    /// Puts the pieces of `next` behind these.
+    pub fn append(&mut self, next: Payload) {
+        let mut pieces = match std::mem::replace(self, Payload::Many(Vec::new())) {
+            Payload::One(piece) => vec![piece],
+            Payload::Many(pieces) => pieces,
+        };
+        match next {
+            Payload::One(piece) => pieces.push(piece),
+            Payload::Many(more) => pieces.extend(more),
+        }
+        *self = Payload::Many(pieces);
+    }
+
     /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -173,14 +186,35 @@ impl PayloadCursor {
     }
 }
 
+/// Joins the writes of a device that are neighbours, each with its range; the writes of a device ascend.
+pub fn join_neighbours<D: PartialEq>(
+    writes: impl IntoIterator<Item = (D, SectorRange, Payload)>,
+) -> Vec<(D, SectorRange, Payload)> {
+    let mut joined: Vec<(D, SectorRange, Payload)> = Vec::new();
+    for (device, range, data) in writes {
+        let last = joined.iter_mut().rev().find(|(of, ..)| *of == device);
+        match last.filter(|(_, before, _)| before.end() == range.start) {
+            Some((_, before, pieces)) => {
+                before.count += range.count;
+                pieces.append(data);
+            }
+            None => joined.push((device, range, data)),
+        }
+    }
+    joined
+}
+
+/// Bytes of zeroes that the pieces of long writes share: few pieces, little memory.
+const ZEROES_BYTES_MAX: u64 = 1 << 20;
+
 /// Writes of zeroes that cover a range, cut at multiples of `longest_bytes`: all share one buffer.
 pub fn zero_writes(
     range: SectorRange,
     longest_bytes: u64,
 ) -> impl Iterator<Item = (SectorRange, Payload)> {
-    let zeroes = Buf::zeroed(longest_bytes.min(range.bytes()) as usize).freeze();
+    let zeroes = Payload::zeroes(longest_bytes.min(range.bytes()), ZEROES_BYTES_MAX);
     let writes = range.split_at_multiples(longest_bytes / SECTOR_BYTES);
-    writes.map(move |part| (part, zeroes.slice(0..part.bytes() as usize).into()))
+    writes.map(move |part| (part, zeroes.slice(0..part.bytes() as usize)))
 }
 
 #[cfg(test)]
@@ -246,6 +280,43 @@ mod tests {
             assert_eq!((zeroes.len() as u64, zeroes.pieces().len()), (bytes, pieces));
             assert!(contents(&zeroes).iter().all(|byte| *byte == 0));
         }
+    }
+
+    #[test]
+    fn neighbours_of_one_device_are_joined_and_others_are_not() {
+        let write = |device: char, start, text: &str| {
+            let bytes: Vec<u8> =
+                text.bytes().flat_map(|byte| [byte; SECTOR_BYTES as usize]).collect();
+            let range = SectorRange::new(Lba(start), text.len() as u64);
+            (device, range, Payload::One(Bytes::copy_of(&bytes)))
+        };
+        let several = |device, start, texts: [&str; 2]| {
+            let (_, mut range, mut data) = write(device, start, texts[0]);
+            let (_, more, next) = write(device, range.end().0, texts[1]);
+            range.count += more.count;
+            data.append(next);
+            (device, range, data)
+        };
+        let writes = [
+            write('a', 0, "1"),
+            write('b', 1, "2"),
+            several('a', 1, ["34", "5"]),
+            several('b', 3, ["6", "7"]),
+            write('a', 4, "8"),
+            write('b', 5, "9"),
+        ];
+        let seen: Vec<_> = join_neighbours(writes)
+            .into_iter()
+            .map(|(device, range, data)| {
+                let bytes = contents(&data);
+                let text: String =
+                    bytes.chunks(SECTOR_BYTES as usize).map(|it| char::from(it[0])).collect();
+                assert_eq!(bytes.len() as u64, range.bytes());
+                (device, range.start.0, text)
+            })
+            .collect();
+        let text = |text: &str| text.to_owned();
+        assert_eq!(seen, [('a', 0, text("13458")), ('b', 1, text("2")), ('b', 3, text("679"))]);
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl SectorRange {
         self.start.0 <= other.start.0 && other.end().0 <= self.end().0
     }
 
-    /// Whether it fits on a device of `sectors` sectors. No sum here can overflow.
+    /// Whether the range fits on a device of `sectors` sectors. No sum here can overflow.
     pub const fn fits(self, sectors: u64) -> bool {
         self.start.0 <= sectors && self.count <= sectors - self.start.0
     }

@@ -156,8 +156,8 @@ impl Admission {
     pub fn admit(&mut self, line: Line) -> bool {
         match &mut self.0 {
             Judge::Always => true,
-            Judge::Touches { needed, recent } => recent.touch(line.0, *needed),
-            Judge::Learned(regions) => regions.touch(line.0),
+            Judge::Touches { needed, recent } => recent.touch(line, *needed),
+            Judge::Learned(regions) => regions.touch(line),
         }
     }
 
@@ -195,8 +195,8 @@ impl RecentTouches {
         Self { sets: vec![[0; WAYS]; sets_for(entries)] }
     }
 
-    fn touch(&mut self, line: u64, needed: u8) -> bool {
-        let (set, spread) = place(line, self.sets.len());
+    fn touch(&mut self, line: Line, needed: u8) -> bool {
+        let (set, spread) = place(line.0, self.sets.len());
         let set = &mut self.sets[set];
         let fingerprint = (spread as u16) & 0xfff0;
         let known = set.iter().position(|&entry| entry & 0xfff0 == fingerprint && entry & 15 > 0);
@@ -230,9 +230,9 @@ impl Regions {
         Self { sets: vec![[0; WAYS]; sets_for(entries)], questions: 0, coolest: 0 }
     }
 
-    fn touch(&mut self, line: u64) -> bool {
+    fn touch(&mut self, line: Line) -> bool {
         self.cool();
-        let (set, spread) = place(line / REGION_LINES, self.sets.len());
+        let (set, spread) = place(line.0 / REGION_LINES, self.sets.len());
         let set = &mut self.sets[set];
         let fingerprint = spread & Self::FINGERPRINT;
         let known =
@@ -240,7 +240,7 @@ impl Regions {
         let way = known.unwrap_or(WAYS - 1);
         let entry = if known.is_some() { set[way] } else { fingerprint };
         let (mut repeats, mut seen) = (entry >> 16 & REPEATS_MAX, entry & Self::SEEN);
-        let part = 1 << (line % REGION_LINES);
+        let part = 1 << (line.0 % REGION_LINES);
         if seen & part != 0 {
             repeats = REPEATS_MAX.min(repeats + 1);
             seen = 0;

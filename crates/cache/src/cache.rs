@@ -45,7 +45,7 @@ struct Service<S, O> {
     writer: Rc<Writer<S, O>>,
     flusher: Rc<Flusher<S, O>>,
     discarder: Discarder<S, O>,
-    /// In the order in which an end needs them, last first.
+    /// Tasks, in the reverse of the order in which an end needs them.
     tasks: RefCell<Vec<JoinHandle<()>>>,
 }
 
@@ -88,7 +88,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// Brings the cache on `ssd` back in front of `origin`.
     ///
     /// # Errors
-    /// When it is not the expected cache, does not fit, or is damaged; nothing is changed then.
+    /// When the SSD holds another cache, does not fit, or is damaged; nothing is changed then.
     pub async fn open(
         handle: &Handle,
         ssd: S,
@@ -126,6 +126,9 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
                 && !may_evacuate(cache.ground(), options.unwritable)
             {
                 cache.kill();
+                cache.end_tasks().await;
+                // The error of the SSD is told, whatever comes of this.
+                let _ = hung::await_rest(cache.ground()).await;
                 return Err(ssd_error(error));
             }
             silence.set_on_silence(OnSilence::Wait);
@@ -177,7 +180,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         &self.0.ground
     }
 
-    /// A snapshot of its counters and gauges.
+    /// A snapshot of the cache's counters and gauges.
     pub fn status(&self) -> Status {
         let ground = self.ground();
         let (contents, counters) = (ground.map.get(), &ground.counters);
@@ -235,7 +238,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// records mode and order on the SSD.
     ///
     /// # Errors
-    /// A sentence for the user when they make no sense together; nothing is changed then.
+    /// A sentence for the user when the settings contradict each other; nothing is changed then.
     pub fn configure(&self, settings: Settings) -> Result<(), String> {
         settings.check()?;
         let ground = self.ground();
@@ -415,18 +418,26 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     }
 
     /// Stops the cache so that it comes back warm: what is dirty stays dirty, on the SSD. A map that is still
-    /// being loaded is waited for, ten seconds at most: the next start is one after an unclean stop then.
+    /// being loaded is waited for, ten seconds at most. The next start is one after an unclean stop then, but
+    /// knows its origin by a fingerprint.
     ///
-    /// No request may be under way. The cache serves nothing afterwards.
+    /// No request may be under way. The cache serves nothing afterwards, and its drives have nothing to do.
     ///
     /// # Errors
     /// When the SSD does not take the checkpoint, or a loss of writes past the log is untold. The next start
-    /// is one after an unclean stop then.
+    /// is one after an unclean stop then. `Gone` when a drive does not end what it has within its deadline.
     pub async fn stop(&self) -> IoResult<()> {
+        let stopped = match self.is_loaded_in_time().await {
+            true => self.stop_loaded().await,
+            false => self.stop_while_loading().await,
+        };
+        // A log that ended early has left its writes behind.
+        stopped.and(hung::await_rest(self.ground()).await)
+    }
+
+    /// Stops a cache whose map is in memory.
+    async fn stop_loaded(&self) -> IoResult<()> {
         let ground = self.ground();
-        if !self.is_loaded_in_time().await {
-            return self.stop_while_loading().await;
-        }
         self.end_tasks().await;
         if ground.health.has_left() {
             return Err(IoError::Gone);
@@ -462,7 +473,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     }
 
     /// Makes durable what the log holds, and ends the cache as the end of the process would: a start copes
-    /// with that.
+    /// with that. A fingerprint of the origin is recorded.
     async fn stop_while_loading(&self) -> IoResult<()> {
         let ground = self.ground();
         ground.log.forget_fills();
@@ -472,13 +483,18 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         let (has_left, is_evacuating) = (ground.health.has_left(), ground.health.is_evacuating());
         // Nothing more is written, and no loss is recorded.
         ground.health.leave();
+        // The map may take much longer, and its readers keep the SSD open.
+        ground.lifecycle.drop_unneeded();
         self.end_tasks().await;
         match (durable, flushed) {
             _ if has_left => Err(IoError::Gone),
             (Err(error), _) | (_, Err(error)) => Err(error),
             _ if ground.origin.has_untold_loss() => Err(IoError::Medium),
             _ if is_evacuating => Err(IoError::ReadOnly),
-            _ => Ok(()),
+            _ => {
+                hung::await_rest(ground).await?;
+                ground.record_fingerprint().await
+            }
         }
     }
 
@@ -497,6 +513,13 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// # Errors
     /// When the SSD does not take the writes.
     pub async fn dissolve(&self) -> IoResult<()> {
+        let dissolved = self.end_and_erase().await;
+        // Of a drive that hangs now there is nothing to say: it is not needed any more.
+        let _ = hung::await_rest(self.ground()).await;
+        dissolved
+    }
+
+    async fn end_and_erase(&self) -> IoResult<()> {
         let ground = self.ground();
         self.end_tasks().await;
         ground.origin.flush().await?;

@@ -54,6 +54,10 @@ pub enum Canary {
     EvacuationPassed,
     /// Records that a log had not acknowledged when it ended stay in the map.
     RecordNotUndone,
+    /// Records that failed are acknowledged when a log ends, whatever the SSD has of them.
+    RecordNotReadBack,
+    /// Records that failed are undone when a log ends, although the SSD has them.
+    WholeRecordUndone,
     /// A failed flush of the SSD makes records durable.
     FailedFlushBelieved,
     /// After a failed flush of the origin another one calls lines clean that nobody has written again.

@@ -15,9 +15,9 @@ use crate::devices::origin::Origin;
 use crate::devices::silence::Silence;
 use crate::devices::ssd::Ssd;
 use crate::format::geometry::Geometry;
-use crate::format::superblock::Superblock;
+use crate::format::superblock::{STATE_STOPPED_LOADING, Superblock};
 use crate::log::checkpoint::Checkpointer;
-use crate::log::commit::{Log, LogWriter};
+use crate::log::commit::Log;
 use crate::log::damage::Damage;
 use crate::log::intents::Intents;
 use crate::log::load_rest::Loader;
@@ -25,6 +25,7 @@ use crate::log::pressure::Pressure;
 use crate::log::reclaim::Reclaimer;
 use crate::log::recover::Recovered;
 use crate::log::stage::Lifecycle;
+use crate::log::writer::LogWriter;
 use crate::map::locks::LineLocks;
 use crate::map::shared::Map;
 
@@ -117,7 +118,7 @@ impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
         self.health.on_change(Consequences {
             end_log: Box::new(move || {
                 if let Some(log) = ended.upgrade() {
-                    log.undo();
+                    log.end();
                 }
             }),
             abandon_log: Box::new(move || abandoned.upgrade().is_some_and(|log| log.abandon())),
@@ -147,6 +148,26 @@ impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
                 self.ssd.write_again(error, async || set_bits().await).await?;
             }
         }
+        self.ssd.write_superblock_uncounted(superblock).await
+    }
+
+    /// Records what the origin holds, at a stop that writes no map: the next start is one after a crash, and
+    /// knows its origin. Nothing may be under way.
+    ///
+    /// # Errors
+    /// Those of the devices.
+    pub(crate) async fn record_fingerprint(&self) -> IoResult<()> {
+        // The cleaner may have written since.
+        self.origin.flush().await?;
+        if self.intents.keeps_any() {
+            // The origin may lose what it returns now.
+            return Ok(());
+        }
+        let mut superblock = self.checkpointer.superblock();
+        superblock.fingerprint =
+            self.origin.fingerprint(superblock.origin_sectors.get()).await?.into();
+        superblock.sequence = (superblock.sequence.get() + 1).into();
+        superblock.state = STATE_STOPPED_LOADING.into();
         self.ssd.write_superblock_uncounted(superblock).await
     }
 

@@ -9,7 +9,7 @@
 
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, Buf, Lba, Nanos};
+use voltier_block::{BlockDevice, Buf, IoError, IoResult, Lba, Nanos};
 use voltier_deadline::{Guarded, Judge, Watch};
 use voltier_ring::Handle;
 
@@ -18,6 +18,9 @@ use crate::devices::silence::{OnSilence, Silence};
 use crate::format::superblock::BLOCK_BYTES;
 use crate::ground::Ground;
 use crate::log::open::OpenError;
+
+/// How often an end looks whether a drive has ended what it was asked for.
+const REST_LOOK_NS: Nanos = 1_000_000;
 
 /// A drive under the watch of a cache that is being opened: nothing depends on it yet, so that its requests
 /// end at the deadline.
@@ -48,7 +51,7 @@ type GuardedGround<S, O> = Ground<Guarded<S>, Guarded<O>>;
 /// Judges the SSD of a cache in service.
 struct OfSsd<S, O>(Weak<GuardedGround<S, O>>);
 
-/// Judges its origin.
+/// Judges the origin of a cache in service.
 struct OfOrigin<S, O>(Weak<GuardedGround<S, O>>);
 
 impl<S: BlockDevice, O: BlockDevice> Judge for OfSsd<S, O> {
@@ -80,6 +83,44 @@ pub(crate) fn set_deadline<S: BlockDevice, O: BlockDevice>(ground: &GuardedGroun
     let (ssd, origin) = (ground.ssd.device().device(), ground.origin.device().device());
     ground.ssd.silence().set_deadline(deadline_over(ssd, deadline_ns));
     ground.origin.silence().set_deadline(deadline_over(origin, deadline_ns));
+}
+
+/// Waits until neither drive has a request under way. Somebody else may have a drive next, and an array below
+/// is called clean when the array stops.
+///
+/// # Errors
+/// `Gone` when a drive does not end what it has within the deadline. A drive that was given up for its
+/// silence has had that time.
+pub(crate) async fn await_rest<S: BlockDevice, O: BlockDevice>(
+    ground: &GuardedGround<S, O>,
+) -> IoResult<()> {
+    let deadline_ns = ground.settings.borrow().deadline_ns;
+    let (ssd, origin) = (&ground.ssd, &ground.origin);
+    let ssd_rests = drive_rests(&ground.handle, ssd.device(), ssd.silence(), deadline_ns).await;
+    let origin_rests = drive_rests(&ground.handle, origin.device(), origin.silence(), deadline_ns);
+    ssd_rests.and(origin_rests.await)
+}
+
+async fn drive_rests<D: BlockDevice>(
+    handle: &Handle,
+    device: &Guarded<D>,
+    silence: &Silence,
+    deadline_ns: Nanos,
+) -> IoResult<()> {
+    if silence.is_given_up() {
+        return Ok(());
+    }
+    let (patience_ns, began_ns) = (deadline_over(device.device(), deadline_ns), handle.now());
+    while device.requests().are_any() || device.under_way().count() > 0 {
+        handle.sleep(REST_LOOK_NS).await;
+        if patience_ns > 0 && handle.now() - began_ns >= patience_ns {
+            device.abandon();
+        }
+        if device.requests().is_released() {
+            return Err(IoError::Gone);
+        }
+    }
+    Ok(())
 }
 
 /// Decides about an SSD that answers nothing.

@@ -63,6 +63,30 @@ impl Slot {
     }
 }
 
+/// The slots of a range, in order.
+pub(crate) fn each_slot(slots: Range<Slot>) -> impl Iterator<Item = Slot> {
+    (slots.start.0..slots.end.0).map(Slot)
+}
+
+impl Add<u32> for Slot {
+    type Output = Slot;
+
+    #[inline]
+    fn add(self, slots: u32) -> Slot {
+        Slot(self.0 + slots)
+    }
+}
+
+/// The distance of two slots, in slots.
+impl Sub for Slot {
+    type Output = u32;
+
+    #[inline]
+    fn sub(self, earlier: Slot) -> u32 {
+        self.0 - earlier.0
+    }
+}
+
 /// The number of a slot within its segment: where the log stands, no place of a line by itself. The end of a
 /// segment is such a number too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,6 +117,67 @@ impl Segment {
 /// The segments of a range, in order.
 pub(crate) fn each_segment(segments: Range<Segment>) -> impl Iterator<Item = Segment> {
     (segments.start.0..segments.end.0).map(Segment)
+}
+
+/// The number of a chunk of a checkpoint's map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(transparent)]
+pub(crate) struct MapChunk(pub(crate) u32);
+
+impl MapChunk {
+    /// Where the chunk is in a checkpoint area: the map comes first.
+    pub(crate) const fn in_area(self) -> AreaChunk {
+        AreaChunk(self.0)
+    }
+}
+
+/// The chunks of a range, in order.
+pub(crate) fn each_map_chunk(chunks: Range<MapChunk>) -> impl Iterator<Item = MapChunk> + Clone {
+    (chunks.start.0..chunks.end.0).map(MapChunk)
+}
+
+impl Add<u32> for MapChunk {
+    type Output = MapChunk;
+
+    fn add(self, chunks: u32) -> MapChunk {
+        MapChunk(self.0 + chunks)
+    }
+}
+
+/// The place of a chunk in a checkpoint area, which holds the map, and behind it the list of dirty lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct AreaChunk(pub(crate) u32);
+
+/// The number of an intent region: a run of lines of the origin that have one intent bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct IntentRegion(pub(crate) usize);
+
+impl IntentRegion {
+    /// The region that has this sector of the origin.
+    #[inline]
+    pub(crate) const fn of_sector(sector: u64, sectors_per_region: u64) -> Self {
+        Self((sector / sectors_per_region) as usize)
+    }
+
+    /// The regions from this one to `last`, both included.
+    #[inline]
+    pub(crate) fn through(self, last: Self) -> impl Iterator<Item = Self> {
+        (self.0..=last.0).map(Self)
+    }
+
+    /// The byte that holds the region's bit, and the bit in this byte.
+    #[inline]
+    pub(crate) const fn bit(self) -> (usize, u8) {
+        (self.0 / 8, 1 << (self.0 % 8))
+    }
+}
+
+impl fmt::Display for MapChunk {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
 }
 
 impl fmt::Display for Segment {

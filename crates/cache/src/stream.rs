@@ -26,7 +26,7 @@ const DEBT_MAX: u32 = HOLE_DEBT * AHEAD_PIECES as u32;
 /// those that it has yet to fill.
 const HOLES_MAX: u32 = 2 * AHEAD_PIECES as u32;
 
-/// The filter compares in units of 4 KiB, in 32 bits: half the width, twice the lanes.
+/// The filter compares numbers of 4 KiB blocks, in 32 bits: half the width, twice the lanes.
 const FILTER_SHIFT: u32 = 3;
 
 /// Finds the sequential streams in the requests of one volume.
@@ -69,7 +69,7 @@ impl StreamDetector {
 /// Unused entries have an empty window far away.
 #[derive(Clone, Debug)]
 struct Streams {
-    /// Lowest place, in filter units modulo 2^32, where a request of each stream may start.
+    /// Lowest 4 KiB block, modulo 2^32, in which a request of each stream may start.
     low: [u32; STREAMS],
     /// How far above `low` it may start.
     span: [u32; STREAMS],

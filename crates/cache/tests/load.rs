@@ -7,10 +7,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, MIB, Payload, Prng, SectorRange,
+    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, MIB, Payload, Prng, SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, Settings};
+use voltier_cache::{
+    Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, Opened, Settings,
+};
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, Handle, NoFiles, Signal};
 
@@ -34,6 +36,19 @@ struct Held {
     /// The first read of the map takes this long; each of those behind it takes that much longer.
     map_read_ns: Rc<Cell<u64>>,
     map_reads: Rc<Cell<u64>>,
+    /// Writes to the segments wait.
+    holds_writes: Rc<Cell<bool>>,
+    /// Requests under way, until their futures end.
+    requests: Rc<Cell<u32>>,
+}
+
+/// A request under way, until dropped.
+struct UnderWay(Rc<Cell<u32>>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.update(|requests| requests - 1);
+    }
 }
 
 impl Held {
@@ -45,12 +60,25 @@ impl Held {
             handle,
             map_read_ns: Rc::new(Cell::new(0)),
             map_reads: Rc::new(Cell::new(0)),
+            holds_writes: Rc::default(),
+            requests: Rc::default(),
         }
     }
 
     fn release(&self) {
         self.passes.set(u32::MAX);
+        self.holds_writes.set(false);
         self.released.notify();
+    }
+
+    fn begin(&self) -> UnderWay {
+        self.requests.update(|requests| requests + 1);
+        UnderWay(self.requests.clone())
+    }
+
+    /// How many hold the drive, tests and tasks of a cache alike.
+    fn holders(&self) -> usize {
+        Rc::strong_count(&self.released)
     }
 }
 
@@ -60,6 +88,7 @@ impl BlockDevice for Held {
     }
 
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+        let _request = self.begin();
         if (MIB..MIB + 2 * AREA_BYTES).contains(&at.bytes()) {
             self.released.until(|| self.passes.get() > 0).await;
             self.passes.set(self.passes.get() - 1);
@@ -72,6 +101,10 @@ impl BlockDevice for Held {
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+        let _request = self.begin();
+        if at.bytes() >= MIB + 2 * AREA_BYTES {
+            self.released.until(|| !self.holds_writes.get()).await;
+        }
         self.memory.write(at, data, durability).await
     }
 
@@ -110,11 +143,15 @@ impl Stand {
     }
 
     async fn open(&self, mode: Mode) -> Result<TestCache, OpenError> {
+        self.open_and_tell(mode).await.map(|opened| opened.0)
+    }
+
+    async fn open_and_tell(&self, mode: Mode) -> Result<(TestCache, Opened), OpenError> {
         let settings =
             Settings { mode, dirty_low_percent: 80, dirty_high_percent: 85, ..Settings::default() };
         let options = OpenOptions::with(settings);
         let (ssd, origin) = (self.ssd.clone(), self.origin.clone());
-        Cache::open(&self.handle, ssd, origin, options).await.map(|opened| opened.0)
+        Cache::open(&self.handle, ssd, origin, options).await
     }
 
     async fn write(&mut self, cache: &TestCache, first: u64, lines: u64) {
@@ -308,4 +345,86 @@ fn a_stop_does_not_wait_for_a_map_that_loads_slowly() {
     for mode in [Mode::WriteBack, Mode::WriteThrough, Mode::ReadOnly, Mode::WriteOnly] {
         in_virtual_time(|handle| stop_while_loading(handle, mode));
     }
+}
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// A cache whose map does not load, while its records are on their way to the SSD. The records are of lines
+/// that were read.
+async fn with_records_under_way(stand: &mut Stand) -> TestCache {
+    const LINES: u64 = 50_000;
+    stand.fill(LINES - 4096, 4096).await;
+    let cache = stand.open(Mode::WriteBack).await.expect("it opens");
+    stand.ssd.passes.set(0);
+    stand.ssd.holds_writes.set(true);
+    stand.handle.sleep(SECOND_NS / 100).await;
+    let map_reads = stand.ssd.requests.get();
+    for line in (LINES..LINES + 3000).step_by(100) {
+        stand.check(&cache, line..line + 1, "not cached").await;
+    }
+    stand.handle.sleep(5 * SECOND_NS).await;
+    assert!(stand.ssd.requests.get() > map_reads, "records are on their way to the SSD");
+    cache
+}
+
+#[test]
+fn a_stop_leaves_nothing_under_way_and_nobody_who_has_the_ssd() {
+    in_virtual_time(|handle| async move {
+        let mut stand = Stand::new(handle).await;
+        let cache = with_records_under_way(&mut stand).await;
+        let (ssd, handle) = (stand.ssd.clone(), stand.handle.clone());
+        let late = stand.handle.spawn(async move {
+            handle.sleep(20 * SECOND_NS).await;
+            ssd.holds_writes.set(false);
+            ssd.released.notify();
+        });
+        cache.stop().await.expect("a stop works");
+        assert_eq!(stand.ssd.requests.get(), 0, "an array below is called clean now");
+        cache.audit().expect("the books balance");
+        drop(cache);
+        late.await;
+        assert_eq!(stand.ssd.holders(), 1, "the next start finds the SSD free");
+    });
+}
+
+#[test]
+fn a_stop_ends_in_bounded_time_with_an_error_when_a_write_does_not_end() {
+    in_virtual_time(|handle| async move {
+        let mut stand = Stand::new(handle).await;
+        let cache = with_records_under_way(&mut stand).await;
+        let asked_ns = stand.handle.now();
+        assert_eq!(cache.stop().await, Err(IoError::Gone));
+        let took_ns = stand.handle.now() - asked_ns;
+        let deadline_ns = Settings::default().deadline_ns;
+        assert!(took_ns < 10 * SECOND_NS + 2 * deadline_ns, "{took_ns} ns");
+    });
+}
+
+#[test]
+fn an_origin_that_changes_after_a_stop_beside_a_map_that_loads_is_found_out() {
+    in_virtual_time(|handle| async move {
+        const LINES: u64 = 50_000;
+        const CHANGED: u64 = 10;
+        let mut stand = Stand::new(handle).await;
+        stand.fill(LINES - 4096, 4096).await;
+        for has_changed in [false, true] {
+            let cache = stand.open(Mode::WriteBack).await.expect("it opens");
+            stand.ssd.map_read_ns.set(8 * SECOND_NS);
+            stand.write(&cache, 7, 1).await;
+            cache.stop().await.expect("a stop works");
+            assert!(cache.status().lines_loading > 0);
+            drop(cache);
+            stand.ssd.map_read_ns.set(0);
+            stand.ssd.map_reads.set(0);
+            if has_changed {
+                let (at, zeroes) = (Lba::from_bytes(CHANGED * LINE_BYTES), Buf::zeroed(512));
+                stand.origin.write(at, zeroes.into(), Durability::Cached).await.unwrap();
+            }
+            let (cache, opened) = stand.open_and_tell(Mode::WriteBack).await.expect("it opens");
+            assert_eq!((opened.clean, opened.origin_changed), (false, has_changed));
+            cache.loaded().await;
+            stand.check(&cache, CHANGED + 1..LINES, "in the next life").await;
+            cache.stop().await.expect("a stop works");
+        }
+    });
 }

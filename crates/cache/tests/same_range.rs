@@ -82,10 +82,10 @@ fn readers_whose_leader_is_dropped_read_by_themselves() {
         let mut leader = Box::pin(cache.read(Lba(0), Buf::new(LONG)));
         let first = std::future::poll_fn(|context| Poll::Ready(leader.as_mut().poll(context)));
         assert!(first.await.is_pending());
-        let follower = handle.spawn(read(cache.clone()));
+        let waiter = handle.spawn(read(cache.clone()));
         handle.yield_now().await;
         drop(leader);
-        let read = follower.await;
+        let read = waiter.await;
         assert!(read.iter().all(|byte| *byte == 1));
     });
 }

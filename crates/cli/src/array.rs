@@ -4,7 +4,8 @@ use voltier_cli::output::{print, print_json, print_shown};
 use voltier_control::protocol::{ArrayRequest, Growth, MemberName, NewArray, Repair, Request};
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, Client, ControlError,
-    ControlResult, DeviceSpec, JOURNAL_KEY, parse_chunk_bytes, parse_consistency, recorded_arrays,
+    ControlResult, DeviceSpec, JOURNAL_KEY, parse_chunk_bytes, parse_consistency, parse_integrity,
+    recorded_arrays,
 };
 
 use crate::array_args::{
@@ -52,11 +53,12 @@ fn create(args: &CreateArray, session: &Session<'_>) -> ControlResult<()> {
         Some(word) => parse_consistency(word)?,
         None => level.default_consistency(),
     };
+    let integrity = args.integrity.as_deref().map(parse_integrity).transpose()?.unwrap_or_default();
     let (members, spares) = (devices(&args.members)?, devices(&args.spare)?);
     let journal = args.journal.as_deref().map(device).transpose()?;
     let force = args.force;
     let array = NewArray { name, level, chunk_bytes, consistency, members, spares, journal, force };
-    change(session, ArrayRequest::Create { array }, "created")
+    change(session, ArrayRequest::Create { array, integrity }, "created")
 }
 
 fn assemble(args: &AssembleArray, session: &Session<'_>) -> ControlResult<()> {

@@ -67,6 +67,9 @@ pub(crate) struct CreateArray {
     /// The way to keep data and parity together over a crash: journal, bitmap, none [default: journal]
     #[arg(long, value_name = "WORD")]
     pub(crate) consistency: Option<String>,
+    /// Checksums of the blocks of members: crc32c, none [default: none]
+    #[arg(long, value_name = "WORD")]
+    pub(crate) integrity: Option<String>,
     /// A fast drive for the journal, which is on the members without it
     #[arg(long, value_name = "DEV")]
     pub(crate) journal: Option<String>,

@@ -70,6 +70,7 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
     line("level", level(array));
     line("chunk", format_size(array.chunk_bytes.into()));
     line("consistency", array.consistency.to_string());
+    line("integrity", array.integrity.to_string());
     line(
         "used by",
         array.used_by.as_ref().map_or_else(|| "nobody".into(), |it| format!("volume {it}")),
@@ -195,6 +196,13 @@ fn member_text(member: &PlaceStatus) -> String {
     if health.errors_read + health.errors_write > 0 {
         let (reads, writes, repaired) = (health.errors_read, health.errors_write, health.repaired);
         let _ = write!(text, ", {reads} read and {writes} write errors, {repaired} repaired");
+    }
+    if health.checksum_errors > 0 {
+        let (found, mended) = (health.checksum_errors, health.checksum_mended);
+        let _ = write!(text, ", {found} checksum errors, {mended} mended");
+    }
+    if health.unprotected_pages > 0 {
+        let _ = write!(text, ", {} pages of checksums not stored", health.unprotected_pages);
     }
     if health.unanswered_s > 0 {
         let _ = write!(text, ", no answer for {} s", health.unanswered_s);

@@ -64,7 +64,7 @@ impl Task {
 /// Waits for the end of a background task. An interrupt ends the wait; the task goes on in the daemon.
 ///
 /// # Errors
-/// When it ended before it was through, or the daemon went away.
+/// When the task ended early, or the daemon went away.
 pub(crate) fn follow_array(
     client: &mut Client,
     first: ArrayDetail,

@@ -289,7 +289,7 @@ fn a_delete_that_is_killed_goes_on_at_the_next_start() {
     while number(&instance, "/lines/dirty") == BLOCKS {}
     instance.kill();
     delete.wait().unwrap();
-    // Whether it has ended meanwhile or goes on: it was asked for, and it is done.
+    // The delete may have ended meanwhile or go on: asked for once more, it is done.
     instance.run(&["delete", "v"]).ok();
     while instance.run(&["show", "v"]).code == 0 {}
     let file = File::open(&hdd).unwrap();

@@ -40,8 +40,9 @@ fn accelerated_array() -> Option<(Instance, Shelf, Vec<String>, String)> {
     Some((instance, shelf, members, ssd))
 }
 
-/// The work of a client while some drives fail one request in a hundred each. When they are well again, the
-/// volume has everything that was acknowledged, over restarts too. The requests that clients were refused.
+/// The work of a client while some drives fail one request in a hundred each. When the drives are well
+/// again, the volume has everything that was acknowledged, over restarts too. The requests that clients
+/// were refused.
 fn work_over(failing: impl Fn(&[String], &String) -> Vec<String>) -> Option<u64> {
     let (instance, shelf, members, ssd) = accelerated_array()?;
     let mut ledger = Ledger::new(BLOCKS);

@@ -65,6 +65,11 @@ fn the_policy_lru_replayed_misses_what_stack_distances_say() {
         40_000
     );
     assert_eq!(stats["lines"], curves["lines"]);
+    let of_intervals = stats["intervals"].as_array().expect("a list").iter();
+    assert_eq!(of_intervals.map(|it| it.as_u64().unwrap()).sum::<u64>(), 40_000);
+    for (released, key) in [("stretch_seconds", "interval_seconds"), ("stretches", "intervals")] {
+        assert_eq!(stats[released], stats[key], "a released key stays");
+    }
 }
 
 #[test]

@@ -220,7 +220,7 @@ impl ArraySettings {
 /// A choice that the command line makes by a word.
 trait Word: Copy + 'static {
     const ALL: &'static [Self];
-    /// With its article.
+    /// The noun with an article.
     const WHAT: &'static str;
     fn name(self) -> &'static str;
 }

@@ -4,7 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use voltier_array::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Consistency, Geometry, Layout, Level};
+use voltier_array::{
+    CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Consistency, Geometry, Integrity, Layout, Level,
+};
 use voltier_block::SECTOR_BYTES;
 
 use crate::error::{ControlError, ControlResult};
@@ -87,6 +89,11 @@ impl ArrayLevel {
     /// chunk, so there it is long.
     pub fn default_chunk_bytes(self) -> u32 {
         if self.0 == Level::Raid1 { CHUNK_BYTES_MAX as u32 } else { 16 << 10 }
+    }
+
+    /// Whether blocks can be computed from others.
+    pub fn has_redundancy(self) -> bool {
+        self.0 != Level::Raid0
     }
 
     /// The default protection of parity against a crash.
@@ -213,9 +220,53 @@ pub(crate) mod consistency_word {
     }
 }
 
+/// Parses which checksums the members keep.
+///
+/// # Errors
+/// A usage error that names the nearest one.
+pub fn parse_integrity(word: &str) -> ControlResult<Integrity> {
+    const NAMES: [&str; 2] = ["none", "crc32c"];
+    match word {
+        "none" => Ok(Integrity::None),
+        "crc32c" => Ok(Integrity::Crc32c),
+        _ => {
+            let (word, hint) = (word.escape_default(), suggest::hint(word, &NAMES));
+            Err(ControlError::usage(format!("`{word}` is no integrity; {hint}")))
+        }
+    }
+}
+
+/// JSON by the word of the command line.
+pub(crate) mod integrity_word {
+    use super::{Integrity, parse_integrity};
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<S: Serializer>(value: &Integrity, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Integrity, D::Error> {
+        parse_integrity(&String::deserialize(from)?).map_err(D::Error::custom)
+    }
+
+    /// Records of arrays without checksums are as they were before there were any.
+    pub(crate) fn is_none(value: &Integrity) -> bool {
+        *value == Integrity::None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_integrity_is_a_word_and_another_word_names_the_nearest() {
+        for integrity in [Integrity::None, Integrity::Crc32c] {
+            assert_eq!(parse_integrity(&integrity.to_string()).unwrap(), integrity);
+        }
+        let error = parse_integrity("crc32").unwrap_err().to_string();
+        assert!(error.contains("`crc32` is no integrity") && error.contains("crc32c"), "{error}");
+    }
 
     #[test]
     fn every_level_is_read_and_written_back_the_same() {

@@ -2,10 +2,10 @@
 //! some.
 
 use serde::{Deserialize, Serialize};
-use voltier_array::{Consistency, MergeMode};
+use voltier_array::{Consistency, Integrity, MergeMode};
 
 use crate::array_settings::{HealthSettings, MergeSettings, TaskPace};
-use crate::array_spec::consistency_word;
+use crate::array_spec::{consistency_word, integrity_word};
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::records::RegisteredArray;
 use crate::spec::DeviceSpec;
@@ -77,10 +77,10 @@ pub struct HealthStatus {
     /// Errors of late: half as many with every window that has passed.
     #[serde(default)]
     pub errors_recent: u32,
-    /// Whether these are more than `max_errors`, and the array cannot lose the member.
+    /// Whether `errors_recent` is above `max_errors`, and the array cannot lose the member.
     #[serde(default)]
     pub too_many_errors: bool,
-    /// Whether it is slower than the others.
+    /// Whether the member is slower than the others.
     #[serde(default)]
     pub slow: bool,
     /// For how many seconds it has not answered, when that is beyond the deadline; else 0.
@@ -89,6 +89,15 @@ pub struct HealthStatus {
     /// Requests that a drive has which was this member, was failed, and did not answer them.
     #[serde(default)]
     pub undrained_requests: u64,
+    /// Blocks that did not match their checksums.
+    #[serde(default)]
+    pub checksum_errors: u64,
+    /// Those of them that were written since.
+    #[serde(default)]
+    pub checksum_mended: u64,
+    /// Pages of checksums that the device does not take.
+    #[serde(default)]
+    pub unprotected_pages: u64,
     /// Latency of the member's reads.
     #[serde(default)]
     pub read_latency: LatencyStatus,
@@ -151,7 +160,7 @@ pub struct JournalStatus {
 /// A background task of an array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskStatus {
-    /// Whether it is at work.
+    /// Whether the task is at work.
     pub running: bool,
     /// Bytes of members done.
     pub done_bytes: u64,
@@ -159,7 +168,7 @@ pub struct TaskStatus {
     pub total_bytes: u64,
     /// Recent rate, in bytes of members.
     pub bytes_per_second: u64,
-    /// When it will be through at this rate; null while there is no rate.
+    /// The time until the task is through at this rate; null while there is no rate.
     pub eta_seconds: Option<u64>,
     /// How fast it goes.
     pub pace: TaskPace,
@@ -177,7 +186,7 @@ pub struct ReshapeDetail {
     /// The reason why the move waits: `members` (missing, or being filled), `resync` (parity is made
     /// anew after a crash), `failed_writes`; null while it goes on.
     pub waits_for: Option<String>,
-    /// Why it did not go on when it tried last; null if it did.
+    /// The error of the last attempt that did not go on; null if it did.
     pub error: Option<String>,
     /// Progress of the move, in bytes of the array. The pace is the rebuild's.
     #[serde(flatten)]
@@ -273,6 +282,9 @@ pub struct ArrayDetail {
     /// Protection of parity against a crash: `journal`, `bitmap`, `none`.
     #[serde(with = "consistency_word")]
     pub consistency: Consistency,
+    /// The checksums that the members keep: `none`, `crc32c`.
+    #[serde(default, with = "integrity_word")]
+    pub integrity: Integrity,
     /// Size in bytes.
     pub size_bytes: u64,
     /// Identity, 32 hexadecimal digits.
@@ -288,7 +300,7 @@ pub struct ArrayDetail {
     /// Devices that wait to replace a lost member.
     #[serde(default)]
     pub spares: Vec<String>,
-    /// The pool whose spares it may take, if it has one.
+    /// The pool whose spares the array may take, if the array has a pool.
     #[serde(default)]
     pub spare_pool: Option<PoolName>,
     /// The spares that wait in that pool.
@@ -317,7 +329,7 @@ pub struct ArrayDetail {
     pub scrub_found: ScrubFound,
     /// How many more members may be lost, wherever they are.
     pub may_lose: u32,
-    /// The volume that stands on it, if one does.
+    /// The volume that stands on the array, if a volume does.
     pub used_by: Option<VolumeName>,
     /// Changes of membership on record.
     pub events: u64,
@@ -338,7 +350,7 @@ pub struct ArrayDetail {
     /// is none.
     #[serde(default)]
     pub under_way: String,
-    /// Why it failed or waits, or what is wrong with it; empty when nothing is.
+    /// The reason why the array failed or waits, or a trouble of the array; empty when nothing is.
     pub error: String,
 }
 
@@ -352,6 +364,7 @@ impl ArrayDetail {
             group_members: record.level.group().unwrap_or(0) as u32,
             chunk_bytes: record.chunk_bytes,
             consistency: record.consistency,
+            integrity: record.integrity,
             size_bytes: record.size_bytes,
             uuid: record.uuid.to_string(),
             members: record.members.iter().enumerate().map(recorded_member).collect(),

@@ -83,7 +83,7 @@ impl Client {
     /// Connects, and starts `program daemon` in the background first when none runs.
     ///
     /// # Errors
-    /// When it cannot be started; the message is the daemon's own.
+    /// When the daemon cannot be started; the message is the daemon's own.
     pub fn connect_or_start(state: &StateDir, program: &Path) -> ControlResult<Self> {
         if let Some(client) = Self::connect(state)? {
             return Ok(client);

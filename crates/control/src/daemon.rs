@@ -67,7 +67,8 @@ pub fn run_daemon<E: Engine + Send + Sync>(
     if !options.device_wait.is_zero() {
         shared.service().knock();
     }
-    let start = errands::begin_to_start(shared.service(), lock.after_crash(), options.device_wait);
+    let start =
+        errands::begin_to_start(shared.service().turns(), lock.after_crash(), options.device_wait);
     // Clients may connect now. A client that wants a volume waits for the answer until it is up.
     spawn("accept", &shared, move |shared| {
         while !contained("the control socket", || shared.accept(&listener)) {}
@@ -95,7 +96,7 @@ pub fn run_daemon<E: Engine + Send + Sync>(
     spawn("stop", &shared, move |_| bound_the_stop(&mut signals))?;
     // From here on new clients start a daemon of their own.
     let _ = std::fs::remove_file(state.socket());
-    shared.run_all(errands::begin_to_rest(shared.service()));
+    shared.run_all(errands::begin_to_rest(shared.service().turns()));
     lock.release();
     tracing::info!("stopped");
     log::flush();

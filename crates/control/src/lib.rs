@@ -43,7 +43,9 @@ mod units;
 pub use array_settings::{
     ARRAY_KEYS, ArraySettings, HealthSettings, JOURNAL_KEY, MergeSettings, TaskPace,
 };
-pub use array_spec::{ARRAY_MEMBERS_MAX, ArrayLevel, parse_chunk_bytes, parse_consistency};
+pub use array_spec::{
+    ARRAY_MEMBERS_MAX, ArrayLevel, parse_chunk_bytes, parse_consistency, parse_integrity,
+};
 pub use array_status::{
     ArrayCounts, ArrayDetail, ArrayState, HealthStatus, JournalStatus, LatencyStatus, LimitsStatus,
     PlaceStatus, PoolStatus, ReshapeDetail, ScrubFound, TaskStatus,

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// The variable with the address of the service manager's socket.
 pub(crate) const SOCKET: &str = "NOTIFY_SOCKET";
 
-/// Tells the service manager something. Without one, and when it does not listen, nothing happens.
+/// Tells the service manager something. Without a manager, or when it does not listen, nothing happens.
 pub(crate) fn tell(message: &str) {
     let Some(at) = std::env::var_os(SOCKET) else { return };
     let at = at.to_string_lossy();

@@ -6,9 +6,9 @@
 use std::io::{BufRead, Read, Write};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use voltier_array::{Consistency, ScrubRepair};
+use voltier_array::{Consistency, Integrity, ScrubRepair};
 
-use crate::array_spec::{ArrayLevel, consistency_word};
+use crate::array_spec::{ArrayLevel, consistency_word, integrity_word};
 use crate::array_status::{ArrayDetail, PoolStatus};
 use crate::error::{ControlError, ControlResult};
 use crate::export_access::ExportAccess;
@@ -35,6 +35,7 @@ pub struct NewCache {
 
 /// An array to be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NewArray {
     /// Name of the new array.
     pub name: ArrayName,
@@ -114,6 +115,9 @@ pub enum ArrayRequest {
     Create {
         /// Everything about it.
         array: NewArray,
+        /// The checksums that the members keep. A daemon from before them refuses to be told of any.
+        #[serde(default, with = "integrity_word", skip_serializing_if = "integrity_word::is_none")]
+        integrity: Integrity,
     },
     /// State of one array, or of all.
     Show {
@@ -477,7 +481,7 @@ pub struct JobStatus {
     /// Dirty lines that were given up instead.
     #[serde(default)]
     pub lines_given_up: u64,
-    /// Where it stands.
+    /// The state of the job.
     pub state: JobState,
 }
 

@@ -6,10 +6,10 @@ use std::fs::File;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use voltier_array::{Consistency, CreateOptions, Layout};
+use voltier_array::{Consistency, CreateOptions, Integrity, Layout};
 
 use crate::array_settings::ArraySettings;
-use crate::array_spec::{ArrayLevel, consistency_word};
+use crate::array_spec::{ArrayLevel, consistency_word, integrity_word};
 use crate::error::{ControlError, ControlResult};
 use crate::export_access::ExportAccess;
 use crate::export_spec::ExportSpec;
@@ -170,6 +170,9 @@ pub struct RegisteredArray {
     /// Protection of parity against a crash.
     #[serde(with = "consistency_word")]
     pub consistency: Consistency,
+    /// The checksums that the members keep.
+    #[serde(default, with = "integrity_word", skip_serializing_if = "integrity_word::is_none")]
+    pub integrity: Integrity,
     /// Size in bytes.
     pub size_bytes: u64,
     /// Changes of membership when it was last looked at: members that know fewer are old.
@@ -226,6 +229,7 @@ impl RegisteredArray {
             layout: Layout::default(),
             chunk_bytes: self.chunk_bytes.into(),
             consistency: self.consistency,
+            integrity: self.integrity,
             uuid: self.uuid.0,
             member_uuids,
         }

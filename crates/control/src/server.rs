@@ -136,11 +136,11 @@ impl<E: Engine + Send + Sync> Shared<E> {
         let is_retried = !self.service.record_news();
         if is_look_due {
             self.look(now);
-            *next_look = errands::next_look(&self.service, now).map(|step| now + step);
+            *next_look = errands::next_look(self.service.turns(), now).map(|step| now + step);
         }
-        let service = &self.service;
-        let due = errands::due_pulled(service).into_iter().chain(errands::due_jobs(service));
-        due.chain(errands::due_spares(service)).for_each(|errand| drop(self.send(errand, now)));
+        let turns = self.service.turns();
+        let due = errands::due_pulled(turns).into_iter().chain(errands::due_jobs(turns));
+        due.chain(errands::due_spares(turns)).for_each(|errand| drop(self.send(errand, now)));
         let busy = self.service.has_jobs();
         let until_look = next_look.map(|at| at.saturating_duration_since(now));
         let steps = [busy.then_some(JOB_STEP), is_retried.then_some(RECORD_STEP), until_look];
@@ -157,7 +157,7 @@ impl<E: Engine + Send + Sync> Shared<E> {
             contained("a look for devices", || {
                 // Devices that do not answer keep this thread for some seconds.
                 shared.service.knock();
-                for errand in errands::due_looks(&shared.service, now) {
+                for errand in errands::due_looks(shared.service.turns(), now) {
                     drop(shared.send(errand, now));
                 }
             });
@@ -172,7 +172,7 @@ impl<E: Engine + Send + Sync> Shared<E> {
     fn send(self: &Arc<Self>, errand: Errand, now: Instant) -> Option<JoinHandle<()>> {
         let shared = Arc::clone(self);
         let run = move || {
-            contained("an errand", || errands::run(&shared.service, &errand, now));
+            contained("an errand", || errands::run(shared.service.turns(), &errand, now));
             shared.wake();
         };
         thread::Builder::new().name("errand".into()).spawn(run).ok()
@@ -185,10 +185,10 @@ impl<E: Engine + Send + Sync> Shared<E> {
         let mut threads = Vec::new();
         for errand in errands {
             let Some(thread) = self.send(errand.clone(), Instant::now()) else {
-                errands::run(&self.service, &errand, Instant::now());
+                errands::run(self.service.turns(), &errand, Instant::now());
                 continue;
             };
-            while !thread.is_finished() && !errands::hangs(&self.service, &errand) {
+            while !thread.is_finished() && !errands::hangs(self.service.turns(), &errand) {
                 thread::park_timeout(ERRAND_STEP);
             }
             threads.push(thread);
@@ -289,7 +289,7 @@ impl Drop for Permit {
 }
 
 /// Runs a part of the control plane. A panic in it ends that part and nothing else: what it recorded is on
-/// the medium. Whether it came to its end.
+/// the medium. Returns whether the part came to its end.
 pub(crate) fn contained(what: &str, part: impl FnOnce()) -> bool {
     let ended = catch_unwind(AssertUnwindSafe(part)).is_ok();
     if !ended {

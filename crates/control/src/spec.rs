@@ -51,7 +51,7 @@ pub enum ModelBacking {
 }
 
 impl DeviceSpec {
-    /// The path it stands on, when it stands on one.
+    /// The path of a device that has one.
     pub fn path(&self) -> Option<&Path> {
         match self {
             DeviceSpec::Path(path) | DeviceSpec::Model { over: ModelBacking::Path(path), .. } => {
@@ -78,7 +78,7 @@ impl DeviceSpec {
         self.path().is_none() && self.array().is_none()
     }
 
-    /// The array it is, when it is one.
+    /// The name of the array, for a device that is one.
     pub fn array(&self) -> Option<&ArrayName> {
         match self {
             DeviceSpec::Array(name) => Some(name),

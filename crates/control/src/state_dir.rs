@@ -84,7 +84,7 @@ impl StateDir {
     /// Creates the folder (mode 0700) when it is not there.
     ///
     /// # Errors
-    /// When it cannot be created.
+    /// When the folder cannot be created.
     pub fn create(&self) -> ControlResult<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.0).map_err(|error| {
             let doing = format!("creating the state folder {}", self.0.display());

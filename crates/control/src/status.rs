@@ -141,7 +141,7 @@ pub struct ExportStatus {
     pub uri: String,
     /// The state of the export.
     pub state: ExportState,
-    /// Why it is not open; empty when it is.
+    /// The reason why the export is not open; empty when the export is.
     #[serde(default)]
     pub error: String,
     /// The users who may open its socket or file, if that is not the user of the daemon alone.
@@ -185,7 +185,7 @@ pub struct Tunables {
 /// A part of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ByteRange {
-    /// Where it begins, in bytes.
+    /// The begin of the range, in bytes.
     pub offset_bytes: u64,
     /// How long it is, in bytes.
     pub length_bytes: u64,
@@ -267,7 +267,7 @@ pub struct VolumeStatus {
     /// there is none.
     #[serde(default)]
     pub under_way: String,
-    /// Why it failed or waits, or what is wrong with it; empty when nothing is.
+    /// The reason why the volume failed or waits, or a trouble of the volume; empty when nothing is.
     pub error: String,
 }
 

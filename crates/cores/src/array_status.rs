@@ -93,6 +93,9 @@ fn health(member: &voltier_array::MemberStatus) -> HealthStatus {
         slow: health.is_slow,
         unanswered_s: member.waits_ns.map_or(0, |waits_ns| waits_ns / 1_000_000_000),
         undrained_requests: member.undrained as u64,
+        checksum_errors: member.checksums.found,
+        checksum_mended: member.checksums.mended,
+        unprotected_pages: member.checksums.unprotected_pages,
         read_latency: latency(health.reads),
         write_latency: latency(health.writes),
     }

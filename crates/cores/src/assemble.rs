@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, AssembleReport, JournalState, LeftOut, MetadataError,
-    Superblock,
+    Array, ArrayError, AssembleOptions, AssembleReport, Integrity, JournalState, LeftOut,
+    MetadataError, Superblock,
 };
 use voltier_block::BlockDevice;
 use voltier_control::{
@@ -56,6 +56,7 @@ fn keep(
     let opened = OpenedArray {
         size_bytes: array.limits().bytes(),
         level: ArrayLevel(array.geometry().level()),
+        integrity: array.status().map_or(Integrity::None, |status| status.integrity),
         events,
         members,
         journal: journal.as_ref().map(|known| known.device.clone()),

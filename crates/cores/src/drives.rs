@@ -4,9 +4,9 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use voltier_array::{Array, MemberLayout, read_spare_label, write_spare_label};
-use voltier_block::{BlockDevice, Buf, Durability, Nanos};
-use voltier_control::engine::{JournalDeviceLabel, MemberLabel, SpareLabel};
+use voltier_array::{Array, read_spare_label, wipe_superblocks, write_spare_label};
+use voltier_block::{BlockDevice, Nanos};
+use voltier_control::engine::{JournalDeviceLabel, MemberLabel, SpareOwner};
 use voltier_control::{ControlError, ControlResult, DeviceSpec, Identity, ModelBacking};
 use voltier_drive::OpenError;
 use voltier_drive::model::Profile;
@@ -145,22 +145,22 @@ pub(super) async fn journal_label_of(
 pub(super) async fn spare_label_of(
     handle: Handle,
     device: DeviceSpec,
-) -> ControlResult<Option<SpareLabel>> {
+) -> ControlResult<Option<SpareOwner>> {
     let leaf = open_leaf(&handle, &device).await?;
     let found = answered(&handle, &device, read_spare_label(&leaf)).await?;
     let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
-    Ok(found.map(|it| SpareLabel { owner: Identity(it.owner), name: it.name }))
+    Ok(found.map(|it| SpareOwner { owner: Identity(it.owner), name: it.name }))
 }
 
 /// Makes a spare of a device.
 pub(super) async fn label_spare(
     handle: Handle,
     device: DeviceSpec,
-    label: SpareLabel,
+    label: SpareOwner,
     wipe: bool,
 ) -> ControlResult<()> {
     let leaf = open_leaf(&handle, &device).await?;
-    let SpareLabel { owner, name } = label;
+    let SpareOwner { owner, name } = label;
     let label = voltier_array::SpareLabel { owner: owner.0, name, device_sectors: 0 };
     let written = answered(&handle, &device, write_spare_label(&leaf, label, wipe)).await?;
     written.map_err(|error| {
@@ -171,13 +171,6 @@ pub(super) async fn label_spare(
 /// Overwrites both copies of a superblock.
 pub(super) async fn erase_label(handle: Handle, device: DeviceSpec) -> ControlResult<()> {
     let leaf = open_leaf(&handle, &device).await?;
-    for at in MemberLayout::superblock_lbas(leaf.limits().sectors) {
-        let zeroes = Buf::zeroed(voltier_array::SUPERBLOCK_BYTES as usize);
-        let erase = leaf.write(at, zeroes.freeze().into(), Durability::Durable);
-        let erased = answered(&handle, &device, erase).await?;
-        erased.map_err(|error| {
-            ControlError::failed(format!("erasing the label of {device}: {error}"))
-        })?;
-    }
-    Ok(())
+    let erased = answered(&handle, &device, wipe_superblocks(&leaf)).await?;
+    erased.map_err(|error| ControlError::failed(format!("erasing the label of {device}: {error}")))
 }

@@ -28,7 +28,7 @@ impl Fault {
         self.waker.iter().for_each(|wake| wake());
     }
 
-    /// Why it has failed, if it has.
+    /// The reason why the domain has failed, if it has.
     pub(super) fn words(&self) -> Option<String> {
         self.failure.get().map(words)
     }

@@ -27,15 +27,17 @@ mod table;
 mod volume_status;
 mod volumes;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use voltier_array::MemberIndex;
 use voltier_control::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
-    JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
+    JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareOwner, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
+use voltier_control::safety::Machine;
 use voltier_control::{
     ArrayDetail, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, ExportAccess,
     ExportSpec, ModelBacking, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
@@ -183,6 +185,11 @@ impl Engine for CoreEngine {
             // The examination of a path tells its size.
             _ => Ok(u64::MAX),
         }
+    }
+
+    fn is_letting_go(&self, machine: &Machine, path: &Path) -> bool {
+        let own = path.to_owned();
+        machine.ask(path, move || voltier_drive::is_undrained(&own)).unwrap_or(true)
     }
 
     fn cache_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
@@ -387,6 +394,10 @@ impl Engine for CoreEngine {
 }
 
 impl ArrayEngine for CoreEngine {
+    fn has_array(&self, name: &ArrayName) -> bool {
+        self.homes.find_array(name).is_some()
+    }
+
     fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
         let device = device.clone();
         self.ways[0].call(move |handle| drives::label_of(handle, device))
@@ -397,7 +408,7 @@ impl ArrayEngine for CoreEngine {
         self.ways[0].call(move |handle| drives::journal_label_of(handle, device))
     }
 
-    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareOwner>> {
         let device = device.clone();
         self.ways[0].call(move |handle| drives::spare_label_of(handle, device))
     }
@@ -405,7 +416,7 @@ impl ArrayEngine for CoreEngine {
     fn label_spare(
         &self,
         device: &DeviceSpec,
-        label: &SpareLabel,
+        label: &SpareOwner,
         wipe: bool,
     ) -> ControlResult<()> {
         let (device, label) = (device.clone(), label.clone());
@@ -482,10 +493,15 @@ impl ArrayEngine for CoreEngine {
         })
     }
 
-    fn take_back(&self, name: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool> {
+    fn restore_member(
+        &self,
+        name: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<bool> {
         let (array, device) = (name.clone(), device.clone());
         self.homes.array(name)?.way.call(move |handle| {
-            members::take_back(handle, array, MemberIndex(place as usize), device)
+            members::restore_member(handle, array, MemberIndex(place as usize), device)
         })
     }
 

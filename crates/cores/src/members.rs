@@ -69,7 +69,7 @@ pub(super) async fn replace(
         ControlError::failed(format!("{device} does not come to {name}: {error}"))
     })?;
     Ok(match replaced {
-        Replacement::Copy => {
+        Replacement::Successor => {
             let member = PendingMember { uuid, known, is_spare: false };
             open.pending.borrow_mut().push(member);
             Replaced::Copy
@@ -82,7 +82,7 @@ pub(super) async fn replace(
 }
 
 /// Puts a lost member back whose device is there again; `false` of any other device.
-pub(super) async fn take_back(
+pub(super) async fn restore_member(
     handle: Handle,
     name: ArrayName,
     place: MemberIndex,
@@ -91,7 +91,7 @@ pub(super) async fn take_back(
     let open = table::find(&name)?;
     let leaf = open_leaf(&handle, &device).await?;
     let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
-    let is_back = open.array.take_back(place, leaf).await;
+    let is_back = open.array.restore_member(place, leaf).await;
     let is_back = is_back.map_err(|error| {
         ControlError::failed(format!("{device} does not come back to {name}: {error}"))
     })?;

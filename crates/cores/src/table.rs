@@ -37,7 +37,8 @@ pub(super) struct Resident {
 }
 
 impl Resident {
-    /// A place for an array whose tasks this handle begins. When they fail, the array is forgotten as it is.
+    /// A place for an array whose tasks this handle begins. When the tasks fail, the array is forgotten as
+    /// it is.
     pub(super) fn new(handle: &Handle, name: &ArrayName, fault: Arc<Fault>) -> Self {
         let lost = name.clone();
         let on_failure = handle.on_failure(move |failure| {
@@ -191,7 +192,7 @@ impl OpenArray {
                 device(member),
                 s(waited_ns)
             ),
-            HealthNews::CopyHung { member, waited_ns } => format!(
+            HealthNews::SuccessorHung { member, waited_ns } => format!(
                 "the device that {} was copied to has not answered for {} s and is given up",
                 device(member),
                 s(waited_ns)

@@ -2,11 +2,11 @@
 
 use voltier_block::Nanos;
 use voltier_control::{ByteRange, DeviceState, LineCounts, RequestCounts, VolumeStatus};
-use voltier_volume::{DirectionCounts, Health, Status as CacheStatus, VolumeStatus as Counted};
+use voltier_volume::{DirectionCounts, Health, Status as CacheStatus, VolumeFigures};
 
 /// Facts of the data path about a volume.
 pub(super) struct Facts {
-    pub(super) counted: Counted,
+    pub(super) counted: VolumeFigures,
     pub(super) origin_bytes: u64,
     /// Size of the SSD; 0 without one.
     pub(super) ssd_bytes: u64,

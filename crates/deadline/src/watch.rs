@@ -350,7 +350,7 @@ impl Requests {
         self.watch.answers(self)
     }
 
-    /// Whether their device is late.
+    /// Whether the requests' device is late.
     pub fn is_late(&self) -> bool {
         self.watch.is_late(self)
     }
@@ -360,7 +360,7 @@ impl Requests {
         self.watch.waited_ns(self)
     }
 
-    /// Whether they were ended because their device was given up.
+    /// Whether the requests were ended because the device was given up.
     pub fn is_released(&self) -> bool {
         self.is_released.get()
     }

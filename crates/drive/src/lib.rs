@@ -9,6 +9,6 @@ mod memory;
 pub mod model;
 
 pub use align::AlignDevice;
-pub use file::{FileDevice, FileFacts, FileOptions, OpenError, OpenFile};
+pub use file::{FileDevice, FileFacts, FileOptions, OpenError, OpenFile, is_undrained};
 pub use memory::MemoryDevice;
 pub use model::ModelDevice;

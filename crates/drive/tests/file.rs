@@ -115,6 +115,27 @@ fn zeroes_give_the_space_of_a_file_up() {
 }
 
 #[test]
+fn zeroes_keep_the_space_of_a_file_that_has_all_of_it_and_discards_give_it_up() {
+    let folder = folder();
+    let path = file_of(&folder, 0);
+    std::fs::write(&path, vec![5; 4 << 20]).unwrap();
+    let blocks = |path: &Path| std::fs::metadata(path).unwrap().blocks();
+    let seen = path.clone();
+    with_ring(async move |handle| {
+        let device = FileDevice::open(&handle, &path, &FileOptions::default()).unwrap();
+        let full = blocks(&path);
+        device.write_zeroes(SectorRange::from_bytes(0, 2 * MIB), Durability::Durable).await.unwrap();
+        assert!(blocks(&path) >= full, "{full} blocks, and {} after it", blocks(&path));
+        device.discard(SectorRange::from_bytes(MIB, MIB)).await.unwrap();
+        device.flush().await.unwrap();
+        assert!(blocks(&path) + 1500 < full, "{full} blocks, and {} after it", blocks(&path));
+    });
+    let content = std::fs::read(&seen).unwrap();
+    assert!(content[..2 << 20].iter().all(|byte| *byte == 0));
+    assert!(content[2 << 20..].iter().all(|byte| *byte == 5));
+}
+
+#[test]
 fn what_is_written_is_in_the_file_and_survives_a_reopening() {
     let folder = folder();
     let path = file_of(&folder, MIB);

@@ -8,7 +8,8 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange,
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, SECTOR_BYTES, SectorRange,
+    zero_writes,
 };
 use voltier_ring::Handle;
 
@@ -81,8 +82,8 @@ impl<S: Service> Shared<S> {
     }
 
     async fn next_job(&self) -> Option<S::Job> {
-        // A parked worker has its waker in the list exactly once. Else it could be woken for a job while
-        // it is busy with another one.
+        // A parked worker has its waker in the list exactly once. Otherwise the worker could be
+        // woken for a job while it is busy with another one.
         let mut parked = false;
         poll_fn(|context| {
             if let Some(job) = self.jobs.borrow_mut().pop_front() {
@@ -101,9 +102,6 @@ impl<S: Service> Shared<S> {
         .await
     }
 }
-
-/// Bytes of zeroes shared by every piece of a zero-filling write: few pieces, little memory.
-const ZERO_BYTES: u64 = 256 << 10;
 
 /// Longest single zero-filling write, in bytes: bounds what one client's request occupies below.
 const ZERO_WRITE_BYTES_MAX: u64 = 4 << 20;
@@ -169,13 +167,8 @@ pub(crate) async fn write_zeroes(
         }
     }
     let most = ZERO_WRITE_BYTES_MAX.min(transfer_bytes(device) as u64);
-    let zeroes = Payload::zeroes(most.min(range.bytes()), ZERO_BYTES);
-    let mut at = range.start;
-    while at < range.end() {
-        let piece = (range.end().0 - at.0).min(most / SECTOR_BYTES);
-        let data = zeroes.slice(0..(piece * SECTOR_BYTES) as usize);
-        device.write(at, data, durability).await?;
-        at = at.plus(piece);
+    for (part, zeroes) in zero_writes(range, most) {
+        device.write(part.start, zeroes, durability).await?;
     }
     Ok(())
 }

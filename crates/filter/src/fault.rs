@@ -51,7 +51,7 @@ pub enum Fault {
     },
     /// The next write is acknowledged, but goes somewhere else.
     MisdirectedWrite {
-        /// Where it goes instead.
+        /// The place where the request goes instead.
         to: Lba,
     },
     /// The device is gone: everything fails until this is cleared.
@@ -79,7 +79,7 @@ impl Faults {
         self.0.borrow_mut().faults.push(fault);
     }
 
-    /// Ends all faults. Damage on the medium stays; rotten bits are right again.
+    /// Ends all faults. Damage on the medium stays; bit rot ends.
     pub fn clear(&self) {
         *self.0.borrow_mut() = FaultState::default();
     }
@@ -123,8 +123,8 @@ impl Faults {
         self.take(hit).is_some()
     }
 
-    /// Turns rotten bits of what was read.
-    fn rot(&self, range: SectorRange, bytes: &mut [u8]) {
+    /// Flips the bits that bit rot took of what was read.
+    fn flip_bits(&self, range: SectorRange, bytes: &mut [u8]) {
         for fault in &self.0.borrow().faults {
             if let Fault::BitRot { at, bit } = *fault
                 && range.contains(SectorRange::new(at, 1))
@@ -135,13 +135,13 @@ impl Faults {
         }
     }
 
-    /// Sectors that were written over are not rotten any more.
+    /// Sectors that were written over have no bit rot any more.
     fn heal(&self, range: SectorRange) {
-        let rotten_in = |fault: &Fault| match fault {
+        let is_bit_rot_in = |fault: &Fault| match fault {
             Fault::BitRot { at, .. } => range.contains(SectorRange::new(*at, 1)),
             _ => false,
         };
-        self.0.borrow_mut().faults.retain(|fault| !rotten_in(fault));
+        self.0.borrow_mut().faults.retain(|fault| !is_bit_rot_in(fault));
     }
 }
 
@@ -211,7 +211,7 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
             return Err(IoError::Medium);
         }
         let mut bytes = self.below.read(at, into).await?;
-        self.faults.rot(range, &mut bytes);
+        self.faults.flip_bits(range, &mut bytes);
         Ok(bytes)
     }
 
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotten_bit_stays_until_its_sector_is_written() {
+    fn bit_rot_stays_until_its_sector_is_written() {
         with_device(async |_, device, faults| {
             faults.inject(Fault::BitRot { at: Lba(1), bit: 2 });
             assert_eq!(first_bytes(&device, 0, 3).await, [0, 4, 0]);

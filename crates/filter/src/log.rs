@@ -30,15 +30,15 @@ const KINDS: usize = 5;
 /// One request that has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// When it came.
+    /// The time when the request came.
     pub submitted_ns: Nanos,
-    /// When it was done.
+    /// The time when the request was done.
     pub completed_ns: Nanos,
     /// Kind of the request.
     pub kind: IoKind,
     /// Where; empty for a flush.
     pub range: SectorRange,
-    /// Why it failed, if it did.
+    /// The error of a request that failed.
     pub error: Option<IoError>,
 }
 

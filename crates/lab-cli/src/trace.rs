@@ -91,7 +91,7 @@ fn keep(curves: &Curves, folder: &Path) -> ControlResult<ReportFiles> {
     let path = folder.join("mrc.csv");
     std::fs::write(&path, curves.csv())
         .map_err(|error| ControlError::io(format!("writing {}", path.display()), &error))?;
-    report::write(&run, plan::facts(&run).as_ref(), &[], folder).map_err(failed)
+    report::write(&run, plan::facts::of(&run).as_ref(), &[], folder).map_err(failed)
 }
 
 /// The plan `trace` with what the command line says.

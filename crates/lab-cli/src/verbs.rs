@@ -91,8 +91,8 @@ fn write_report(args: &LabReport, json: bool) -> ControlResult<()> {
         Some(folder) => folder.clone(),
         None => report_folder(&args.run)?,
     };
-    let files =
-        report::write(&run, plan::facts(&run).as_ref(), &references, &folder).map_err(failed)?;
+    let files = report::write(&run, plan::facts::of(&run).as_ref(), &references, &folder)
+        .map_err(failed)?;
     if json {
         return print_json(&json!({
             "html": files.html, "markdown": files.markdown, "csv": files.csv,

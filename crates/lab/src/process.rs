@@ -51,7 +51,7 @@ impl Running {
     /// Starts `command`; its input is empty. `what` names it in messages.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// When the program cannot be started.
     pub fn start(command: &mut Command, what: &str) -> Result<Running, LabError> {
         let child = command
             .stdin(Stdio::null())
@@ -238,7 +238,7 @@ impl Deadline {
         Deadline(Instant::now() + limit)
     }
 
-    /// Whether it has passed.
+    /// Whether the deadline has passed.
     #[expect(clippy::disallowed_methods, reason = "other programs live in the machine's time")]
     pub fn is_over(&self) -> bool {
         Instant::now() >= self.0

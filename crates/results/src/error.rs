@@ -75,7 +75,7 @@ pub enum LabError {
     /// A target that is not to be measured, or not to be written.
     #[error("{target} {why}")]
     Target {
-        /// As it was given.
+        /// The target as given.
         target: String,
         /// Why not, and what to do.
         why: String,

@@ -70,7 +70,7 @@ impl State {
 pub(crate) struct Domains {
     states: RefCell<BTreeMap<Domain, State>>,
     tell_count: Cell<u64>,
-    /// Whether one has failed: for those who ask often.
+    /// Whether a domain has failed: for those who ask often.
     has_failures: Cell<bool>,
 }
 

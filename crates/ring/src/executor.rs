@@ -28,9 +28,9 @@ use crate::timers::{Timer, Timers};
 use crate::uring::Uring;
 use crate::virtual_time::{VirtualFiles, VirtualTime};
 
-/// Turns between two looks at the ring while tasks keep the core busy. A look is a system call
-/// (about 150 ns); 16 turns of ready tasks cost more than that by far.
-const TURNS_PER_LOOK: u32 = 16;
+/// Rounds between two looks at the ring while tasks keep the core busy. A look is a system call
+/// (about 150 ns); 16 rounds of ready tasks cost more than that by far.
+const ROUNDS_PER_LOOK: u32 = 16;
 
 /// A task that another thread gives to a core.
 pub(crate) type Message = Box<dyn FnOnce(&Handle) + Send>;
@@ -191,8 +191,8 @@ impl Handle {
         JoinHandle(receiver)
     }
 
-    /// Runs a future as a part of the task that awaits it. If that is dropped, the future goes on as
-    /// a task of its own: what it began is not left half done.
+    /// Runs a future as a part of the task that awaits it. When the `Finish` is dropped, the
+    /// future goes on as a task of its own: what it began is not left half done.
     pub fn finish<F>(&self, future: F) -> Finish<'_, Handle, F>
     where
         F: Future<Output: 'static> + 'static,
@@ -368,7 +368,7 @@ impl Drop for PendingOp<'_> {
 /// Runs the tasks of one core.
 pub struct Executor {
     handle: Handle,
-    turn: VecDeque<Key>,
+    round: VecDeque<Key>,
 }
 
 impl Executor {
@@ -400,7 +400,7 @@ impl Executor {
             has_ended: Cell::new(false),
         };
         let handle = Handle { core: Rc::new(state), domain: Domain::NONE };
-        Self { handle, turn: VecDeque::new() }
+        Self { handle, round: VecDeque::new() }
     }
 
     /// The handle of this core.
@@ -421,15 +421,15 @@ impl Executor {
         let done = self.handle.spawn(main);
         let mut receiver = done.0;
         let mut context = Context::from_waker(Waker::noop());
-        let mut turns = 0u32;
+        let mut rounds = 0u32;
         loop {
             self.run_turn();
             if let Poll::Ready(value) = Pin::new(&mut receiver).poll(&mut context) {
                 return value.expect("the main task ran to its end");
             }
-            turns = turns.wrapping_add(1);
+            rounds = rounds.wrapping_add(1);
             let idle = !self.handle.core.inbox.has_work();
-            if idle || turns.is_multiple_of(TURNS_PER_LOOK) || self.has_submissions() {
+            if idle || rounds.is_multiple_of(ROUNDS_PER_LOOK) || self.has_submissions() {
                 self.look(idle);
             }
         }
@@ -444,10 +444,10 @@ impl Executor {
 
     fn run_turn(&mut self) {
         let state = &self.handle.core;
-        for message in state.inbox.take(&mut self.turn) {
+        for message in state.inbox.take(&mut self.round) {
             message(&self.handle);
         }
-        while let Some(key) = self.turn.pop_front() {
+        while let Some(key) = self.round.pop_front() {
             let taken = state.tasks.borrow_mut().get_mut(key).and_then(|task| {
                 task.waker.queued.store(false, Ordering::Release);
                 let waker = Waker::from(task.waker.clone());

@@ -8,7 +8,7 @@ use crate::Signal;
 ///
 /// The owner numbers completed changes in any rising order: a flush that begins when number n is complete
 /// covers all changes up to n. One task at a time flushes; the others wait, and one of those that the flush
-/// did not cover begins the next one. A flusher that is dropped hands its turn to a waiter.
+/// did not cover begins the next one. A flusher that is dropped hands the right to flush to a waiter.
 #[derive(Default)]
 pub struct FlushOnce {
     covered: Cell<u64>,
@@ -17,9 +17,9 @@ pub struct FlushOnce {
 }
 
 /// The right to flush, given back when dropped, also by a request that is dropped.
-struct Turn<'a>(&'a FlushOnce);
+struct FlushRight<'a>(&'a FlushOnce);
 
-impl Drop for Turn<'_> {
+impl Drop for FlushRight<'_> {
     fn drop(&mut self) {
         self.0.is_flushing.set(false);
         self.0.ended.notify();
@@ -53,7 +53,7 @@ impl FlushOnce {
                 self.ended.wait().await;
                 continue;
             }
-            let _turn = Turn(self);
+            let _right = FlushRight(self);
             let covers = completed();
             flush(covers).await?;
             self.covered.set(self.covered.get().max(covers));

@@ -114,10 +114,10 @@ impl<M> Inbox<M> {
         self.sleeping.store(false, Ordering::SeqCst);
     }
 
-    /// Moves ready tasks into `turn` and returns the messages, in order.
-    pub(crate) fn take(&self, turn: &mut VecDeque<Key>) -> VecDeque<M> {
+    /// Moves ready tasks into `round` and returns the messages, in order.
+    pub(crate) fn take(&self, round: &mut VecDeque<Key>) -> VecDeque<M> {
         let mut queues = self.lock();
-        std::mem::swap(&mut queues.ready, turn);
+        std::mem::swap(&mut queues.ready, round);
         let messages = std::mem::take(&mut queues.messages);
         if !messages.is_empty() {
             self.room.notify_all();

@@ -4,12 +4,14 @@
 //! kernel has posted their completion; nothing else here is unsafe.
 #![allow(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::io;
 
 use io_uring::types::{self, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
+use rustix::thread::nanosleep;
+use rustix::time::{ClockId, Timespec as RestTime, clock_gettime};
 use voltier_block::{Buf, Bytes, Nanos, Payload};
 
 use crate::contain;
@@ -18,7 +20,7 @@ use crate::inbox::Inbox;
 use crate::op::{AllocateMode, Op, OpOutcome};
 use crate::slab::{Key, Slab};
 
-/// Entries a turn may queue before it must enter the kernel; a full queue submits early.
+/// Entries a round may queue before it must enter the kernel; a full queue submits early.
 const SUBMISSION_ENTRIES: u32 = 256;
 /// Completions the kernel can post before we look: above the sum of all exports' requests in flight.
 const COMPLETION_ENTRIES: u32 = 4096;
@@ -27,6 +29,12 @@ const COMPLETION_ENTRIES: u32 = 4096;
 const BLOCKING_WORKERS: u32 = 256;
 /// Pieces one system call may gather (IOV_MAX).
 const PIECES_MAX: usize = 1024;
+/// The first and the longest rest of an idle core whose kernel is short of memory. Each rest is twice as long
+/// as the one before.
+const REST_NS_MIN: Nanos = 1_000_000;
+const REST_NS_MAX: Nanos = 16_000_000;
+/// Disk I/O cannot be cancelled and takes as long as the disk does.
+const CANCELLED_NS_MAX: Nanos = 30_000_000_000;
 
 /// User data of the entry that reads the wake descriptor, and of cancellations; no slab key
 /// reaches them, its top bit is clear.
@@ -49,8 +57,18 @@ pub(crate) struct Uring {
     wake_fd: Fd,
     wake_word: Box<u64>,
     wake_armed: bool,
-    /// Entries queued since the kernel was last entered.
+    /// Entries that the kernel does not have yet.
     queued: bool,
+    /// Entries for which the queue has no room: the kernel was too short of memory to empty it.
+    waiting: VecDeque<squeue::Entry>,
+    /// Descriptors with cancellations that the kernel may not have yet. No other file gets the number of one
+    /// meanwhile.
+    cancelled: Vec<Fd>,
+    /// The last rest since the kernel took an entry; 0 for none.
+    rest_ns: Nanos,
+    /// Refuses to enter with so many entries.
+    #[cfg(test)]
+    refuse: Box<dyn FnMut(u32) -> Option<Errno>>,
 }
 
 fn vectors_of(pieces: &[Bytes]) -> Vec<libc::iovec> {
@@ -87,6 +105,11 @@ impl Uring {
             wake_word: Box::new(0),
             wake_armed: false,
             queued: false,
+            waiting: VecDeque::new(),
+            cancelled: Vec::new(),
+            rest_ns: 0,
+            #[cfg(test)]
+            refuse: Box::new(|_| None),
         })
     }
 
@@ -106,17 +129,74 @@ impl Uring {
     }
 
     fn push(&mut self, entry: squeue::Entry) {
-        // SAFETY: what the entry points to is owned by `in_flight` (or by `self`) until completion.
-        while unsafe { self.ring.submission().push(&entry) }.is_err() {
+        self.queued = true;
+        if self.waiting.is_empty() {
+            if self.try_push(&entry) {
+                return;
+            }
             self.enter(0, None);
+        }
+        if !(self.waiting.is_empty() && self.try_push(&entry)) {
+            self.waiting.push_back(entry);
         }
         self.queued = true;
     }
 
-    /// Enters the kernel: submits everything, runs its deferred work, waits for `want` completions.
+    fn try_push(&mut self, entry: &squeue::Entry) -> bool {
+        // SAFETY: what the entry points to is owned by `in_flight` (or by `self`) until completion.
+        unsafe { self.ring.submission().push(entry) }.is_ok()
+    }
+
+    /// Enters the kernel: submits what the queue has, runs deferred work, waits for `want` completions. Waits
+    /// for none while entries are left.
     fn enter(&mut self, want: u32, timeout_ns: Option<Nanos>) {
-        self.queued = false;
-        let result = match timeout_ns {
+        while let Some(entry) = self.waiting.front().cloned()
+            && self.try_push(&entry)
+        {
+            self.waiting.pop_front();
+        }
+        let want = if self.waiting.is_empty() { want } else { 0 };
+        let queued = self.ring.submission().len() as u32;
+        match self.enter_kernel(queued, want, timeout_ns) {
+            // TIME: the timer is due. INTR: a signal.
+            Ok(()) | Err(Errno::TIME | Errno::INTR) => self.rest_ns = 0,
+            Err(errno) if is_shortage(errno) => self.get_over_shortage(want, timeout_ns),
+            Err(errno) => broken(errno),
+        }
+        self.queued = !(self.waiting.is_empty() && self.ring.submission().is_empty());
+        if !self.queued {
+            self.cancelled.clear();
+        }
+    }
+
+    /// The kernel has no memory for a further operation, or no room for completions. An enter without entries
+    /// posts the completions that the kernel has put off, which frees some. If there are none, a core that
+    /// would sleep rests. The entries go with a later enter.
+    #[cold]
+    fn get_over_shortage(&mut self, want: u32, timeout_ns: Option<Nanos>) {
+        match self.enter_kernel(0, 0, None) {
+            Err(errno) if errno != Errno::INTR && !is_shortage(errno) => broken(errno),
+            _ => {}
+        }
+        if want > 0 && self.ring.completion().is_empty() {
+            self.rest_ns = (2 * self.rest_ns).clamp(REST_NS_MIN, REST_NS_MAX);
+            let rest_ns = timeout_ns.unwrap_or(Nanos::MAX).min(self.rest_ns);
+            // A signal may end the rest.
+            let _ = nanosleep(&RestTime { tv_sec: 0, tv_nsec: rest_ns as _ });
+        }
+    }
+
+    fn enter_kernel(
+        &mut self,
+        queued: u32,
+        want: u32,
+        timeout_ns: Option<Nanos>,
+    ) -> Result<(), Errno> {
+        #[cfg(test)]
+        if let Some(errno) = (self.refuse)(queued) {
+            return Err(errno);
+        }
+        let entered = match timeout_ns {
             Some(ns) => {
                 let time =
                     Timespec::new().sec(ns / 1_000_000_000).nsec((ns % 1_000_000_000) as u32);
@@ -124,21 +204,14 @@ impl Uring {
                 self.ring.submitter().submit_with_args(want as usize, &args)
             }
             None => {
-                let queued = self.ring.submission().len() as u32;
                 const GETEVENTS: u32 = 1;
-                // SAFETY: no argument is passed, and entries are valid as `push` says.
+                // SAFETY: no argument is passed, and entries are valid as `try_push` says.
                 unsafe { self.ring.submitter().enter::<u8>(queued, want, GETEVENTS, None) }
             }
         };
-        if let Err(error) = result {
-            let errno = Errno::from_raw_os_error(error.raw_os_error().unwrap_or(0));
-            // TIME: the timer is due. INTR: a signal. BUSY, AGAIN: reap first, then it goes on.
-            let expected = [Errno::TIME, Errno::INTR, Errno::BUSY, Errno::AGAIN];
-            if !expected.contains(&errno) {
-                contain::leave();
-                panic!("io_uring_enter: {error}");
-            }
-        }
+        entered
+            .map(drop)
+            .map_err(|error| Errno::from_raw_os_error(error.raw_os_error().unwrap_or(0)))
     }
 
     pub(crate) fn look<M>(
@@ -193,8 +266,8 @@ impl Uring {
     /// Asks the kernel to give the operations on a descriptor back.
     pub(crate) fn cancel(&mut self, fd: &Fd) {
         let those = types::CancelBuilder::fd(types::Fd(fd.raw())).all();
+        self.cancelled.push(fd.clone());
         self.push(opcode::AsyncCancel2::new(those).build().user_data(CANCEL));
-        // At once: the number may be another file's when the turn is over.
         self.enter(0, None);
     }
 
@@ -203,8 +276,8 @@ impl Uring {
         let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build();
         self.push(entry.user_data(CANCEL));
         let mut dropped = Vec::new();
-        // Disk I/O cannot be cancelled and takes as long as the disk does: give it 30 seconds.
-        for _ in 0..300 {
+        let until = self.now() + CANCELLED_NS_MAX;
+        while self.now() < until {
             self.enter(0, None);
             self.reap(&mut dropped);
             if self.in_flight.len() == 0 {
@@ -217,6 +290,19 @@ impl Uring {
         let stuck = std::mem::take(&mut self.in_flight);
         std::mem::forget(stuck);
     }
+}
+
+/// Whether the kernel refuses to be entered for want of memory, or of room for completions. Such a want ends.
+fn is_shortage(errno: Errno) -> bool {
+    matches!(errno, Errno::AGAIN | Errno::BUSY | Errno::NOMEM)
+}
+
+/// The kernel refuses to be entered for good: the ring is used wrongly, or completions are lost (BADR) and
+/// their requests would wait for ever.
+#[cold]
+fn broken(errno: Errno) -> ! {
+    contain::leave();
+    panic!("io_uring_enter: {errno}");
 }
 
 /// Builds the entry, and what must live until its completion.
@@ -299,3 +385,6 @@ fn prepare_send(fd: Fd, data: Vec<Bytes>) -> (squeue::Entry, InFlight) {
     in_flight.message = Some(message);
     (entry.build(), in_flight)
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,14 +6,16 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Nanos,
-    Payload, Prng, SectorRange, UnderWay,
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Nanos, Payload, Prng,
+    SectorRange, UnderWay,
 };
-use voltier_drive::model::{Clockwork, ModelOp, Profile};
+use voltier_drive::model::ModelOp;
 
+use crate::delays::Delays;
 use crate::disk_spec::DiskSpec;
 use crate::fault::{FaultKind, FaultMix, Request};
-use crate::inject::{Injector, Told};
+use crate::inject::{Injector, Stored, Told};
+use crate::mechanism::Mechanism;
 use crate::medium::{Cut, Medium, Snapshot, Written};
 use crate::world::{Event, World, drive_name};
 
@@ -49,6 +51,7 @@ struct Inner {
     /// A flush has lost something, and nobody has seen to that; who is told of the writes in question.
     flush_failed: Cell<bool>,
     on_flush_loss: RefCell<Option<Told>>,
+    delays: RefCell<Option<Delays>>,
 }
 
 /// A request that the drive has.
@@ -60,28 +63,6 @@ impl Drop for Held {
     }
 }
 
-/// The times of a modelled drive, and how long it was asked for something.
-struct Mechanism {
-    clockwork: Rc<Clockwork>,
-    /// Requests it has, and since when it has any.
-    requests: Cell<u64>,
-    since: Cell<Nanos>,
-}
-
-/// A request that a mechanism has.
-struct AtWork<'a>(&'a SimDisk, &'a Mechanism);
-
-impl Drop for AtWork<'_> {
-    fn drop(&mut self) {
-        let (world, mechanism) = (&self.0.0.world, self.1);
-        mechanism.requests.set(mechanism.requests.get() - 1);
-        if mechanism.requests.get() == 0 {
-            let time_ns = world.handle().now() - mechanism.since.get();
-            world.ledger().count(|counts| counts.disk_ns += time_ns);
-        }
-    }
-}
-
 /// A simulated drive. Clones are the same drive.
 #[derive(Clone)]
 pub struct SimDisk(Rc<Inner>);
@@ -89,27 +70,11 @@ pub struct SimDisk(Rc<Inner>);
 impl SimDisk {
     /// A drive in `world` with this medium in it.
     pub fn new(world: &World, spec: &DiskSpec, medium: Medium) -> Self {
-        let limits = Limits {
-            block_bytes: spec.block_bytes,
-            after_discard: if spec.zeroing_discards {
-                AfterDiscard::Zeroes
-            } else {
-                AfterDiscard::Anything
-            },
-            cheap_zeroes: spec.zeroing_discards,
-            volatile_cache: true,
-            stripe: spec.stripe,
-            ..Limits::plain(spec.bytes)
-        };
-        let mechanism = spec.model.map(|name| {
-            let profile = Profile::find(name).expect("a drive model");
-            let clockwork = Clockwork::new(world.handle().clone(), profile, spec.bytes);
-            Mechanism { clockwork, requests: Cell::new(0), since: Cell::new(0) }
-        });
+        let mechanism = spec.model.map(|name| Mechanism::new(world, name, spec.bytes));
         Self(Rc::new(Inner {
             world: world.clone(),
             spec: spec.clone(),
-            limits,
+            limits: spec.limits(),
             order: Cell::new(medium.next_order()),
             flushes: Cell::new(0),
             medium: RefCell::new(medium),
@@ -121,6 +86,7 @@ impl SimDisk {
             hung_until: Cell::new(0),
             flush_failed: Cell::new(false),
             on_flush_loss: RefCell::default(),
+            delays: RefCell::default(),
         }))
     }
 
@@ -191,11 +157,24 @@ impl SimDisk {
         self.0.gone.get()
     }
 
-    /// The drive answers nothing for so long. Then it does all that it was asked for, in any order.
+    /// The drive answers nothing for so long. Then the drive does all that it was asked for, in any order.
     pub fn hang(&self, time_ns: Nanos) {
         self.0.hung_until.set(self.0.world.handle().now() + time_ns);
         self.0.world.fault(FaultKind::HungDrive);
         self.tell(|| format!("answers nothing for {} ms", time_ns / 1_000_000));
+    }
+
+    /// Has requests take longer from now on.
+    pub(crate) fn delay(&self, delays: Delays) {
+        self.0.delays.replace(Some(delays));
+    }
+
+    /// Lets the time pass by which a request takes longer.
+    async fn linger(&self, range: SectorRange, is_change: bool) {
+        let delays = *self.0.delays.borrow();
+        if let Some(delays) = delays {
+            delays.pass(&self.0.world, range, is_change).await;
+        }
     }
 
     /// Whether the drive answers nothing, or has not done all that it was asked for meanwhile.
@@ -235,7 +214,15 @@ impl SimDisk {
 
     /// Writes, discards and zeroes that touch `range` fail and change nothing.
     pub fn fail_writes(&self, range: SectorRange) {
-        self.0.injector.borrow_mut().fail_writes(range, FaultKind::WriteErrorRange, false);
+        let mut injector = self.0.injector.borrow_mut();
+        injector.fail_writes(range, FaultKind::WriteErrorRange, Stored::Nothing);
+    }
+
+    /// Writes, discards and zeroes that touch `range` fail, and have changed all the same what they were to
+    /// change.
+    pub fn fail_stored_writes(&self, range: SectorRange) {
+        let mut injector = self.0.injector.borrow_mut();
+        injector.fail_writes(range, FaultKind::WriteErrorRange, Stored::All);
     }
 
     /// Has `told` called with the range of each write that a failed flush may have lost.
@@ -314,7 +301,8 @@ impl SimDisk {
             FaultKind::WriteErrorRange | FaultKind::WriteErrorForEver => {
                 let mut injector = self.0.injector.borrow_mut();
                 let range = injector.around(range, kind, bytes);
-                injector.fail_writes(range, kind, true);
+                let stored = injector.draw_stored(self.0.spec.number);
+                injector.fail_writes(range, kind, stored);
                 drop(injector);
                 self.tell(|| format!("fails writes to {range} from now on"));
             }
@@ -349,7 +337,7 @@ impl SimDisk {
         let spike =
             trouble.filter(|kind| matches!(kind, FaultKind::LatencySpike | FaultKind::SlowRead));
         if let Some(mechanism) = &inner.mechanism {
-            self.wait_for(mechanism, op, range).await;
+            mechanism.work(&inner.world, op, range).await;
         }
         if inner.mechanism.is_none() || spike.is_some() {
             let fastest_ns = inner.spec.latency_ns;
@@ -369,15 +357,6 @@ impl SimDisk {
             return self.stick().await;
         }
         if inner.gone.get() { Err(IoError::Gone) } else { Ok(()) }
-    }
-
-    /// Lets the mechanism do a request.
-    async fn wait_for(&self, mechanism: &Mechanism, op: ModelOp, range: SectorRange) {
-        if mechanism.requests.replace(mechanism.requests.get() + 1) == 0 {
-            mechanism.since.set(self.0.world.handle().now());
-        }
-        let _at_work = AtWork(self, mechanism);
-        mechanism.clockwork.arrive(op, range).await;
     }
 
     /// A request that is not answered: until the drive is gone, or the kernel has had enough.
@@ -418,11 +397,11 @@ impl SimDisk {
         let trouble = self.strike(request, range);
         let mut failing = self.0.injector.borrow().failing_write(range);
         if trouble == Some(FaultKind::WriteErrorOnce) {
-            failing = Some((FaultKind::WriteErrorOnce, true));
+            failing = Some((FaultKind::WriteErrorOnce, Stored::AnyPart));
         }
         let submitted = self.next_order();
         let written = Written { at: at.bytes(), data };
-        if failing.is_none_or(|failing| failing.1) {
+        if failing.is_none_or(|failing| failing.1 != Stored::Nothing) {
             self.0.in_flight.borrow_mut().insert(submitted, written.clone());
         }
         self.event(Event::Submitted, operation, range);
@@ -431,11 +410,14 @@ impl SimDisk {
             (_, Durability::Cached) => ModelOp::Write,
             (_, Durability::Durable) => ModelOp::WriteDurable,
         };
+        self.linger(range, true).await;
         let worked = self.work(op, range, trouble).await;
         self.0.in_flight.borrow_mut().remove(&submitted);
-        if let Some((kind, in_part)) = failing {
-            if in_part {
-                self.put_in_part(&written);
+        if let Some((kind, stored)) = failing {
+            match stored {
+                Stored::Nothing => {}
+                Stored::AnyPart => self.put_in_part(&written),
+                Stored::All => self.complete(None, written, Durability::Cached, range),
             }
             worked?;
             return Err(self.failed(kind, operation, range));
@@ -490,6 +472,7 @@ impl SimDisk {
         if early {
             self.0.medium.borrow().peek(at, &mut into);
         }
+        self.linger(range, false).await;
         self.work(ModelOp::Read, range, trouble).await?;
         if let Some(kind) = failing {
             return Err(self.failed(kind, "read", range));

@@ -1,6 +1,6 @@
 //! The kind of a simulated drive.
 
-use voltier_block::{Nanos, StripeShape};
+use voltier_block::{AfterDiscard, Limits, Nanos, StripeShape};
 
 /// The kind of a drive.
 #[derive(Clone, Debug)]
@@ -22,4 +22,19 @@ pub struct DiskSpec {
     pub zeroing_discards: bool,
     /// The stripes that the drive tells of.
     pub stripe: Option<StripeShape>,
+}
+
+impl DiskSpec {
+    /// The limits of such a drive.
+    pub(crate) fn limits(&self) -> Limits {
+        let zeroes = self.zeroing_discards;
+        Limits {
+            block_bytes: self.block_bytes,
+            after_discard: if zeroes { AfterDiscard::Zeroes } else { AfterDiscard::Anything },
+            cheap_zeroes: zeroes,
+            volatile_cache: true,
+            stripe: self.stripe,
+            ..Limits::plain(self.bytes)
+        }
+    }
 }

@@ -6,8 +6,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use voltier_block::{Lba, Prng};
-use voltier_cache::{Mode, OpenError};
+use voltier_block::{BlockDevice, KIB, Lba, Prng};
+use voltier_cache::{Label, Mode, OpenError};
 
 use crate::disk::SimDisk;
 use crate::disk_spec::DiskSpec;
@@ -19,6 +19,9 @@ use crate::world::World;
 
 /// Longest time until the loss of an SSD is on record.
 const RECORD_NS: u64 = 20_000_000;
+
+/// The first bytes of an SSD, with both copies of its label.
+const LABEL_BYTES: usize = 128 * KIB as usize;
 
 /// Faults of an SSD whose data can be read all the same.
 const REFUSE_WRITES: [FaultKind; 4] = [
@@ -218,9 +221,22 @@ impl CacheFixture {
     /// Stops the cache in order, if the drives let it.
     pub(crate) async fn stop(&self, dut: &DeviceUnderTest<SimCache>) {
         match dut.device.stop().await {
-            Ok(()) => self.stopped.set(true),
+            Ok(()) => self.check_stopped(dut),
             Err(error) => dut.forgive(error, "at the end", || "a stop".to_owned()),
         }
+    }
+
+    /// Checks that a stop has left its drives alone: whoever is below stops next.
+    fn check_stopped(&self, dut: &DeviceUnderTest<SimCache>) {
+        let (ssd, origin) = self.drives.borrow().clone();
+        let status = dut.device.status();
+        let was_silent = status.ssd_silent_ns.is_some() || status.origin_silent_ns.is_some();
+        let under_way = (ssd.under_way().count(), origin.under_way().count());
+        assert!(was_silent || under_way == (0, 0), "a stop leaves requests: {under_way:?}");
+        let mut head = vec![0; LABEL_BYTES];
+        ssd.peek(Lba(0), &mut head);
+        // Where the map was being loaded the log ends as in a crash.
+        self.stopped.set(Label::in_head(&head).is_some_and(|label| label.clean));
     }
 
     /// Copies of what a crash at this moment leaves. Everything goes on.

@@ -19,7 +19,7 @@ pub(crate) fn draw_time_ns(dice: &mut Prng) -> Nanos {
 /// A request of a client has taken so long, in a world where drives hang.
 ///
 /// # Panics
-/// When that is longer than any drive that hangs can excuse.
+/// When the time is longer than any drive that hangs can excuse.
 pub(crate) fn check_patience(took_ns: Nanos) {
     let is_bounded = took_ns < PATIENCE * DEADLINE_NS;
     assert!(is_bounded, "a request stands still for {} ms", took_ns / 1_000_000);

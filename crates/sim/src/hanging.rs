@@ -20,7 +20,7 @@ const HANG_ONE_IN: u64 = 4;
 /// Longest time until the next drive hangs.
 const REST_NS: Nanos = 30_000_000;
 /// Until then a drive has done all that it was asked for while it hung.
-const SETTLED_NS: Nanos = 5 * DEADLINE_NS;
+const ALL_DONE_NS: Nanos = 5 * DEADLINE_NS;
 /// So many deadlines a read of clean lines takes at most, and a step of a stop.
 const PATIENCE: Nanos = 6;
 /// So many deadlines after a drive began to hang, its cache has decided about it.
@@ -90,7 +90,7 @@ impl Hanging {
                 ssd.hang(time_ns);
                 self.watch_hung_ssd(time_ns, &mut dice).await;
             }
-            self.world.handle().sleep(SETTLED_NS).await;
+            self.world.handle().sleep(ALL_DONE_NS).await;
         }
     }
 

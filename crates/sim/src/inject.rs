@@ -16,17 +16,31 @@ const FLUSHES_TO_PROVE: u64 = 8;
 /// Writes of which the places are remembered.
 const PLACES: usize = 256;
 /// The structures of the SSD before this place are not the target of a misdirected write's loss. The
-/// intent block has no second witness (a known gap too).
+/// intent block has no second copy (a known gap too).
 const FIRST_PROVED_SECTOR: u64 = 2048;
+
+/// Mixed into the dice that say what failing writes store.
+const STORED: u64 = 0x7374_6f72_6564_0001;
+/// The number of the SSD of a cache.
+const SSD: u64 = 1;
 
 /// Somebody who is told of ranges that do not hold what was written.
 pub(crate) type Told = Rc<dyn Fn(SectorRange)>;
 
+/// The part of a write that fails and has changed the drive all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stored {
+    Nothing,
+    /// Any of its blocks.
+    AnyPart,
+    All,
+}
+
 struct Failing {
     range: SectorRange,
     kind: FaultKind,
-    /// Whether a failing write changes some of its blocks.
-    in_part: bool,
+    /// Of a failing write.
+    stored: Stored,
 }
 
 /// The faults of one drive.
@@ -89,20 +103,28 @@ impl Injector {
     }
 
     pub(crate) fn fail_reads(&mut self, range: SectorRange, kind: FaultKind) {
-        self.reads.push(Failing { range, kind, in_part: false });
+        self.reads.push(Failing { range, kind, stored: Stored::Nothing });
     }
 
-    pub(crate) fn fail_writes(&mut self, range: SectorRange, kind: FaultKind, in_part: bool) {
-        self.writes.push(Failing { range, kind, in_part });
+    pub(crate) fn fail_writes(&mut self, range: SectorRange, kind: FaultKind, stored: Stored) {
+        self.writes.push(Failing { range, kind, stored });
+    }
+
+    /// The part that failing writes of the drive with this number change from now on. The SSD of a cache may
+    /// store all of them or nothing. The dice are of their own: the other draws of a seed stay as they are.
+    pub(crate) fn draw_stored(&self, drive: u64) -> Stored {
+        let mut prng = Prng::new(self.prng.clone().next_u64() ^ STORED);
+        let drawn = *prng.pick(&[Stored::Nothing, Stored::AnyPart, Stored::All]);
+        if drive == SSD { drawn } else { Stored::AnyPart }
     }
 
     pub(crate) fn failing_read(&self, range: SectorRange) -> Option<FaultKind> {
         self.reads.iter().find(|failing| failing.range.overlaps(range)).map(|it| it.kind)
     }
 
-    pub(crate) fn failing_write(&self, range: SectorRange) -> Option<(FaultKind, bool)> {
+    pub(crate) fn failing_write(&self, range: SectorRange) -> Option<(FaultKind, Stored)> {
         let failing = self.writes.iter().find(|failing| failing.range.overlaps(range));
-        failing.map(|failing| (failing.kind, failing.in_part))
+        failing.map(|failing| (failing.kind, failing.stored))
     }
 
     /// The range that fails with a request: some sectors around it, or the whole drive.

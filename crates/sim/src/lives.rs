@@ -16,6 +16,7 @@ use crate::ledger::Ledger;
 use crate::life::{
     Start, calm, check_plain, dissolve, expect_refused, reopen_exactly, start, try_foreign_origin,
 };
+use crate::loading;
 use crate::medium::{Cut, Medium};
 use crate::scenario::{Drawn, Scenario};
 use crate::workload::{Profile, run_clients};
@@ -38,7 +39,7 @@ struct Life {
     swapped: bool,
     /// Tried first: another origin.
     foreign: bool,
-    /// Before it, the origin becomes larger by so much.
+    /// Before the life, the origin becomes larger by so much.
     origin_grows_bytes: u64,
     /// The cache is taken away.
     ends: bool,
@@ -208,8 +209,15 @@ async fn serve(world: World, fixture: Rc<CacheFixture>, profile: Profile, mut li
         Start::Plain => return check_plain(&world, &fixture, &profile).await,
         Start::Refused => return,
     };
+    let stops_loading = life.number > 0 && !life.ends && loading::is_drawn(&profile, &life.prng);
+    if stops_loading {
+        loading::hold_map(&fixture, &profile);
+    }
     if life.faulty {
         fixture.inject_all(&profile);
+    }
+    if stops_loading {
+        return loading::stop(&fixture, &profile, &dut).await;
     }
     if life.number == 0 || life.prng.one_in(2) {
         dut.check_all("at the start").await;

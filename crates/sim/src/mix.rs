@@ -75,6 +75,27 @@ pub(crate) fn zeroes(profile: &mut Profile, seed: u64) {
     }
 }
 
+/// Mixed into the seed as `CROWD` is.
+const REFUSED: u64 = 0x7265_6675_7365_0006;
+/// One seed in so many has it, and one write in so many begins it on each drive.
+const REFUSED_ONE_IN: u64 = 12;
+const WRITES_PER_SSD_REFUSAL: u64 = 200;
+const WRITES_PER_ORIGIN_REFUSAL: u64 = 40;
+
+/// An SSD that is evacuated to an origin which takes nothing, if the seed draws it. Writes that fail may be
+/// on the SSD all the same.
+pub(crate) fn refused_evacuations(profile: &mut Profile, seed: u64) {
+    let mut prng = Prng::new(seed ^ REFUSED);
+    if prng.one_in(REFUSED_ONE_IN) {
+        let kind = FaultKind::WriteErrorForEver;
+        let (ssd, origin) = (&mut profile.ssd_faults, &mut profile.origin_faults);
+        ssd.without(&[kind]);
+        ssd.rates.push((kind, 10 + prng.below(WRITES_PER_SSD_REFUSAL)));
+        origin.without(&[kind]);
+        origin.rates.push((kind, 2 + prng.below(WRITES_PER_ORIGIN_REFUSAL)));
+    }
+}
+
 /// Draws cache, drives and clients, without faults.
 pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
     let line_bytes = *prng.pick(&[2048, 4096, 4096, 8192, 16384, 32768, 65536]);

@@ -10,7 +10,7 @@ pub type SimDrive = FittedDevice<SimDisk>;
 
 /// A device as it is, or made to serve 512-byte blocks: which of them is known when it is opened.
 pub enum FittedDevice<D> {
-    /// With its own blocks.
+    /// The device with its own blocks.
     Plain(D),
     /// With 512-byte blocks over its larger ones.
     Aligned(Box<AlignDevice<D>>),

@@ -7,7 +7,7 @@ use voltier_ring::Executor;
 use crate::world::World;
 
 /// Long enough for every request that a cut left under way.
-const SETTLED_NS: u64 = 3_600_000_000_000;
+const REST_NS: u64 = 3_600_000_000_000;
 
 /// Lets what is under way come to its end, then asks the cache what it still holds.
 ///
@@ -15,7 +15,7 @@ const SETTLED_NS: u64 = 3_600_000_000_000;
 /// When a lock, a pin or a place in a queue is held, or the books of the cache do not balance. A
 /// world in which drives fail may leave requests that wait for ever, and is not asked.
 pub async fn check_cache<S: BlockDevice, O: BlockDevice>(world: &World, cache: &Cache<S, O>) {
-    world.handle().sleep(SETTLED_NS).await;
+    world.handle().sleep(REST_NS).await;
     if world.is_excused() {
         return;
     }
@@ -25,7 +25,7 @@ pub async fn check_cache<S: BlockDevice, O: BlockDevice>(world: &World, cache: &
 }
 
 /// Checks that every checksum of a life held: what the SSD has is what was written, unless a fault
-/// was put there. Without this a bug that reads the wrong place heals itself from the origin unseen.
+/// was put there. Without the check a bug that reads the wrong place heals itself from the origin unseen.
 ///
 /// # Panics
 /// When a line was repaired, or found damaged.
@@ -41,10 +41,10 @@ pub fn check_checksums<S: BlockDevice, O: BlockDevice>(world: &World, cache: &Ca
 /// Checks that a world whose cache was stopped, dissolved or killed has no task left.
 ///
 /// # Panics
-/// When one is.
+/// When a task is left.
 pub fn check_tasks(world: &World, executor: &mut Executor) {
     let handle = executor.handle();
-    executor.block_on(async move { handle.sleep(SETTLED_NS).await });
+    executor.block_on(async move { handle.sleep(REST_NS).await });
     if world.is_excused() {
         return;
     }

@@ -14,7 +14,7 @@ use voltier_block::Prng;
 use crate::arrays;
 use crate::fault::FaultKind;
 use crate::hanging::hangs;
-use crate::mix::{congestion, crowd, draw_faults, draw_profile, flush_losses, zeroes};
+use crate::mix::{congestion, crowd, draw_faults, draw_profile, flush_losses, refused_evacuations, zeroes};
 use crate::sweep;
 use crate::sweep::arrays::ArrayCommand;
 use crate::sweep::volumes::{self, Command};
@@ -187,6 +187,7 @@ impl Scenario {
         congestion(&mut profile, self.seed);
         flush_losses(&mut profile, self.seed);
         zeroes(&mut profile, self.seed);
+        refused_evacuations(&mut profile, self.seed);
         if !self.without.contains(&FaultKind::HungDrive) {
             hangs(&mut profile, self.seed);
         }

@@ -232,7 +232,7 @@ async fn ordered_step(
 /// size, a cut-off for streams. All of them change while clients are at work.
 ///
 /// # Panics
-/// When it does.
+/// When a setting changes something.
 pub fn settings(policy: PolicyKind, admission: AdmissionKind, line_bytes: u64) {
     budget::note_world();
     let mut executor = Executor::in_virtual_time(NoFiles);
@@ -310,7 +310,7 @@ async fn stream(dut: &DeviceUnderTest<SimCache>) {
 /// A drive that holds no cache of ours, or cannot, is refused with a sentence.
 ///
 /// # Panics
-/// When it is taken.
+/// When such a drive is taken.
 pub fn refusals() {
     let mut executor = Executor::in_virtual_time(NoFiles);
     let world = World::new(&executor.handle(), 1);

@@ -52,6 +52,8 @@ enum Worlds {
     Congested,
     /// Crashes before, while and after an SSD that takes no writes any more is evacuated.
     Evacuation,
+    /// The same before an origin that takes no writes either.
+    RefusedEvacuation,
     /// Crashes after a flush of the SSD has failed.
     FailedFlush,
     /// Crashes while flushes of the origin fail, and lose what they were for.
@@ -63,7 +65,7 @@ enum Worlds {
 }
 
 impl Worlds {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::WriteBack,
         Self::Small,
         Self::Busy,
@@ -79,6 +81,7 @@ impl Worlds {
         Self::Crowd,
         Self::Congested,
         Self::Evacuation,
+        Self::RefusedEvacuation,
         Self::FailedFlush,
         Self::FlushLoss,
         Self::Zeroes,
@@ -98,7 +101,7 @@ impl Worlds {
             Self::Congested | Self::Zeroes => 4,
             Self::Crowd | Self::Busy => 24,
             Self::BitRot | Self::Ordered | Self::FailedFlush | Self::FlushLoss => 12,
-            Self::Evacuation => 24,
+            Self::Evacuation | Self::RefusedEvacuation => 24,
         }
     }
 
@@ -113,6 +116,7 @@ impl Worlds {
             | Self::Crowd
             | Self::Congested
             | Self::Evacuation
+            | Self::RefusedEvacuation
             | Self::FailedFlush
             | Self::Zeroes => &[Mode::WriteBack],
             Self::Mixed | Self::Spikes | Self::Stripes | Self::FlushLoss => &MODES,
@@ -154,7 +158,10 @@ impl Worlds {
             (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (4, 1);
             profile.ssd_faults.rates = vec![(FaultKind::SlowRead, 30)];
         }
-        if self == Self::Evacuation {
+        if self == Self::RefusedEvacuation {
+            profile.origin_faults.rates = vec![(FaultKind::WriteErrorForEver, 2)];
+        }
+        if matches!(self, Self::Evacuation | Self::RefusedEvacuation) {
             (profile.clients, profile.window_bytes, profile.sectors_max) = (10, 64 << 10, 8);
             (profile.ssd.latency_ns, one_in, warm_up_steps) = (300_000, 8, 20);
             profile.ssd_faults.rates = vec![(FaultKind::WriteErrorForEver, 60)];
@@ -191,7 +198,7 @@ impl Worlds {
     }
 }
 
-const CANARIES: [(Canary, Worlds); 32] = [
+const CANARIES: [(Canary, Worlds); 34] = [
     (Canary::CongestedUnchecked, Worlds::Congested),
     (Canary::OverwrittenAnsweredEarly, Worlds::Crowd),
     (Canary::HolesUnlocked, Worlds::Stripes),
@@ -217,6 +224,8 @@ const CANARIES: [(Canary, Worlds); 32] = [
     (Canary::BufferLeaked, Worlds::WriteBack),
     (Canary::EvacuationPassed, Worlds::Evacuation),
     (Canary::RecordNotUndone, Worlds::Evacuation),
+    (Canary::RecordNotReadBack, Worlds::Evacuation),
+    (Canary::WholeRecordUndone, Worlds::RefusedEvacuation),
     (Canary::FailedFlushBelieved, Worlds::FailedFlush),
     (Canary::FailedFlushForgotten, Worlds::FlushLoss),
     (Canary::SampleIgnored, Worlds::Swarm),

@@ -8,7 +8,7 @@ use voltier_sim::trials;
 use voltier_sim::workload::Profile;
 
 #[test]
-fn rotten_bits_are_never_served() {
+fn bits_that_rotted_are_never_served() {
     for seed in 0..4 {
         trials::bit_rot(&Profile::small(&[Mode::WriteBack]), seed);
         trials::bit_rot(&Profile::small(&[Mode::WriteThrough, Mode::WriteBack]), seed);

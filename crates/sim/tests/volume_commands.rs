@@ -81,7 +81,7 @@ fn recoveries_survive_crashes_of_themselves_two_deep() {
 }
 
 #[test]
-fn the_same_walk_twice_is_the_same() {
+fn the_same_sweep_twice_is_the_same() {
     let plan = Plan { stride: 100, ..Plan::exhaustive(Command::Attach(Mode::WriteBack), 5) };
     let first: Report = run(&plan);
     assert_eq!(first, run(&plan));

@@ -77,7 +77,7 @@ impl Writer {
     /// Adds a request of the volume `name`; what the format has no word for is left out and counted.
     ///
     /// # Errors
-    /// When it cannot be written, or a block number needs more than 32 bits.
+    /// When the trace cannot be written, or a block number needs more than 32 bits.
     pub fn add(&mut self, request: &Request, name: &str) -> Result<(), LabError> {
         self.written += 1;
         match self.target {
@@ -141,7 +141,7 @@ impl Writer {
     /// Ends the file: requests written, and left out.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the trace cannot be written.
     pub fn finish(mut self) -> Result<(u64, u64), LabError> {
         self.file.flush().map_err(LabError::file(&self.path))?;
         Ok((self.written, self.left_out))

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 use voltier_results::LabError;
 use voltier_results::Stop;
 use voltier_results::size::format_bytes;
@@ -62,6 +63,27 @@ pub struct Reuse {
     pub distance_deciles_bytes: Vec<u64>,
 }
 
+/// Requests over time, in intervals of one length.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Intervals {
+    /// Length of an interval.
+    pub seconds: f64,
+    /// Requests of each interval.
+    pub requests: Vec<u64>,
+}
+
+impl Serialize for Intervals {
+    /// Under the keys of today, and under those of the first releases.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(4))?;
+        map.serialize_entry("interval_seconds", &self.seconds)?;
+        map.serialize_entry("intervals", &self.requests)?;
+        map.serialize_entry("stretch_seconds", &self.seconds)?;
+        map.serialize_entry("stretches", &self.requests)?;
+        map.end()
+    }
+}
+
 /// A trace described.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Stats {
@@ -85,12 +107,9 @@ pub struct Stats {
     pub seconds: Option<f64>,
     /// Requests that are earlier than the one before them.
     pub out_of_order: u64,
-    /// Length of an interval of time; the JSON keeps the keys that it has had from the first.
-    #[serde(rename = "stretch_seconds")]
-    pub interval_seconds: f64,
-    /// Requests of each interval.
-    #[serde(rename = "stretches")]
-    pub intervals: Vec<u64>,
+    /// Requests over time.
+    #[serde(flatten)]
+    pub intervals: Intervals,
     /// Reuse of lines.
     pub reuse: Reuse,
     /// The volumes, in the order in which they were met.
@@ -118,7 +137,7 @@ pub fn stats(
     stats.broken = source.broken();
     if !source.has_times() {
         (stats.seconds, stats.out_of_order) = (None, 0);
-        stats.intervals.clear();
+        stats.intervals.requests.clear();
     }
     for (volume, name) in stats.volumes.iter_mut().zip(source.volumes()) {
         volume.name.clone_from(name);
@@ -221,7 +240,7 @@ impl Tally {
         time.previous_ns = at_ns;
         time.last_ns = time.last_ns.max(at_ns);
         let since = at_ns.saturating_sub(time.first_ns);
-        let intervals = &mut self.stats.intervals;
+        let intervals = &mut self.stats.intervals.requests;
         while since / time.interval_ns >= INTERVALS as u64 {
             *intervals = intervals.chunks(2).map(|pair| pair.iter().sum()).collect();
             time.interval_ns *= 2;
@@ -240,7 +259,7 @@ impl Tally {
         stats.sizes = sizes.map(|(shift, count)| (1 << shift, *count)).collect();
         if let Some(time) = self.time {
             stats.seconds = Some((time.last_ns - time.first_ns) as f64 / 1e9);
-            stats.interval_seconds = time.interval_ns as f64 / 1e9;
+            stats.intervals.seconds = time.interval_ns as f64 / 1e9;
         }
         let in_bytes = |distance: u64| distance * stats.line_bytes;
         stats.reuse.distance_deciles_bytes =
@@ -314,16 +333,17 @@ impl Stats {
     }
 
     fn over_time(&self) -> String {
-        let Some(most) = self.intervals.iter().max().filter(|_| self.intervals.len() > 1) else {
+        let intervals = &self.intervals.requests;
+        let Some(most) = intervals.iter().max().filter(|_| intervals.len() > 1) else {
             return String::new();
         };
         let levels: Vec<char> = " .:-=+*#%@".chars().collect();
         let level =
             |count: &u64| levels[(count * (levels.len() as u64 - 1)).div_ceil(*most) as usize];
-        let line: String = self.intervals.iter().map(level).collect();
+        let line: String = intervals.iter().map(level).collect();
         let mut text = format!(
             "\nrequests over time, {} s a column, {} at most\n|{line}|\n",
-            figure(self.interval_seconds),
+            figure(self.intervals.seconds),
             figure(*most as f64)
         );
         if self.out_of_order > 0 {
@@ -373,7 +393,7 @@ mod tests {
         assert_eq!((stats.reads.sequential, stats.writes.sequential), (1, 0), "{stats:?}");
         assert_eq!((stats.lines, stats.reads.lines, stats.writes.lines), (4, 4, 1));
         assert_eq!(stats.sizes, [(4096, 4), (8192, 1)]);
-        assert_eq!((stats.seconds, stats.intervals.iter().sum::<u64>()), (Some(2.0), 5));
+        assert_eq!((stats.seconds, stats.intervals.requests.iter().sum::<u64>()), (Some(2.0), 5));
         assert_eq!((stats.reuse.references, stats.reuse.first), (6, 4));
         assert_eq!(
             stats.reuse.distance_deciles_bytes,
@@ -393,7 +413,7 @@ mod tests {
             tally.at(step * step * 1_000_000_000);
         }
         let stats = tally.stats();
-        assert!(stats.intervals.len() <= INTERVALS && stats.intervals.len() > INTERVALS / 2);
-        assert_eq!(stats.intervals.iter().sum::<u64>(), 1000);
+        assert!((INTERVALS / 2 + 1..=INTERVALS).contains(&stats.intervals.requests.len()));
+        assert_eq!(stats.intervals.requests.iter().sum::<u64>(), 1000);
     }
 }

@@ -21,4 +21,4 @@ pub use voltier_cache::{
     Opened, OriginTrust, Settings, Side, SilentDrive, Status, UnwritableSsd,
     admission::AdmissionKind, policy::PolicyKind,
 };
-pub use volume::{Volume, VolumeError, VolumeStatus};
+pub use volume::{Volume, VolumeError, VolumeFigures};

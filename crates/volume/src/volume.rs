@@ -102,7 +102,7 @@ struct PlainCounts {
 
 /// Counters and gauges of a volume.
 #[derive(Clone, Debug)]
-pub struct VolumeStatus {
+pub struct VolumeFigures {
     /// Size, in bytes.
     pub size_bytes: u64,
     /// Requests while no cache was in front.
@@ -176,8 +176,8 @@ impl<D: BlockDevice> Volume<D> {
     }
 
     /// A snapshot of counters and gauges.
-    pub fn status(&self) -> VolumeStatus {
-        VolumeStatus {
+    pub fn status(&self) -> VolumeFigures {
+        VolumeFigures {
             size_bytes: self.limits().bytes(),
             plain_reads: self.0.plain.reads.get(),
             plain_writes: self.0.plain.writes.get(),
@@ -206,7 +206,7 @@ impl<D: BlockDevice> Volume<D> {
     /// the cache was made for, also if the origin has grown since.
     ///
     /// # Errors
-    /// When it is not the expected one, or does not fit; nothing is changed then.
+    /// When the cache is not the expected one, or does not fit; nothing is changed then.
     pub async fn attach_existing(
         &self,
         ssd: D,
@@ -228,8 +228,8 @@ impl<D: BlockDevice> Volume<D> {
         Ok(opened)
     }
 
-    /// Changes settings of the cache while it serves. When it returns, no request is under way that still
-    /// writes back by a mode that does so no more. All that is dirty then is all there will be.
+    /// Changes settings of the cache while it serves. When the call returns, no request is under way that
+    /// still writes back by a mode that does so no more. All that is dirty then is all there will be.
     ///
     /// # Errors
     /// A sentence for the user; nothing is changed then.

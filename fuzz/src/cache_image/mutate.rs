@@ -15,12 +15,12 @@ pub(super) struct Mutated {
     /// Something was changed and its checksum made to fit: nobody can tell what is true.
     pub(super) forged: bool,
     /// Lines that a bit of was turned already: one more might lead the short checksum astray.
-    rotten: Vec<u64>,
+    with_bit_rot: Vec<u64>,
 }
 
 /// Does to the image what the input says.
 pub(super) fn mutate(base: &Base, input: &mut Input<'_>) -> Mutated {
-    let mut mutated = Mutated { ssd: base.ssd.clone(), forged: false, rotten: Vec::new() };
+    let mut mutated = Mutated { ssd: base.ssd.clone(), forged: false, with_bit_rot: Vec::new() };
     let mut steps = 0;
     while !input.is_empty() && steps < STEPS_MAX {
         mutated.step(&base.layout, input);
@@ -49,7 +49,7 @@ impl Mutated {
         let structure = pick(input);
         match what / 8 % 8 {
             0..5 => self.forge(layout, structure, input),
-            5 => self.rot(structure, input),
+            5 => self.add_bit_rot(structure, input),
             6 => {
                 let from = pick(input);
                 let bytes = read(&self.ssd, from.at, from.bytes);
@@ -63,7 +63,7 @@ impl Mutated {
     /// Changes fields and seals the structure again.
     fn forge(&mut self, layout: &Layout, structure: Structure, input: &mut Input<'_>) {
         if structure.kind == Kind::Line {
-            return self.rot(structure, input);
+            return self.add_bit_rot(structure, input);
         }
         let mut bytes = read(&self.ssd, structure.at, structure.bytes);
         for _ in 0..=input.byte() % 4 {
@@ -80,13 +80,13 @@ impl Mutated {
     }
 
     /// Turns one bit.
-    fn rot(&mut self, structure: Structure, input: &mut Input<'_>) {
+    fn add_bit_rot(&mut self, structure: Structure, input: &mut Input<'_>) {
         let (byte, bit) = (input.u32() as usize % structure.bytes, input.byte() % 8);
         if structure.kind == Kind::Line {
-            if self.rotten.contains(&structure.at) {
+            if self.with_bit_rot.contains(&structure.at) {
                 return;
             }
-            self.rotten.push(structure.at);
+            self.with_bit_rot.push(structure.at);
         }
         self.ssd.flip_bit(structure.at + byte as u64, bit);
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use voltier_control::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
-    JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
+    JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareOwner, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::Machine;
@@ -43,7 +43,7 @@ pub(crate) struct BookEngine {
     arrays: Arc<Mutex<BTreeMap<ArrayName, ArrayDevices>>>,
     /// The labels that are written on devices, by the devices' names.
     labels: Arc<Mutex<BTreeMap<String, MemberLabel>>>,
-    spare_labels: Arc<Mutex<BTreeMap<String, SpareLabel>>>,
+    spare_labels: Arc<Mutex<BTreeMap<String, SpareOwner>>>,
 }
 
 fn place(export: &ExportSpec) -> String {
@@ -88,6 +88,7 @@ impl BookEngine {
         OpenedArray {
             size_bytes: ARRAY_BYTES,
             level,
+            integrity: record.integrity,
             events: 1,
             members,
             journal: None,
@@ -269,12 +270,12 @@ impl ArrayEngine for BookEngine {
         Ok(self.labels.lock().expect("no call panics").get(&device.to_string()).cloned())
     }
 
-    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareOwner>> {
         self.call()?;
         Ok(self.spare_labels.lock().expect("no call panics").get(&device.to_string()).cloned())
     }
 
-    fn label_spare(&self, device: &DeviceSpec, label: &SpareLabel, _: bool) -> ControlResult<()> {
+    fn label_spare(&self, device: &DeviceSpec, label: &SpareOwner, _: bool) -> ControlResult<()> {
         self.call()?;
         let mut labels = self.spare_labels.lock().expect("no call panics");
         labels.insert(device.to_string(), label.clone());
@@ -289,6 +290,7 @@ impl ArrayEngine for BookEngine {
             level: record.level,
             chunk_bytes: record.chunk_bytes,
             consistency: record.consistency,
+            integrity: record.integrity,
             member: Identity([0; 16]),
             place: 0,
             event: 1,
@@ -357,7 +359,7 @@ impl ArrayEngine for BookEngine {
         Ok(Replaced::Rebuild)
     }
 
-    fn take_back(&self, name: &ArrayName, _: u32, _: &DeviceSpec) -> ControlResult<bool> {
+    fn restore_member(&self, name: &ArrayName, _: u32, _: &DeviceSpec) -> ControlResult<bool> {
         self.array(name);
         self.call().map(|()| false)
     }

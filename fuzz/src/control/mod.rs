@@ -85,7 +85,7 @@ impl Daemon {
             Err(error) => return assert!(!error.message.contains('\n')),
         };
         same(&request);
-        let request = self.led_home(request);
+        let request = self.inside_sandbox(request);
         let before = self.recorded();
         let steady = self.engine.orders().fails_in.is_none();
         let response = self.service.handle(request.clone());
@@ -103,7 +103,7 @@ impl Daemon {
     }
 
     /// The request with all its paths inside the sandbox.
-    fn led_home(&self, request: Request) -> Request {
+    fn inside_sandbox(&self, request: Request) -> Request {
         let device = |device| self.sandbox.device(device);
         let cache = |new: NewCache| NewCache { device: device(new.device), ..new };
         match request {
@@ -111,23 +111,24 @@ impl Daemon {
                 Request::Create { name, origin: device(origin), cache: new.map(cache) }
             }
             Request::Attach { name, cache: new } => Request::Attach { name, cache: cache(new) },
-            Request::Array { ask } => Request::Array { ask: self.array_led_home(ask) },
+            Request::Array { ask } => Request::Array { ask: self.array_inside_sandbox(ask) },
             other => other,
         }
     }
 
-    fn array_led_home(&self, ask: ArrayRequest) -> ArrayRequest {
+    fn array_inside_sandbox(&self, ask: ArrayRequest) -> ArrayRequest {
         let device = |device| self.sandbox.device(device);
         let member = |member| match member {
             MemberName::Device(old) => MemberName::Device(device(old)),
             index @ MemberName::Index(_) => index,
         };
         match ask {
-            ArrayRequest::Create { array } => {
+            ArrayRequest::Create { array, integrity } => {
                 let members = array.members.into_iter().map(device).collect();
                 let spares = array.spares.into_iter().map(device).collect();
                 let journal = array.journal.map(device);
-                ArrayRequest::Create { array: NewArray { members, spares, journal, ..array } }
+                let array = NewArray { members, spares, journal, ..array };
+                ArrayRequest::Create { array, integrity }
             }
             ArrayRequest::Assemble { devices, force } => {
                 let devices = devices.into_iter().map(device).collect();

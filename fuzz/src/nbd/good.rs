@@ -2,9 +2,9 @@
 
 use voltier_export::nbd::proto;
 
+use super::exported::{NAME, VOLUME_BYTES};
 use super::protocol::{Header, after_go, info_data, option, reply};
 use super::wire::{End, Pace, Script};
-use super::{NAME, VOLUME_BYTES};
 
 const DATA: [u8; 1024] = [0x5a; 1024];
 const AT: u64 = VOLUME_BYTES - DATA.len() as u64;

@@ -2,9 +2,10 @@
 
 use voltier_export::nbd::proto;
 
+use super::exported::NAME;
 use super::protocol::{after_greeting, info_data, option, option_reply};
+use super::serve::serve;
 use super::wire::{End, Pace, Script};
-use super::{NAME, serve};
 use crate::input::Input;
 
 /// Bytes of answer that a byte of input may cost, and what comes without any. An `OPT_INFO` with

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use voltier_export::nbd::proto;
 
+use super::exported::VOLUME_BYTES;
 use super::protocol::{Header, after_go, info_data, option, reply};
+use super::serve::serve;
 use super::wire::{End, Pace, Script};
-use super::{VOLUME_BYTES, serve};
 use crate::input::Input;
 
 /// The longest script of one client, and the most receives that it comes in.

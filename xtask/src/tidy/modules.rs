@@ -2,8 +2,8 @@
 //!
 //! A `use`, or a path in code, counts as an arrow from its file to the file that defines the name. A
 //! name that a module only passes on (`pub use`) is followed to its origin, and is no arrow of the module.
-//! A folder's `mod.rs` is a file like any other. Where it and one file inside it name each other, the two are
-//! a pair, which has a rule of its own.
+//! A folder's `mod.rs` is a file like any other. Where the folder's file and one file inside name each
+//! other, the two are a pair, which has a rule of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -39,6 +39,15 @@ const OPENINGS: [&str; 19] = [
     "Theirs",
 ];
 
+/// Conjunctions behind which a pronoun has its noun in the sentence before.
+const CONJUNCTIONS: [&str; 13] = [
+    "When", "Whether", "Why", "Where", "While", "With", "If", "Until", "Unless", "Because", "As",
+    "Once", "Whenever",
+];
+
+/// Pronouns that follow a conjunction.
+const PRONOUNS: [&str; 6] = ["it", "its", "they", "their", "them", "it's"];
+
 /// Demonstratives are no subject when a verb follows; before a noun (`This file`) they are.
 const DEMONSTRATIVES: [&str; 5] = ["This", "That", "These", "Those", "Such"];
 
@@ -50,7 +59,7 @@ const VERBS: [&str; 30] = [
 
 /// Words that a standard term of the field replaced: (word, term). Both numbers of a noun are listed. The
 /// table grows with every rename; a word with a second, good meaning in the tree stays out of it.
-const SYNONYMS: [(&str, &str); 23] = [
+const SYNONYMS: [(&str, &str); 30] = [
     ("door", "export"),
     ("doors", "exports"),
     ("newcomer", "pending member"),
@@ -72,6 +81,13 @@ const SYNONYMS: [(&str, &str); 23] = [
     ("meeting", "write coalescing"),
     ("member for room", "member for capacity"),
     ("members for room", "members for capacity"),
+    ("rotten", "bit rot"),
+    ("gathers", "joins, merges or collects"),
+    ("follower", "waiter"),
+    ("followers", "waiters"),
+    ("witness", "cross-check"),
+    ("witnesses", "cross-checks"),
+    ("settled", "a verb for what happens"),
     ("story", "scenario"),
     ("stories", "scenarios"),
 ];
@@ -228,14 +244,17 @@ fn sentences(paragraph: &Paragraph) -> Vec<(usize, String)> {
     found
 }
 
-/// The pronoun or relative that `sentence` opens with.
-fn opening(sentence: &str) -> Option<&str> {
+/// The pronoun or relative that `sentence` opens with, or the conjunction with a pronoun behind.
+fn opening(sentence: &str) -> Option<String> {
     let mut words = sentence.split_whitespace();
     let first = words.next()?.trim_start_matches(['"', '(', '*', '_']);
     let first = first.trim_end_matches([',', ':', ';']);
     let next = words.next().unwrap_or_default();
     let demonstrative = DEMONSTRATIVES.contains(&first) && VERBS.contains(&next.trim_matches('*'));
-    (OPENINGS.contains(&first) || demonstrative).then_some(first)
+    if CONJUNCTIONS.contains(&first) && PRONOUNS.contains(&next.trim_end_matches([',', ';', '.'])) {
+        return Some(format!("{first} {next}"));
+    }
+    (OPENINGS.contains(&first) || demonstrative).then(|| first.to_owned())
 }
 
 /// How many words a sentence has. A code span is one, and so is the text of a link without a space. The
@@ -270,12 +289,14 @@ mod tests {
     #[test]
     fn a_sentence_that_opens_with_a_pronoun_is_noticed_wherever_it_begins() {
         let text = "//! A head.\n//! It goes on,\n//! and This is inside.\n\n/// What a thing is.\n\
-                    /// This file is\n/// one. That is it.\nlet a = \"It\"; // Whether it is so.\n";
+                    /// This file is\n/// one. That is it.\nlet a = \"It\"; // Whether that is so.\n";
         let lines: Vec<String> =
             said("a.rs", text).iter().map(|text| text[..8].to_owned()).collect();
         assert_eq!(lines, ["a.rs:2: ", "a.rs:5: ", "a.rs:7: "]);
         assert_eq!(said("a.md", "# What it is\n\n| It is |\n\n- Who comes first.\n").len(), 1);
         assert_eq!(said("a.md", "```text\nIt is.\n```\n"), [""; 0]);
+        let found = said("a.rs", "/// When it ends.\n/// When the cache ends, it is said.\n");
+        assert_eq!(found, ["a.rs:1: a sentence opens with `When it`: name its subject"]);
     }
 
     #[test]

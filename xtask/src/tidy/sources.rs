@@ -26,7 +26,7 @@ const FORBIDDEN: [(&str, &str); 5] = [
 ];
 
 /// Words that left a crate, whole or as a part of a name: (folder, word, what says it now).
-const RETIRED: [(&str, &str, &str); 18] = [
+const RETIRED: [(&str, &str, &str); 29] = [
     ("crates/array", "doubt", "needs resync"),
     ("crates/array", "marks", "dirty regions"),
     ("crates/array", "marked", "dirty"),
@@ -43,6 +43,17 @@ const RETIRED: [(&str, &str, &str); 18] = [
     ("crates", "newcomer", "pending member"),
     ("crates", "newcomers", "pending members"),
     ("crates", "staged", "backed up"),
+    ("crates", "follower", "waiter"),
+    ("crates", "followers", "waiters"),
+    ("crates", "witness", "cross-check"),
+    ("crates", "rotten", "bit rot"),
+    ("crates/array", "gather", "merge batch, or ring contents"),
+    ("crates/array", "gathered", "merged, or ring contents"),
+    ("crates/cache", "settled", "a verb for what happens"),
+    ("crates/control", "settled", "a verb for what happens"),
+    ("crates/sim", "settled", "a verb for what happens"),
+    ("crates/sim", "stage", "fixture"),
+    ("crates/tasks", "stage", "fixture"),
     ("crates/vm", "story", "scenario"),
     ("crates/vm", "stories", "scenarios"),
 ];

@@ -13,7 +13,7 @@ pub(super) struct SourceFile {
 }
 
 impl SourceFile {
-    /// Whether its name ends in `.extension`.
+    /// Whether the file's name ends in `.extension`.
     pub(super) fn is(&self, extension: &str) -> bool {
         self.path.extension().is_some_and(|found| found == extension)
     }

@@ -50,7 +50,7 @@ impl Superblock {
         })
     }
 
-    /// Whether it is that of a member of this case.
+    /// Whether the superblock is that of a member of this case.
     pub(crate) fn check(&self, case: &Case, member: usize) -> Result<(), String> {
         let (level, _) = case.md_names();
         // ALGORITHM_LEFT_SYMMETRIC, ALGORITHM_LEFT_SYMMETRIC_6, two near copies.

@@ -9,7 +9,7 @@ use voltier_block::{Bytes, IoError, IoResult, SECTOR_BYTES};
 use voltier_ring::{DrainRounds, Round, Signal};
 
 use crate::format::bits::Bits;
-use crate::format::region_map::{RegionGrid, RegionMap};
+use crate::format::region_map::{MapBlock, RegionGrid, RegionMap};
 use crate::geometry::numbers::{Region, each};
 
 /// Longest extent of a member that is made zero ahead of a writer that goes on and on, in bytes.
@@ -49,6 +49,8 @@ pub(crate) struct RegionStates {
     failures: Cell<u64>,
     last_error: Cell<IoError>,
     has_rounds: Cell<bool>,
+    /// Whether no write enters a region any more.
+    is_sealed: Cell<bool>,
 }
 
 /// The news of the map that are stored together.
@@ -90,6 +92,7 @@ impl RegionStates {
             failures: Cell::new(0),
             last_error: Cell::new(IoError::Gone),
             has_rounds: Cell::new(false),
+            is_sealed: Cell::new(false),
         }
     }
 
@@ -173,6 +176,20 @@ impl RegionStates {
         self.touched.borrow_mut().put(region, true);
         self.recent.borrow_mut().put(region, true);
         self.under_way.borrow_mut().begin()
+    }
+
+    /// Whether no write is in its region.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.under_way.borrow().is_empty()
+    }
+
+    /// Lets no write enter a region any more.
+    pub(super) fn seal(&self) {
+        self.is_sealed.set(true);
+    }
+
+    pub(super) fn is_sealed(&self) -> bool {
+        self.is_sealed.get()
     }
 
     pub(super) fn leave(&self, round: Round) {
@@ -281,7 +298,7 @@ impl RegionStates {
         wanted: &BTreeSet<Region>,
         must_be_dirty: bool,
         is_degraded: bool,
-    ) -> BTreeSet<u64> {
+    ) -> BTreeSet<MapBlock> {
         let (mut map, mut unstored) = (self.map.borrow_mut(), self.unstored.borrow_mut());
         let mut blocks = BTreeSet::new();
         for &region in zeroed.iter().chain(wanted) {
@@ -301,7 +318,7 @@ impl RegionStates {
         &self,
         to_clear: &[Region],
         wanted: &BTreeSet<Region>,
-    ) -> BTreeSet<u64> {
+    ) -> BTreeSet<MapBlock> {
         let (mut map, touched) = (self.map.borrow_mut(), self.touched.borrow());
         let mut blocks = BTreeSet::new();
         for &region in to_clear.iter().filter(|region| !touched.has(**region)) {
@@ -315,13 +332,16 @@ impl RegionStates {
     }
 
     /// Says of every region whether a member lacks it; all blocks of the map are to be written.
-    pub(super) fn call_missing(&self, is_missing: impl Fn(Region, bool) -> bool) -> BTreeSet<u64> {
+    pub(super) fn call_missing(
+        &self,
+        is_missing: impl Fn(Region, bool) -> bool,
+    ) -> BTreeSet<MapBlock> {
         let mut map = self.map.borrow_mut();
         for region in each(Region(0)..Region(map.count())) {
             let was_missing = map.missing.has(region);
             map.missing.put(region, is_missing(region, was_missing));
         }
-        (0..map.block_count()).collect()
+        map.blocks().collect()
     }
 
     /// Takes out of what members lack those of the rebuilt regions that are there; the blocks of the map to
@@ -330,7 +350,7 @@ impl RegionStates {
         &self,
         rebuilt: &[Region],
         is_there: impl Fn(Region) -> bool,
-    ) -> BTreeSet<u64> {
+    ) -> BTreeSet<MapBlock> {
         let mut map = self.map.borrow_mut();
         let gone: Vec<Region> =
             rebuilt.iter().copied().filter(|region| is_there(*region)).collect();
@@ -345,14 +365,14 @@ impl RegionStates {
     }
 
     /// A block of the map as it is now, as the next version of the block.
-    pub(super) fn next_version(&self, block: u64) -> Bytes {
+    pub(super) fn next_version(&self, block: MapBlock) -> Bytes {
         let mut map = self.map.borrow_mut();
         map.count_up(block);
         Bytes::copy_of(&map.encode(block))
     }
 
     /// Clears all dirty regions; the blocks of the map to write.
-    pub(super) fn call_all_cleared(&self) -> BTreeSet<u64> {
+    pub(super) fn call_all_cleared(&self) -> BTreeSet<MapBlock> {
         let mut map = self.map.borrow_mut();
         let blocks = map.dirty.iter().map(|region| map.block_of(region)).collect();
         map.dirty.clear();
@@ -361,7 +381,7 @@ impl RegionStates {
     }
 
     /// Calls regions from one on never written; the blocks of the map to write.
-    pub(super) fn call_blank_from(&self, first: Region) -> BTreeSet<u64> {
+    pub(super) fn call_blank_from(&self, first: Region) -> BTreeSet<MapBlock> {
         let mut map = self.map.borrow_mut();
         let written: Vec<Region> = map.written.iter().filter(|it| *it >= first).collect();
         for &region in &written {

@@ -1,4 +1,5 @@
-//! The write-intent bitmap in service: a region is dirty on all members, durably, before it is written.
+//! The write-intent bitmap in service. Before a write to a region, all members durably call the region
+//! written. Where there is no journal, or while a member is out, they also call the region dirty.
 //!
 //! A write enters its region ([`enter`](Bitmap::enter)). A region that was never written is first made zero
 //! on all members, durably. The region becomes dirty if it must; then the write may begin. One task stores
@@ -11,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, Durability, IoResult, Lba, Nanos, SectorRange};
+use voltier_block::{BlockDevice, Durability, IoError, IoResult, Nanos, SectorRange};
 use voltier_ring::{Handle, Round};
 
 use crate::bitmap::matched::{GroupRegion, MatchedRegions};
@@ -19,8 +20,7 @@ use crate::bitmap::region_states::{Batch, RegionStates};
 use crate::canary::{self, Canary};
 use crate::format::bits::Bits;
 use crate::format::consistency::Consistency;
-use crate::format::member_layout::MAP_START_BYTES;
-use crate::format::region_map::{MAP_BLOCK_BYTES, RegionGrid};
+use crate::format::region_map::{MapBlock, RegionGrid};
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::{GroupIndex, Region, StripeNumber};
 use crate::members::at_once::together;
@@ -41,7 +41,7 @@ pub(crate) struct Bitmap<D> {
     states: Option<Rc<RegionStates>>,
     /// Regions of members that were filled, and not flushed: a power cut may take them away again.
     filled: RefCell<Vec<Region>>,
-    /// Those of them that a flush covers which is under way.
+    /// Filled regions that a flush under way covers.
     being_flushed: RefCell<Vec<Region>>,
     /// Regions that scrubs found to match, and that were not written since.
     matched: Rc<RefCell<MatchedRegions>>,
@@ -237,6 +237,18 @@ impl<D: BlockDevice> Bitmap<D> {
         self.store_rebuilt(filled).await;
     }
 
+    /// Whether no write is in its region.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.states.as_ref().is_none_or(|states| states.is_quiet())
+    }
+
+    /// Lets no write enter a region any more: the array is about to be called clean.
+    pub(crate) fn seal(&self) {
+        if let Some(states) = &self.states {
+            states.seal();
+        }
+    }
+
     /// Enters the region of a stripe: it is written, and dirty if it must be, durably, until the guard is
     /// dropped. Before the stripe is locked.
     ///
@@ -268,9 +280,12 @@ impl<D: BlockDevice> Bitmap<D> {
         let region = self.region_of(stripe);
         let mut guard = RegionGuard { states: None, matched };
         let Some(states) = &self.states else { return Ok(guard) };
-        while !states.is_ready(region, self.must_be_dirty()) {
+        while !states.is_sealed() && !states.is_ready(region, self.must_be_dirty()) {
             self.membership.recorded().await?;
             self.store_region(states, region).await?;
+        }
+        if states.is_sealed() {
+            return Err(IoError::Gone);
         }
         let round = states.enter(region);
         self.begin_rounds();
@@ -321,8 +336,8 @@ impl<D: BlockDevice> Bitmap<D> {
     /// before anybody relies on it.
     async fn store_batch(self: &Rc<Self>, states: &RegionStates, batch: Batch) -> IoResult<()> {
         let Batch { mut wanted, to_clear, rebuilt, is_whole } = batch;
-        // Asked for again while they were on their way. Storing them once more would have those wait
-        // who are about to see that they are there.
+        // Writers asked again for regions on their way. To store such regions once more would have those
+        // writers wait who are about to see that the regions are ready.
         wanted.retain(|region| !states.is_ready(*region, self.must_be_dirty()));
         let mut zeroed = states.to_zero(&wanted);
         if !zeroed.is_empty() {
@@ -351,7 +366,7 @@ impl<D: BlockDevice> Bitmap<D> {
         states: &RegionStates,
         rebuilt: &[Region],
         is_whole: bool,
-    ) -> BTreeSet<u64> {
+    ) -> BTreeSet<MapBlock> {
         // A member that was lost while it was filled may be on record as one that is. The map keeps what
         // the member lacks until the record tells the loss.
         let is_kept = self.membership.has_unrecorded_loss(&self.members);
@@ -359,8 +374,8 @@ impl<D: BlockDevice> Bitmap<D> {
         if !is_whole {
             return states.call_rebuilt(rebuilt, |region| !is_kept && !is_missing(region));
         }
-        // A copy that takes the place of its member was not on record. A power cut takes what the copy
-        // was given since the last flush.
+        // A successor that takes the place of a device was not on record. A power cut takes what the
+        // successor was given since the last flush.
         let unflushed = self.unflushed();
         states.call_missing(|region, was_missing| {
             (is_kept && was_missing) || unflushed.contains(&region) || is_missing(region)
@@ -414,7 +429,7 @@ impl<D: BlockDevice> Bitmap<D> {
     ///
     /// # Errors
     /// When too many members do not take them.
-    pub(crate) async fn write_blocks(self: &Rc<Self>, blocks: &[u64]) -> IoResult<()> {
+    pub(crate) async fn write_blocks(self: &Rc<Self>, blocks: &[MapBlock]) -> IoResult<()> {
         match &self.states {
             Some(states) => self.write_map_blocks(states, blocks.iter().copied()).await,
             None => Ok(()),
@@ -424,12 +439,12 @@ impl<D: BlockDevice> Bitmap<D> {
     async fn write_map_blocks(
         self: &Rc<Self>,
         states: &RegionStates,
-        blocks: impl IntoIterator<Item = u64>,
+        blocks: impl IntoIterator<Item = MapBlock>,
     ) -> IoResult<()> {
         let mut writes = Vec::new();
         for block in blocks {
             let bytes = states.next_version(block);
-            let at = Lba::from_bytes(MAP_START_BYTES + block * MAP_BLOCK_BYTES);
+            let at = block.lba();
             let all = self.members.indexes();
             writes.extend(
                 all.map(|member| self.members.clone().write_meta(member, at, bytes.clone())),

@@ -23,6 +23,9 @@ pub enum GrowError {
         /// The level of the array.
         level: Level,
     },
+    /// Sections that are moved have no dirty regions to tell which checksums are right.
+    #[error("an array with --integrity cannot be given a member for capacity: make a wider one")]
+    Integrity,
     /// There is no room to move the first stripes.
     #[error("members of {rows} chunks are too small to be given one more: {needed} are needed")]
     TooShort {

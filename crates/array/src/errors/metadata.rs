@@ -4,6 +4,7 @@ use voltier_block::IoError;
 
 use crate::format::member_layout::{AREA_ALIGN_BYTES, SUPERBLOCK_BYTES};
 use crate::format::superblock::{MEMBERS_MAX, NAME_BYTES_MAX, SUPERBLOCK_VERSION, Uuid};
+use crate::geometry::level::Level;
 
 /// The fault of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,17 +71,23 @@ pub enum MetadataError {
         /// The members given.
         members: usize,
     },
-    /// The smallest device has no room for a chunk.
+    /// The smallest device is too small for a chunk.
     #[error(
         "the smallest member has {} KiB: with this chunk it needs at least {} KiB",
         .sectors / 2,
         (.overhead_bytes + AREA_ALIGN_BYTES + SUPERBLOCK_BYTES) / 1024
     )]
-    Room {
+    TooSmall {
         /// The device's size, in sectors.
         sectors: u64,
         /// Journal and one chunk, in bytes.
         overhead_bytes: u64,
+    },
+    /// Nothing could mend a block that does not match.
+    #[error("{level} has no redundancy to mend blocks from: make it without --integrity")]
+    Integrity {
+        /// The level asked for.
+        level: Level,
     },
     /// No devices were given.
     #[error("no devices were given: name the members of the array")]

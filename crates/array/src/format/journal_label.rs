@@ -72,7 +72,7 @@ pub(crate) fn ring_place(device_sectors: u64) -> JournalPlace {
 }
 
 impl JournalLabel {
-    /// Where its ring is.
+    /// The place of the device's ring.
     pub(crate) fn place(&self) -> JournalPlace {
         JournalPlace { start: Lba::from_bytes(RING_START_BYTES), sectors: self.ring_sectors }
     }

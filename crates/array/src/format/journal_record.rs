@@ -31,7 +31,7 @@ const COUNTER_MAX: u64 = 1 << 62;
 const LABEL_BYTES: usize = SECTOR_BYTES as usize;
 const CRC_AT: usize = 8;
 
-/// Whether these are numbers that a counter can have reached.
+/// Whether all `numbers` are such as a counter can have reached.
 fn are_counters(numbers: &[U64]) -> bool {
     numbers.iter().all(|number| number.get() < COUNTER_MAX)
 }
@@ -46,7 +46,7 @@ fn crc_of<'a>(first: &[u8], rest: impl Iterator<Item = &'a [u8]>) -> u32 {
     digest.finalize() as u32
 }
 
-/// Where a ring's walk begins, and what it need not redo. The rest of its block is zero.
+/// Where a ring's scan begins, and what it need not redo. The rest of its block is zero.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Label {
@@ -229,7 +229,7 @@ impl Entry {
         ring.member().unwrap_or(MemberIndex(self.member.into()))
     }
 
-    /// Whether its new content follows the head; else it is zeroes.
+    /// Whether the part's new content follows the head; else it is zeroes.
     pub(crate) fn has_data(&self) -> bool {
         self.kind == KIND_DATA
     }

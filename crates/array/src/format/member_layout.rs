@@ -3,14 +3,18 @@
 //! ```text
 //! 0        superblock, copy A (4 KiB)        64 KiB   region map, up to 512 KiB
 //! 512 KiB  kept during a move to more members
-//! 1 MiB    journal, if there is one          then     data: the chunks, on whole MiB
+//! 1 MiB    journal, if there is one          then     checksums, if the members keep them
+//! then     data: the chunks, on whole MiB
 //! end      superblock, copy B: the last whole 4 KiB of the device
 //! ```
 //!
-//! Map, journal and data are at the same place on all members; copy B is at the end of each, whatever
-//! its size. The tables are in `docs/formats/array.md`.
+//! Map, journal, checksums and data are at the same place on all members. Copy B is at the end of each,
+//! whatever its size. The tables are in `docs/formats/array.md`.
 
 use voltier_block::{KIB, Lba, MIB, SECTOR_BYTES, SectorRange};
+
+use crate::format::checksum_page::area_bytes;
+use crate::format::integrity::Integrity;
 
 /// Bytes of a superblock copy: each starts at a multiple of this.
 pub const SUPERBLOCK_BYTES: u64 = 4 * KIB;
@@ -36,29 +40,53 @@ pub struct MemberLayout {
     pub map: SectorRange,
     /// The ring of the journal; empty without one.
     pub journal: SectorRange,
+    /// The pages of checksums; empty without them.
+    pub checksums: SectorRange,
     /// The chunks: sector 0 of [`Geometry`](crate::Geometry)'s members is the first of these.
     pub data: SectorRange,
 }
 
 impl MemberLayout {
     /// The places on members the smallest of which has `device_sectors` sectors. The data are whole
-    /// chunks of `chunk_bytes` (a power of two up to 1 MiB) behind a journal. The journal has
-    /// `journal_bytes`, a multiple of [`AREA_ALIGN_BYTES`] and zero for none. `None` if not one chunk
+    /// chunks of `chunk_bytes` (a power of two up to 1 MiB) behind a journal and the checksums. The journal
+    /// has `journal_bytes`, a multiple of [`AREA_ALIGN_BYTES`] and zero for none. `None` if not one chunk
     /// has room.
     ///
     /// # Panics
     /// If the journal is not a multiple.
-    pub fn plan(device_sectors: u64, chunk_bytes: u64, journal_bytes: u64) -> Option<Self> {
+    pub fn plan(
+        device_sectors: u64,
+        chunk_bytes: u64,
+        journal_bytes: u64,
+        integrity: Integrity,
+    ) -> Option<Self> {
         assert!(journal_bytes.is_multiple_of(AREA_ALIGN_BYTES), "the journal has whole areas");
-        let data_start = AREA_ALIGN_BYTES.checked_add(journal_bytes)? / SECTOR_BYTES;
+        let sums_start = AREA_ALIGN_BYTES.checked_add(journal_bytes)? / SECTOR_BYTES;
         let chunk_sectors = chunk_bytes / SECTOR_BYTES;
-        let room = Self::superblock_lbas(device_sectors)[1].0.checked_sub(data_start)?;
+        let room = Self::superblock_lbas(device_sectors)[1].0.checked_sub(sums_start)?;
+        // Room for the checksums of all that is there is more than enough: the rest is what the data get.
+        let sums_sectors = match integrity {
+            Integrity::None => 0,
+            Integrity::Crc32c => Self::checksum_sectors(room),
+        };
+        let room = room.checked_sub(sums_sectors)?;
         let data_sectors = room - room % chunk_sectors;
         (data_sectors > 0).then(|| Self {
             map: SectorRange::from_bytes(MAP_START_BYTES, AREA_ALIGN_BYTES - MAP_START_BYTES),
             journal: SectorRange::from_bytes(AREA_ALIGN_BYTES, journal_bytes),
-            data: SectorRange::new(Lba(data_start), data_sectors),
+            checksums: SectorRange::new(Lba(sums_start), sums_sectors),
+            data: SectorRange::new(Lba(sums_start + sums_sectors), data_sectors),
         })
+    }
+
+    /// Sectors of an area of checksums for so many sectors of data.
+    pub(crate) const fn checksum_sectors(data_sectors: u64) -> u64 {
+        area_bytes(data_sectors).next_multiple_of(AREA_ALIGN_BYTES) / SECTOR_BYTES
+    }
+
+    /// Whether the members keep checksums.
+    pub const fn integrity(&self) -> Integrity {
+        if self.checksums.is_empty() { Integrity::None } else { Integrity::Crc32c }
     }
 
     /// The journal that members of this size get unasked, in bytes: 1/128 of the smallest, from 1 to
@@ -87,11 +115,23 @@ mod tests {
             for chunk_bytes in [4 * KIB, 64 * KIB] {
                 let sectors = device_bytes / SECTOR_BYTES;
                 let journal_bytes = MemberLayout::journal_bytes_for(sectors, chunk_bytes);
-                for journal_bytes in [0, journal_bytes] {
-                    let layout = MemberLayout::plan(sectors, chunk_bytes, journal_bytes).unwrap();
+                let kinds = [Integrity::None, Integrity::Crc32c];
+                let all =
+                    [0, journal_bytes].into_iter().flat_map(|it| kinds.map(|kind| (it, kind)));
+                for (journal_bytes, integrity) in all {
+                    let layout = MemberLayout::plan(sectors, chunk_bytes, journal_bytes, integrity);
+                    if device_bytes < 4 * MIB && integrity == Integrity::Crc32c {
+                        continue;
+                    }
+                    let layout = layout.unwrap();
+                    assert_eq!(layout.integrity(), integrity);
                     assert_eq!(layout.map.start.bytes(), 64 * KIB);
                     assert_eq!(layout.map.end(), layout.journal.start);
-                    assert_eq!(layout.journal.end(), layout.data.start);
+                    assert_eq!(layout.journal.end(), layout.checksums.start);
+                    assert_eq!(layout.checksums.end(), layout.data.start);
+                    let sums_bytes = layout.checksums.bytes();
+                    let least = area_bytes(layout.data.count);
+                    assert!(integrity == Integrity::None || sums_bytes >= least);
                     assert!(layout.data.start.bytes().is_multiple_of(MIB));
                     let [_, second] = MemberLayout::superblock_lbas(sectors);
                     let rest = second.0 - layout.data.end().0;
@@ -105,11 +145,14 @@ mod tests {
     #[test]
     fn what_has_no_room_for_a_chunk_has_no_layout() {
         let least = MIB + 64 * KIB + SUPERBLOCK_BYTES;
-        assert!(MemberLayout::plan(least / SECTOR_BYTES, 64 * KIB, 0).is_some());
+        assert!(MemberLayout::plan(least / SECTOR_BYTES, 64 * KIB, 0, Integrity::None).is_some());
         for bytes in [0, 512, 4096, MIB, least - 512] {
-            assert_eq!(MemberLayout::plan(bytes / SECTOR_BYTES, 64 * KIB, 0), None);
+            assert_eq!(
+                MemberLayout::plan(bytes / SECTOR_BYTES, 64 * KIB, 0, Integrity::None),
+                None
+            );
         }
-        assert_eq!(MemberLayout::plan(least / SECTOR_BYTES, 64 * KIB, MIB), None);
+        assert_eq!(MemberLayout::plan(least / SECTOR_BYTES, 64 * KIB, MIB, Integrity::None), None);
     }
 
     #[test]

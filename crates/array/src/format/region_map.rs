@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::format::bits::Bits;
 use crate::format::checksum::{COUNTER_MAX, crc_without, seal};
 use crate::format::member_layout::{BACKUP_START_BYTES, MAP_START_BYTES};
-use crate::geometry::numbers::{Region, each};
+use crate::geometry::numbers::{Region, each, numbers};
 
 /// Smallest region, in bytes of a member.
 const REGION_BYTES_MIN: u64 = MIB;
@@ -27,6 +27,20 @@ pub(crate) const BLOCK_PAGES: u64 = 8;
 pub(crate) const MAP_BLOCK_BYTES: u64 = BLOCK_PAGES * PAGE_BYTES as u64;
 const FIELD_BYTES: usize = 160;
 const CRC_AT: usize = 24;
+
+numbers! { MapBlock }
+
+/// The number of a block of the region map: the pages that are written together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(transparent)]
+pub(crate) struct MapBlock(pub(crate) u64);
+
+impl MapBlock {
+    /// Where the block is on a member.
+    pub(crate) fn lba(self) -> Lba {
+        Lba::from_bytes(MAP_START_BYTES + self.0 * MAP_BLOCK_BYTES)
+    }
+}
 
 /// Sectors of a region on a member with so many sectors of chunks: a power of two, whole chunks.
 fn region_sectors(member_sectors: u64) -> u64 {
@@ -104,7 +118,7 @@ const _: () = assert!(
 pub(crate) struct Joined {
     pub(crate) map: RegionMap,
     /// Blocks that are not the same on all members.
-    pub(crate) unequal: Vec<u64>,
+    pub(crate) unequal: Vec<MapBlock>,
     /// Regions of which nobody knows anything.
     pub(crate) unknown: Bits<Region>,
 }
@@ -152,28 +166,33 @@ impl RegionMap {
         self.page_count().div_ceil(BLOCK_PAGES)
     }
 
+    /// All blocks, in order.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = MapBlock> + use<> {
+        each(MapBlock(0)..MapBlock(self.block_count()))
+    }
+
     /// The block with the page of a region.
-    pub(crate) fn block_of(&self, region: Region) -> u64 {
-        region.0 / PAGE_REGIONS / BLOCK_PAGES
+    pub(crate) fn block_of(&self, region: Region) -> MapBlock {
+        MapBlock(region.0 / PAGE_REGIONS / BLOCK_PAGES)
     }
 
     fn regions_of(&self, page: u64) -> impl Iterator<Item = Region> + use<> {
         each(Region(page * PAGE_REGIONS)..Region(((page + 1) * PAGE_REGIONS).min(self.count)))
     }
 
-    fn pages_of(&self, block: u64) -> std::ops::Range<u64> {
+    fn pages_of(&self, MapBlock(block): MapBlock) -> std::ops::Range<u64> {
         block * BLOCK_PAGES..((block + 1) * BLOCK_PAGES).min(self.page_count())
     }
 
     /// Gives the pages of a block the next number, for the next writing.
-    pub(crate) fn count_up(&mut self, block: u64) {
+    pub(crate) fn count_up(&mut self, block: MapBlock) {
         for page in self.pages_of(block) {
             self.sequences[page as usize] += 1;
         }
     }
 
     /// The bytes of a block.
-    pub(crate) fn encode(&self, block: u64) -> Vec<u8> {
+    pub(crate) fn encode(&self, block: MapBlock) -> Vec<u8> {
         let mut bytes = vec![0; BLOCK_PAGES as usize * PAGE_BYTES];
         for (page, into) in self.pages_of(block).zip(bytes.chunks_mut(PAGE_BYTES)) {
             into.copy_from_slice(&self.encode_page(page));
@@ -243,7 +262,7 @@ impl RegionMap {
             map.sequences[index as usize] = newest.unwrap_or(1);
             let first = best.first();
             let same = |page: &&Page| Some(page.as_bytes()) == first.map(|first| first.as_bytes());
-            let block = index / BLOCK_PAGES;
+            let block = MapBlock(index / BLOCK_PAGES);
             let all_same = best.len() == members.len() && best.iter().all(same);
             if !all_same && unequal.last() != Some(&block) {
                 unequal.push(block);
@@ -262,7 +281,7 @@ mod tests {
     const SECTORS: u64 = 2048 * (2 * PAGE_REGIONS + 9);
 
     fn all(map: &RegionMap) -> Vec<u8> {
-        (0..map.block_count()).flat_map(|block| map.encode(block)).collect()
+        map.blocks().flat_map(|block| map.encode(block)).collect()
     }
 
     #[test]
@@ -285,7 +304,7 @@ mod tests {
         old.written.put(Region(0), true);
         old.dirty.put(Region(PAGE_REGIONS), true);
         let mut new = old.clone();
-        new.count_up(0);
+        new.count_up(MapBlock(0));
         new.written.put(Region(2 * PAGE_REGIONS + 8), true);
         new.dirty.put(Region(PAGE_REGIONS), false);
         let (old_bytes, new_bytes) = (all(&old), all(&new));
@@ -295,8 +314,8 @@ mod tests {
             (joined.map, joined.unequal)
         };
         assert_eq!(join(&[Some(&new_bytes), Some(&new_bytes)]), (new.clone(), vec![]));
-        assert_eq!(join(&[Some(&old_bytes), Some(&new_bytes)]), (new.clone(), vec![0]));
-        assert_eq!(join(&[None, Some(&new_bytes)]), (new, vec![0]));
+        assert_eq!(join(&[Some(&old_bytes), Some(&new_bytes)]), (new.clone(), vec![MapBlock(0)]));
+        assert_eq!(join(&[None, Some(&new_bytes)]), (new, vec![MapBlock(0)]));
     }
 
     #[test]
@@ -307,7 +326,7 @@ mod tests {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             let joined = RegionMap::join(UUID, SECTORS, &[Some(&flipped), Some(&bytes)]);
-            assert_eq!((joined.map, joined.unequal), (map.clone(), vec![0]), "bit {bit}");
+            assert_eq!((joined.map, joined.unequal), (map.clone(), vec![MapBlock(0)]), "bit {bit}");
             let joined = RegionMap::join(UUID, SECTORS, &[Some(&flipped)]);
             assert_eq!(joined.unknown.count(), PAGE_REGIONS, "bit {bit}");
             assert_eq!(joined.map.written, joined.unknown);

@@ -10,7 +10,9 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::format::checksum::{COUNTER_MAX, CRC_AT, Rejected, check_head, seal};
+use crate::format::checksum_page::area_bytes;
 use crate::format::consistency::Consistency;
+use crate::format::integrity::Integrity;
 use crate::format::journal_place::{JournalOptions, JournalPlace};
 use crate::format::member_layout::{
     AREA_ALIGN_BYTES, MAP_START_BYTES, MemberLayout, SUPERBLOCK_BYTES,
@@ -25,15 +27,18 @@ use crate::geometry::shapes::Shapes;
 /// First bytes of every member of an array.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTARRY";
 /// Readers refuse a newer version. The lowest that says all is written, for programs from before the others.
-pub const SUPERBLOCK_VERSION: u32 = 3;
+pub const SUPERBLOCK_VERSION: u32 = 4;
 /// Most members of an array with durable state.
 pub const MEMBERS_MAX: usize = 64;
 /// Longest name of an array, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
 const BLOCK_BYTES: usize = SUPERBLOCK_BYTES as usize;
-/// Where it is said which device has the journal.
+/// The offset of the name of the device that has the journal.
 const JOURNAL_AT: usize = 3968;
+
+/// The code of checksums by CRC-32C.
+const INTEGRITY_CRC32C: u32 = 1;
 
 /// A uuid as people write it.
 pub(crate) struct Uuid<'a>(pub(crate) &'a [u8; 16]);
@@ -76,7 +81,7 @@ pub struct MemberRecord {
     pub uuid: [u8; 16],
     /// The member's state in the array.
     pub state: MemberState,
-    /// The event with which it came to be that.
+    /// The event with which the member came to that state.
     pub since_event: u64,
 }
 
@@ -104,7 +109,7 @@ pub struct JournalDeviceRecord {
     pub uuid: [u8; 16],
     /// The device's state in the array.
     pub state: JournalState,
-    /// The event with which it came to be that.
+    /// The event with which the device came to that state.
     pub since_event: u64,
 }
 
@@ -142,7 +147,7 @@ pub struct ArrayRecord {
     pub consistency: Consistency,
     /// Raised whenever a member comes or goes, and when the array is taken into use or stopped.
     pub event: u64,
-    /// Whether it is in use.
+    /// Whether the array is in use.
     pub usage: Usage,
     /// All members, in the order of their numbers.
     pub members: Vec<MemberRecord>,
@@ -219,7 +224,12 @@ struct Raw {
     reshape_moved: U64,
     reshape_backed_up: U64,
     reshape_redo_from: U64,
-    reserved_end: [u8; BLOCK_BYTES - JOURNAL_AT - 72],
+    /// From here on since version 4.
+    integrity: U32,
+    reserved_integrity: U32,
+    checksums_start: U64,
+    checksums_sectors: U64,
+    reserved_end: [u8; BLOCK_BYTES - JOURNAL_AT - 96],
 }
 
 const _: () = assert!(size_of::<Raw>() == BLOCK_BYTES);
@@ -283,7 +293,9 @@ fn version_of_level(level: Level) -> u32 {
 /// The first version that has what this array needs.
 fn version_of(array: &ArrayRecord) -> u32 {
     let has_added_parity = matches!(array.geometry.layout(), Layout::AddedParityRows { .. });
-    let of_state = if array.reshape.is_some() {
+    let of_state = if array.places.integrity() != Integrity::None {
+        4
+    } else if array.reshape.is_some() {
         3
     } else if has_added_parity || array.journal_device.is_some() || array.needs_resync {
         2
@@ -377,7 +389,7 @@ impl Superblock {
         raw.chunk_bytes = ((geometry.chunk_sectors() * SECTOR_BYTES) as u32).into();
         raw.member_count = (array.members.len() as u32).into();
         raw.member = (self.member.0 as u32).into();
-        let MemberLayout { map, journal, data } = array.places;
+        let MemberLayout { map, journal, checksums, data } = array.places;
         raw.map_start = map.start.0.into();
         raw.map_sectors = map.count.into();
         raw.journal_start = journal.start.0.into();
@@ -404,6 +416,11 @@ impl Superblock {
             raw.reshape_backed_up = reshape.backed_up_sectors.into();
             raw.reshape_redo_from = reshape.redo_from.into();
         }
+        if array.places.integrity() != Integrity::None {
+            raw.integrity = INTEGRITY_CRC32C.into();
+            raw.checksums_start = checksums.start.0.into();
+            raw.checksums_sectors = checksums.count.into();
+        }
         let mut block: [u8; BLOCK_BYTES] = zerocopy::transmute!(raw);
         seal(&mut block, CRC_AT);
         block
@@ -412,7 +429,7 @@ impl Superblock {
     /// The superblock in `block`, if it is copy `copy` of one and everything in it makes sense.
     ///
     /// # Errors
-    /// Why it is not.
+    /// The reason why the block is none.
     pub(crate) fn decode(block: &[u8], copy: u32) -> Result<Self, Rejected> {
         let raw = Raw::ref_from_bytes(block).map_err(|_| Rejected::Absent)?;
         check_head(block, SUPERBLOCK_MAGIC, raw.version.get(), SUPERBLOCK_VERSION)?;
@@ -433,22 +450,8 @@ impl Raw {
         if !is_possible {
             return None;
         }
-        let members: Vec<MemberRecord> = self.table[..count]
-            .iter()
-            .map(|entry| {
-                let since_event = entry.since_event.get();
-                let state = coded(&MemberState::ALL, entry.state)?;
-                (since_event <= event).then_some(MemberRecord {
-                    uuid: entry.uuid,
-                    state,
-                    since_event,
-                })
-            })
-            .collect::<Option<_>>()?;
-        let mut uuids: Vec<&[u8; 16]> = members.iter().map(|member| &member.uuid).collect();
-        uuids.sort();
-        let are_all_different = uuids.windows(2).all(|pair| pair[0] != pair[1]);
-        if !are_all_different || members[member.0].uuid != self.member_uuid {
+        let members = self.members(count, event)?;
+        if members[member.0].uuid != self.member_uuid {
             return None;
         }
         let places = self.places()?;
@@ -485,6 +488,22 @@ impl Raw {
         })
     }
 
+    /// The members, of which no two have the same uuid, and of which nothing is newer than the record.
+    fn members(&self, count: usize, event: u64) -> Option<Vec<MemberRecord>> {
+        let member = |entry: &Entry| {
+            let since_event = entry.since_event.get();
+            let state = coded(&MemberState::ALL, entry.state)?;
+            let is_possible = since_event <= event;
+            is_possible.then_some(MemberRecord { uuid: entry.uuid, state, since_event })
+        };
+        let members: Vec<MemberRecord> =
+            self.table[..count].iter().map(member).collect::<Option<_>>()?;
+        let mut uuids: Vec<&[u8; 16]> = members.iter().map(|member| &member.uuid).collect();
+        uuids.sort();
+        let are_all_different = uuids.windows(2).all(|pair| pair[0] != pair[1]);
+        are_all_different.then_some(members)
+    }
+
     /// The device that has the journal, and whether parity needs a resync nevertheless.
     fn journal(&self) -> Option<(Option<JournalDeviceRecord>, bool)> {
         if self.version.get() < 2 {
@@ -510,6 +529,7 @@ impl Raw {
     fn reshape(&self, geometry: &Geometry) -> Option<Option<ReshapeRecord>> {
         match self.is_reshaping.get() {
             _ if self.version.get() < 3 => return Some(None),
+            0 if self.version.get() >= 4 => return Some(None),
             1 => {}
             _ => return None,
         }
@@ -528,7 +548,8 @@ impl Raw {
     fn places(&self) -> Option<MemberLayout> {
         let area_sectors = AREA_ALIGN_BYTES / SECTOR_BYTES;
         let journal_sectors = self.journal_sectors.get();
-        let data_start = area_sectors.checked_add(journal_sectors)?;
+        let checksums = self.checksums(area_sectors.checked_add(journal_sectors)?)?;
+        let data_start = checksums.end().0;
         let data_sectors = self.data_sectors.get();
         let [_, second_copy] = MemberLayout::superblock_lbas(self.device_sectors.get());
         let fits = data_start.checked_add(data_sectors)? <= second_copy.0;
@@ -545,7 +566,23 @@ impl Raw {
             && self.device_sectors.get() <= u64::MAX / SECTOR_BYTES
             && data_sectors > 0
             && self.region_sectors.get() == RegionGrid::new(data_sectors).region_sectors();
-        (fits && are_ours).then_some(MemberLayout { map, journal, data })
+        let have_room = || checksums.is_empty() || area_bytes(data_sectors) <= checksums.bytes();
+        (fits && are_ours && have_room()).then_some(MemberLayout { map, journal, checksums, data })
+    }
+
+    /// The pages of checksums, which begin where this says if there are any.
+    fn checksums(&self, start: u64) -> Option<SectorRange> {
+        let none = SectorRange::new(Lba(start), 0);
+        if self.version.get() < 4 {
+            return Some(none);
+        }
+        let count = self.checksums_sectors.get();
+        let is_possible = self.integrity.get() == INTEGRITY_CRC32C
+            && self.checksums_start.get() == start
+            && count > 0
+            && count.is_multiple_of(AREA_ALIGN_BYTES / SECTOR_BYTES)
+            && start.checked_add(count)? <= self.device_sectors.get();
+        is_possible.then_some(SectorRange::new(Lba(start), count))
     }
 }
 

@@ -523,7 +523,7 @@ impl Geometry {
         false
     }
 
-    /// Whether members added for capacity alone give the other. Whether they come before parity rows or
+    /// Whether members added for capacity alone give the other. The order of such members and of parity rows
     /// behind them makes no difference.
     fn widens_into(&self, other: &Self) -> bool {
         let mut shape = self.clone();

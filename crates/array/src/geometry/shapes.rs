@@ -29,7 +29,7 @@ pub(crate) struct Shapes {
 pub(crate) struct Window {
     /// The frontier from which and to which.
     pub(crate) sections: Range<Section>,
-    /// Where they are in the old shape.
+    /// The rows that the sections have in the old shape.
     pub(crate) old_rows: Range<Row>,
     /// And in the new one.
     pub(crate) new_rows: Range<Row>,

@@ -18,7 +18,7 @@ impl Extent {
         self.at + self.sectors
     }
 
-    /// Cuts it into pieces of at most so many sectors.
+    /// Cuts the extent into pieces of at most `most` sectors.
     pub(crate) fn split(self, most: u64) -> impl Iterator<Item = Self> {
         let count = self.sectors.div_ceil(most);
         (0..count).map(move |piece| {

@@ -6,14 +6,14 @@
 //! - `placement`: whether records go to the members' rings, or to that of a device of the journal's own.
 //! - `writer`: the tasks that write batches, labels, and raise the watermark.
 //! - `transaction`: begin and end of a transaction; pauses, members that come, another place.
-//! - `replay`: what an array does before it serves; `gathered`: what the rings say together; `extents`: of
-//!   overlapping records the last one.
+//! - `replay`: what an array does before it serves; `ring_contents`: what the rings say together;
+//!   `extents`: of overlapping records the last one.
 
 pub(crate) mod extents;
-pub(crate) mod gathered;
 pub(crate) mod ledger;
 pub(crate) mod placement;
 pub(crate) mod replay;
 pub(crate) mod ring;
+pub(crate) mod ring_contents;
 pub(crate) mod transaction;
 pub(crate) mod writer;

@@ -36,7 +36,7 @@ impl<D: BlockDevice> JournalDevice<D> {
 /// The label of a device that is to have the journal of this array.
 ///
 /// # Errors
-/// When it does not suit.
+/// When the device does not suit.
 pub(crate) fn label_for<D: BlockDevice>(
     array: &ArrayRecord,
     device: &D,

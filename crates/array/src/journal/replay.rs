@@ -22,10 +22,10 @@ use crate::format::superblock::Usage;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::MemberIndex;
 use crate::journal::extents::{Extent, Extents};
-use crate::journal::gathered::{Found, Gathered, Record, leave_unproven_out};
 use crate::journal::ledger::Ledger;
 use crate::journal::placement::{Placement, read_label};
 use crate::journal::ring::{LIVES_LEFT_OUT, Ring};
+use crate::journal::ring_contents::{Found, Record, RingContents, leave_unproven_out};
 use crate::members::at_once::together;
 use crate::members::clear::{Clear, clear_device};
 use crate::members::long_transfer::read_long;
@@ -40,15 +40,15 @@ const REDO_SECTORS: u64 = 2048;
 /// The blocks that are read at once of a ring that is looked through.
 const LOOK_BLOCKS: u64 = 256;
 
-/// Where a walk has come to.
+/// Where a scan has come to.
 #[derive(Clone, Copy)]
-struct Walk<'a> {
+struct RingScan<'a> {
     options: &'a JournalOptions,
     ring: RingIndex,
     place: JournalPlace,
 }
 
-impl Walk<'_> {
+impl RingScan<'_> {
     fn owner(&self) -> Owner {
         self.place.owner(self.options.array, self.ring)
     }
@@ -68,7 +68,7 @@ pub(crate) enum JournalStart {
 pub struct ReplayReport {
     /// Transactions found that are not known to be in place.
     pub transactions: u64,
-    /// Of these, those that are not in all rings, so that nothing of them is in place.
+    /// Transactions among those found that are not in all rings, so that nothing of them is in place.
     pub incomplete: u64,
     /// Sectors of members written again.
     pub sectors: u64,
@@ -153,9 +153,9 @@ impl<D: BlockDevice> Replay<D> {
     async fn replay(self: &Rc<Self>, options: JournalOptions) -> Result<ReplayReport, ArrayError> {
         let mut report = ReplayReport::default();
         self.flush_journal_device().await?;
-        let mut found = self.walk_all(&options).await;
+        let mut found = self.scan_all(&options).await;
         if self.mend_void_rings(&options, &found).await? {
-            found = self.walk_all(&options).await;
+            found = self.scan_all(&options).await;
         }
         leave_unproven_out(&mut found);
         self.lose_damaged(&found, &mut report)?;
@@ -164,8 +164,8 @@ impl<D: BlockDevice> Replay<D> {
         }
         // Older transactions may be for rows that have another shape by now.
         let redo_from = self.redo_from;
-        let gathered = Gathered::of(&found, self.members.len(), redo_from);
-        let damaged = gathered.damaged(self.present());
+        let contents = RingContents::of(&found, self.members.len(), redo_from);
+        let damaged = contents.damaged(self.present());
         for member in self.members.indexes().filter(|member| damaged >> member.0 & 1 == 1) {
             found[member.0] = None;
         }
@@ -173,14 +173,14 @@ impl<D: BlockDevice> Replay<D> {
         // Before anything is redone without a member: it must not come back as it is.
         self.membership.barrier().await.map_err(ArrayError::Journal)?;
         let present = self.present();
-        let known = gathered.transactions.keys();
-        let complete = known.filter(|number| gathered.is_complete(**number, present)).count();
-        report.transactions = gathered.transactions.len() as u64;
+        let known = contents.transactions.keys();
+        let complete = known.filter(|number| contents.is_complete(**number, present)).count();
+        report.transactions = contents.transactions.len() as u64;
         report.incomplete = report.transactions - complete as u64;
-        report.sectors = self.redo_all(&found, &gathered).await.map_err(ArrayError::Journal)?;
+        report.sectors = self.redo_all(&found, &contents).await.map_err(ArrayError::Journal)?;
         self.membership.flush(&self.members).await.map_err(ArrayError::Journal)?;
         let numbers = found.iter().map(|ring| ring.as_ref().map_or(0, |ring| ring.label_number));
-        let begun = self.begin_life(options, &gathered, numbers.collect()).await;
+        let begun = self.begin_life(options, &contents, numbers.collect()).await;
         begun.map_err(ArrayError::Journal)?;
         Ok(report)
     }
@@ -205,7 +205,7 @@ impl<D: BlockDevice> Replay<D> {
         if was_stopped {
             self.record_usage(Usage::Clean).await?;
         }
-        let all = Gathered::of(found, self.members.len(), 0);
+        let all = RingContents::of(found, self.members.len(), 0);
         // Nobody knows the life of a ring that cannot be read, whose batches may be there still.
         let life = all.life + LIVES_LEFT_OUT;
         let start = Start { life, number: 1, tail: (0, 1), watermark: all.watermark };
@@ -214,7 +214,7 @@ impl<D: BlockDevice> Replay<D> {
             let ring = RingIndex::of(member);
             let place = self.ring_place(options, ring);
             let blocks = place.range_of(0, place.blocks());
-            // All of it: a block that cannot be read could end the next walk.
+            // All of it: a block that cannot be read could end the next scan.
             let _ = clear_device(&*device, blocks, Clear::Zeroes(Durability::Durable)).await;
             let _ = self.clone().begin_ring(ring, options, start).await;
         }
@@ -232,7 +232,7 @@ impl<D: BlockDevice> Replay<D> {
     /// Makes the rings of a new array ready; what was there is void.
     async fn create_journal(self: &Rc<Self>, options: JournalOptions) -> Result<(), ArrayError> {
         let numbers = vec![0; self.members.len() + 1];
-        let begun = self.begin_life(options, &Gathered::of(&[], 0, 0), numbers).await;
+        let begun = self.begin_life(options, &RingContents::of(&[], 0, 0), numbers).await;
         begun.map_err(ArrayError::Journal)
     }
 
@@ -264,24 +264,24 @@ impl<D: BlockDevice> Replay<D> {
     }
 
     /// The content of every ring; none for those of lost members and those that cannot be read.
-    async fn walk_all(self: &Rc<Self>, options: &JournalOptions) -> Vec<Option<Found>> {
+    async fn scan_all(self: &Rc<Self>, options: &JournalOptions) -> Vec<Option<Found>> {
         let options = Rc::new(options.clone());
-        let walk = |ring| {
+        let scan = |ring| {
             let (inner, options) = (self.clone(), options.clone());
-            async move { inner.walk(ring, &options).await.ok() }
+            async move { inner.scan(ring, &options).await.ok() }
         };
-        together(&self.handle, self.rings().map(walk).collect()).await
+        together(&self.handle, self.rings().map(scan).collect()).await
     }
 
-    async fn walk(self: Rc<Self>, ring: RingIndex, options: &JournalOptions) -> IoResult<Found> {
+    async fn scan(self: Rc<Self>, ring: RingIndex, options: &JournalOptions) -> IoResult<Found> {
         let device = self.placement.device_of_ring(ring)?;
         if ring.entry_in(&self.members).is_some_and(|member| !member.is_online()) {
             // One that is being rebuilt takes no part: what is redone it lacks.
             return Err(IoError::Gone);
         }
         let place = self.ring_place(options, ring);
-        let walk = Walk { options, ring, place };
-        let owner = walk.owner();
+        let scan = RingScan { options, ring, place };
+        let owner = scan.owner();
         let (newest, is_copy_unread) = self.newest_label(&device, place, owner).await?;
         let label = newest.ok_or(IoError::Medium)?;
         let watermark = label.watermark.get();
@@ -297,7 +297,7 @@ impl<D: BlockDevice> Replay<D> {
             let mut next = None;
             for block in [block, 0].into_iter().filter(|block| *block < owner.blocks) {
                 let at = BatchPlace { block, life: found.life, sequence };
-                next = self.walk_batch(&device, walk, at, &mut found).await?;
+                next = self.scan_batch(&device, scan, at, &mut found).await?;
                 if next.is_some() {
                     break;
                 }
@@ -306,10 +306,10 @@ impl<D: BlockDevice> Replay<D> {
             (block, sequence) = (next, sequence + 1);
         }
         // No other ring proves what that of a device has lost. The copy that cannot be read may be the newer
-        // one. Then later batches, or those of a later life, may lie where the walk began.
+        // one. Then later batches, or those of a later life, may lie where the scan began.
         let must_be_last = is_copy_unread || ring == RingIndex::DEVICE;
         let end = BatchPlace { block: 0, life: found.life, sequence };
-        if must_be_last && self.has_later_batch(&device, walk, end, is_copy_unread).await? {
+        if must_be_last && self.has_later_batch(&device, scan, end, is_copy_unread).await? {
             return Err(IoError::Medium);
         }
         Ok(found)
@@ -339,22 +339,22 @@ impl<D: BlockDevice> Replay<D> {
         Ok((newest, is_copy_unread))
     }
 
-    /// Whether a ring has a batch behind the one where its walk ended, or of a later life. The walk's last
+    /// Whether a ring has a batch behind the one where its scan ended, or of a later life. The scan's last
     /// batch was whole then, because no batch begins before the one in front of it is durable.
     async fn has_later_batch(
         &self,
         device: &Rc<D>,
-        walk: Walk<'_>,
+        scan: RingScan<'_>,
         end: BatchPlace,
         in_later_lives: bool,
     ) -> IoResult<bool> {
-        let owner = walk.owner();
+        let owner = scan.owner();
         let is_later = |head: &[u8], block: u64| {
             is_later_batch(head, owner, block, end)
                 || (in_later_lives && is_batch_of_later_life(head, owner, block, end))
         };
         for start in (0..owner.blocks).step_by(LOOK_BLOCKS as usize) {
-            let range = walk.place.range_of(start, LOOK_BLOCKS.min(owner.blocks - start));
+            let range = scan.place.range_of(start, LOOK_BLOCKS.min(owner.blocks - start));
             let blocks = read_long(&**device, range.start, range.bytes() as usize).await?;
             let mut blocks = blocks.chunks_exact(BLOCK_BYTES).zip(start..);
             if blocks.any(|(head, block)| is_later(head, block)) {
@@ -365,15 +365,15 @@ impl<D: BlockDevice> Replay<D> {
     }
 
     /// Takes one batch; the block behind it, or none if there is no whole batch here.
-    async fn walk_batch(
+    async fn scan_batch(
         &self,
         device: &Rc<D>,
-        walk: Walk<'_>,
+        scan: RingScan<'_>,
         at: BatchPlace,
         found: &mut Found,
     ) -> IoResult<Option<u64>> {
-        let owner = walk.owner();
-        let first = walk.place.range_of(at.block, 1);
+        let owner = scan.owner();
+        let first = scan.place.range_of(at.block, 1);
         let head = device.read(first.start, Buf::new(BLOCK_BYTES)).await?;
         let Some(blocks) = length_of_batch(&head, owner, at) else { return Ok(None) };
         let bytes = blocks as usize * BLOCK_BYTES;
@@ -399,7 +399,7 @@ impl<D: BlockDevice> Replay<D> {
     async fn redo_all(
         self: &Rc<Self>,
         found: &[Option<Found>],
-        gathered: &Gathered,
+        contents: &RingContents,
     ) -> IoResult<u64> {
         let present = self.present();
         let mut redone = Vec::new();
@@ -415,7 +415,7 @@ impl<D: BlockDevice> Replay<D> {
             // Records of a ring ascend: later ones are put over earlier ones.
             for Record { entry, data } in found.iter().flat_map(|ring| &ring.records) {
                 let is_own = entry.member_in(source) == member;
-                if is_own && gathered.is_complete(entry.number.get(), present) {
+                if is_own && contents.is_complete(entry.number.get(), present) {
                     let (at, sectors) = (entry.at.get(), u64::from(entry.sectors.get()));
                     extents.put(Extent { at, sectors, from: *data });
                 }
@@ -516,12 +516,12 @@ impl<D: BlockDevice> Replay<D> {
     async fn begin_life(
         self: &Rc<Self>,
         options: JournalOptions,
-        gathered: &Gathered,
+        contents: &RingContents,
         label_numbers: Vec<u64>,
     ) -> IoResult<()> {
-        let next_number = gathered.next_number;
-        let is_left = canary::is(Canary::LifeNotBegun) && gathered.life > 0;
-        let life = if is_left { gathered.life } else { gathered.life + 1 };
+        let next_number = contents.next_number;
+        let is_left = canary::is(Canary::LifeNotBegun) && contents.life > 0;
+        let life = if is_left { contents.life } else { contents.life + 1 };
         let options = Rc::new(options);
         let label = |(ring, label_number): (RingIndex, &u64)| {
             let (inner, options) = (self.clone(), options.clone());

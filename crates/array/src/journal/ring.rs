@@ -1,7 +1,7 @@
 //! A ring of the journal in memory: its room, what waits to be written there, and what a replay may need of
 //! it. Pure bookkeeping.
 //!
-//! Batches follow each other; one that does not fit before the end goes to block 0. The walk of a
+//! Batches follow each other; one that does not fit before the end goes to block 0. The scan of a
 //! replay does the same: the next batch is where the last one ends, or at block 0, or nowhere.
 
 use std::cell::Cell;
@@ -261,7 +261,7 @@ mod tests {
     use crate::format::journal_record::BLOCK_SECTORS;
 
     #[test]
-    fn no_batch_lies_over_one_that_a_replay_may_need_and_the_walk_finds_all() {
+    fn no_batch_lies_over_one_that_a_replay_may_need_and_the_scan_finds_all() {
         let mut dice = Prng::new(5);
         for blocks in [4, 7, 16, 33] {
             let place = JournalPlace { start: Lba(0), sectors: (blocks + 2) * BLOCK_SECTORS };

@@ -17,7 +17,7 @@ use crate::journal::ledger::{Ledger, Pause};
 use crate::journal::placement::{JournalDevice, Placement, label_for, read_label};
 use crate::journal::ring::{LIVES_LEFT_OUT, Outstanding, Pending, Piece, Ring};
 use crate::journal::writer::JournalWriter;
-use crate::members::label_copies::{erase_label, write_label};
+use crate::members::label_copies::{wipe_superblocks, write_label};
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
 
@@ -82,7 +82,7 @@ impl<D: BlockDevice> Journal<D> {
         self.placement.ledger().is_some()
     }
 
-    /// Where its rings are.
+    /// The places of the journal's rings.
     pub(crate) fn placement(&self) -> &Rc<Placement<D>> {
         &self.placement
     }
@@ -111,7 +111,7 @@ impl<D: BlockDevice> Journal<D> {
         Rc::strong_count(&self.placement) + Rc::strong_count(&self.writer)
     }
 
-    /// Puts what will be written to the members of a group into their rings. When it returns, that is
+    /// Puts what will be written to the members of a group into their rings. When the call returns, that is
     /// durable, and in-place writes may begin; they end with [`end`](Self::end).
     ///
     /// The caller holds the sectors of the stripe, so that transactions over the same sectors have
@@ -157,8 +157,8 @@ impl<D: BlockDevice> Journal<D> {
         }
     }
 
-    /// The barrier before a record. A record names the members that have a part of it. If one is left out
-    /// that a replay takes to be in service, the replay would leave it as it was.
+    /// The barrier before a record. A record names the members that have a part of it. If a record left
+    /// out a member that a replay takes to be in service, the replay would leave the member as it was.
     async fn losses_before_record(&self, journal: &Ledger) -> IoResult<()> {
         loop {
             if !canary::is(Canary::LossNotRecorded) {
@@ -426,8 +426,8 @@ impl<D: BlockDevice> Journal<D> {
         let old = self.placement.move_to(new.map(|(new, _)| new));
         self.membership.recorded().await.map_err(ArrayError::Io)?;
         if let Some(old) = old {
-            // If that fails it is a stale one: nobody takes it for more.
-            let _ = erase_label(&*old.device).await;
+            // When the wipe fails, the label is a stale one: nobody takes a stale label for more.
+            let _ = wipe_superblocks(&*old.device).await;
         }
         if is_to_device && !self.placement.is_on_device() {
             return Err(JournalError::Device(IoError::Gone).into());

@@ -51,7 +51,7 @@ impl<D: BlockDevice> JournalWriter<D> {
             }
             let device = self.placement.device_of_ring(ring);
             if let Err(error) = self.write_batch(ring, &batch).await {
-                // Without its ring a member is of no use: it is lost, or the journal is.
+                // A member without its ring is of no use: the member is lost, or the journal is.
                 if let (Ok(device), Ok(())) = (device, journal.check()) {
                     let left = self.placement.lose_ring_on_error(ring, &device, Err(error));
                     left.unwrap_or_else(|error| journal.fail(error));

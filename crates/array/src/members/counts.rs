@@ -29,9 +29,9 @@ pub struct Counts {
     pub recover_writes: u64,
     /// Writes of less than a stripe, or parts of writes, that waited for others to go with.
     pub held_writes: u64,
-    /// How long these waited, in all, in nanoseconds.
+    /// How long the held writes waited, in all, in nanoseconds.
     pub held_ns: u64,
-    /// Of these, those that went with others.
+    /// Held writes that went with others.
     pub merged_writes: u64,
     /// Times that several of them went together.
     pub merges: u64,

@@ -105,9 +105,9 @@ pub struct MemberHealth {
     pub repaired: u64,
     /// Errors of late: half as many with every window that has passed.
     pub errors_recent: u32,
-    /// Whether these are too many; the group cannot lose it, then.
+    /// Whether the recent errors are too many: the group cannot lose the member, then.
     pub has_too_many_errors: bool,
-    /// Whether it is slower than the others.
+    /// Whether the member is slower than the others.
     pub is_slow: bool,
     /// How long reads take.
     pub reads: Latency,
@@ -124,7 +124,7 @@ pub enum HealthNews {
         member: usize,
         /// The member's errors of late.
         errors: u32,
-        /// Whether it was given up.
+        /// Whether the member was given up.
         is_failed: bool,
     },
     /// The member is slow.
@@ -153,8 +153,8 @@ pub enum HealthNews {
         /// The time that the oldest request has waited, at least, in nanoseconds.
         waited_ns: Nanos,
     },
-    /// The device that was filled beside the member was given up because it does not answer.
-    CopyHung {
+    /// The successor of the member was given up because it does not answer.
+    SuccessorHung {
         /// The member.
         member: usize,
         /// The time that the oldest request has waited, at least, in nanoseconds.

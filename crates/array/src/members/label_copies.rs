@@ -26,8 +26,8 @@ pub(crate) struct Found {
     pub(crate) is_one_copy: bool,
 }
 
-/// The content of two copies on a device, the second if `is_behind` says that the first one is. With it,
-/// whether the copies differ. None if neither begins as a copy.
+/// The content of two copies on a device, the second if `is_behind` says that the first one is. With the
+/// content, whether the copies differ. None if neither begins as a copy.
 ///
 /// # Errors
 /// When there are copies, and none that can be believed.
@@ -85,7 +85,7 @@ pub(crate) async fn write_label_copies<D: BlockDevice>(
 /// The superblock of a device, held against its size; none if nothing says it is a member.
 ///
 /// # Errors
-/// When it is or was one, and cannot be used.
+/// When the device is or was a member, and cannot be used.
 pub(crate) async fn read_superblock<D: BlockDevice>(
     device: &D,
 ) -> Result<Option<Found>, DeviceError> {
@@ -114,21 +114,21 @@ pub(crate) async fn write_superblock<D: BlockDevice>(
     write_label_copies(device, |copy| superblock.encode(copy)).await
 }
 
-/// Tells a device whose place another one has that it is out, beside what it says. By that nobody would be
-/// missing: with others that were lost since it would be started as it was.
+/// Tells a device whose place another one has that it is out, beside what its label says. By the
+/// old label nobody would be missing: a start with members lost since would take the device as it was.
 pub(crate) async fn evict<D: BlockDevice>(device: &D, mut said: Superblock) {
     let since_event = said.array.event;
     let own = &mut said.array[said.member];
     *own = MemberRecord { uuid: own.uuid, state: MemberState::Lost, since_event };
-    // One that does not take it is no good: nothing depends on it.
+    // A device that refuses the write is no good: nothing depends on such a device.
     let _ = write_superblock(device, &said).await;
 }
 
-/// The label of a device, held against its size; none if nothing says that it is a journal. Whether one
-/// of the copies was missing, damaged, or older, is the second.
+/// The label of a device, held against its size; none if nothing says that it is a journal. The
+/// second value says whether one of the copies was missing, damaged, or older.
 ///
 /// # Errors
-/// When it is or was one, and cannot be used.
+/// When the device is or was a journal device, and cannot be used.
 pub(crate) async fn read_label<D: BlockDevice>(
     device: &D,
 ) -> Result<Option<(JournalLabel, bool)>, DeviceError> {
@@ -166,11 +166,6 @@ async fn is_of_a_partition<D: BlockDevice, T>(
 /// Makes both copies say this.
 pub(crate) async fn write_label<D: BlockDevice>(device: &D, label: &JournalLabel) -> IoResult<()> {
     write_label_copies(device, |copy| label.encode(copy)).await
-}
-
-/// Makes a plain device of it.
-pub(crate) async fn erase_label<D: BlockDevice>(device: &D) -> IoResult<()> {
-    write_label_copies(device, |_| [0; BLOCK_BYTES]).await
 }
 
 /// The label of a spare; none unless both copies are whole, and of a device of this size. Otherwise something
@@ -225,11 +220,11 @@ pub async fn write_spare_label<D: BlockDevice>(
     write_label_copies(device, |copy| label.encode(copy)).await
 }
 
-/// Overwrites what a device says it is, whatever that was, and sees whether it takes it.
-pub(crate) async fn wipe_superblocks<D: BlockDevice>(device: &D) -> IoResult<()> {
-    for at in MemberLayout::superblock_lbas(device.limits().sectors) {
-        let zeroes = Buf::zeroed(SUPERBLOCK_BYTES as usize).freeze();
-        device.write(at, zeroes.into(), Durability::Durable).await?;
-    }
-    Ok(())
+/// Makes a plain device of a member, a journal or a spare: overwrites both copies of its superblock or label,
+/// durably.
+///
+/// # Errors
+/// When the device does not take the writes.
+pub async fn wipe_superblocks<D: BlockDevice>(device: &D) -> IoResult<()> {
+    write_label_copies(device, |_| [0; BLOCK_BYTES]).await
 }

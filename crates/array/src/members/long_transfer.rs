@@ -1,6 +1,6 @@
 //! Transfers of any length: a device takes parts of a long one. The longest request of members.
 
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoResult, Lba, Payload, SECTOR_BYTES};
+use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, Payload, SECTOR_BYTES};
 
 use crate::format::journal_record::BLOCK_BYTES;
 use crate::members::member::Member;
@@ -27,13 +27,7 @@ pub(crate) async fn write_long<D: BlockDevice>(
     if payload.len() <= longest {
         return device.write(at, payload, durability).await;
     }
-    let mut whole = Buf::new(payload.len());
-    let mut filled = 0;
-    for piece in payload.pieces() {
-        whole[filled..filled + piece.len()].copy_from_slice(piece);
-        filled += piece.len();
-    }
-    let whole: Bytes = whole.freeze();
+    let whole = payload.into_bytes();
     for start in (0..whole.len()).step_by(longest) {
         let part = whole.slice(start..(start + longest).min(whole.len()));
         let at = at.plus(start as u64 / SECTOR_BYTES);

@@ -18,7 +18,7 @@ use crate::members::vitals::Vitals;
 /// Regions that a device does not have yet, while it is filled.
 pub(crate) struct Missing {
     pub(crate) regions: Bits<Region>,
-    /// Those of them that are being filled: they are written, and not read.
+    /// Missing regions that are being filled: such regions are written, and not read.
     pub(crate) under_way: BTreeSet<Region>,
     /// Whether all writes reach the device. The rebuild fills nothing before: a region could lack a write
     /// that began without the device, and the region map would not say so.
@@ -75,7 +75,7 @@ enum State<D> {
     /// The device has all that was written.
     InService { own: Named<D> },
     /// The same, and a successor is filled beside the device.
-    Copied { own: Named<D>, successor: Successor<D> },
+    HasSuccessor { own: Named<D>, successor: Successor<D> },
     /// The device is filled, and lacks regions.
     Rebuilding { own: Named<D>, missing: Missing },
 }
@@ -88,11 +88,11 @@ enum Event<D> {
     /// A device of which nothing is needed yet: a capacity expansion brings it, as a member that is new.
     Begun { own: Named<D> },
     /// A device to fill beside this one in service: a replacement brings it.
-    CopyBegun(Successor<D>),
+    SuccessionBegun(Successor<D>),
     /// The device that was filled lacks nothing any more: the rebuild says so.
     Filled,
     /// The successor did not take a write or a flush: whoever wrote to it says so.
-    CopyFailed,
+    SuccessorFailed,
     /// The device is given up: by a failed request, by its health, or by an administrator.
     GivenUp,
 }
@@ -108,40 +108,40 @@ impl<D> State<D> {
             (Self::Lost { .. } | Self::InService { .. }, Event::Joined { own, missing }) => {
                 Self::Rebuilding { own, missing }
             }
-            (Self::Copied { .. } | Self::Rebuilding { .. }, Event::Joined { .. }) => {
+            (Self::HasSuccessor { .. } | Self::Rebuilding { .. }, Event::Joined { .. }) => {
                 unreachable!("a replacement asks first whether a device is being filled here")
             }
 
             (Self::Lost { .. }, Event::Begun { own }) => Self::InService { own },
             (
-                Self::InService { .. } | Self::Copied { .. } | Self::Rebuilding { .. },
+                Self::InService { .. } | Self::HasSuccessor { .. } | Self::Rebuilding { .. },
                 Event::Begun { .. },
             ) => unreachable!("a capacity expansion begins a member that is new and has no device"),
 
-            (Self::InService { own }, Event::CopyBegun(successor)) => {
-                Self::Copied { own, successor }
+            (Self::InService { own }, Event::SuccessionBegun(successor)) => {
+                Self::HasSuccessor { own, successor }
             }
             (
-                Self::Lost { .. } | Self::Copied { .. } | Self::Rebuilding { .. },
-                Event::CopyBegun(_),
-            ) => unreachable!("a replacement copies a member that has a device, and is whole"),
+                Self::Lost { .. } | Self::HasSuccessor { .. } | Self::Rebuilding { .. },
+                Event::SuccessionBegun(_),
+            ) => unreachable!("a replacement gives a successor to a member in service alone"),
 
             (Self::Rebuilding { own, .. }, Event::Filled) => Self::InService { own },
-            (Self::Copied { own, successor }, Event::Filled) => {
+            (Self::HasSuccessor { own, successor }, Event::Filled) => {
                 return (Self::InService { own: successor.own }, Some(own));
             }
             (Self::Lost { .. } | Self::InService { .. }, Event::Filled) => {
                 unreachable!("the rebuild looks whether its device is still being filled here")
             }
 
-            (Self::Copied { own, .. }, Event::CopyFailed) => Self::InService { own },
+            (Self::HasSuccessor { own, .. }, Event::SuccessorFailed) => Self::InService { own },
             (
                 Self::Lost { .. } | Self::InService { .. } | Self::Rebuilding { .. },
-                Event::CopyFailed,
+                Event::SuccessorFailed,
             ) => unreachable!("a successor fails where there is one: the member has compared it"),
 
             // A successor goes on in the place of the device with what it has.
-            (Self::Copied { successor, .. }, Event::GivenUp) => {
+            (Self::HasSuccessor { successor, .. }, Event::GivenUp) => {
                 Self::Rebuilding { own: successor.own, missing: successor.missing }
             }
             (Self::InService { own } | Self::Rebuilding { own, .. }, Event::GivenUp) => {
@@ -158,18 +158,18 @@ impl<D> State<D> {
     fn uuid(&self) -> [u8; 16] {
         match self {
             Self::Lost { uuid } => *uuid,
-            Self::InService { own } | Self::Copied { own, .. } | Self::Rebuilding { own, .. } => {
-                own.uuid
-            }
+            Self::InService { own }
+            | Self::HasSuccessor { own, .. }
+            | Self::Rebuilding { own, .. } => own.uuid,
         }
     }
 
     fn uuid_mut(&mut self) -> &mut [u8; 16] {
         match self {
             Self::Lost { uuid } => uuid,
-            Self::InService { own } | Self::Copied { own, .. } | Self::Rebuilding { own, .. } => {
-                &mut own.uuid
-            }
+            Self::InService { own }
+            | Self::HasSuccessor { own, .. }
+            | Self::Rebuilding { own, .. } => &mut own.uuid,
         }
     }
 
@@ -177,9 +177,9 @@ impl<D> State<D> {
     fn device(&self) -> Option<&Rc<D>> {
         match self {
             Self::Lost { .. } => None,
-            Self::InService { own } | Self::Copied { own, .. } | Self::Rebuilding { own, .. } => {
-                Some(&own.device)
-            }
+            Self::InService { own }
+            | Self::HasSuccessor { own, .. }
+            | Self::Rebuilding { own, .. } => Some(&own.device),
         }
     }
 
@@ -189,14 +189,16 @@ impl<D> State<D> {
     }
 
     fn successor(&self) -> Option<&Successor<D>> {
-        if let Self::Copied { successor, .. } = self { Some(successor) } else { None }
+        if let Self::HasSuccessor { successor, .. } = self { Some(successor) } else { None }
     }
 
     /// The device that is being filled: the member's own, or its successor.
     fn filling(&self) -> Option<(&Rc<D>, &Missing)> {
         match self {
             Self::Rebuilding { own, missing } => Some((&own.device, missing)),
-            Self::Copied { successor, .. } => Some((&successor.own.device, &successor.missing)),
+            Self::HasSuccessor { successor, .. } => {
+                Some((&successor.own.device, &successor.missing))
+            }
             Self::Lost { .. } | Self::InService { .. } => None,
         }
     }
@@ -204,7 +206,9 @@ impl<D> State<D> {
     fn filling_mut(&mut self) -> Option<(&Rc<D>, &mut Missing)> {
         match self {
             Self::Rebuilding { own, missing } => Some((&own.device, missing)),
-            Self::Copied { successor, .. } => Some((&successor.own.device, &mut successor.missing)),
+            Self::HasSuccessor { successor, .. } => {
+                Some((&successor.own.device, &mut successor.missing))
+            }
             Self::Lost { .. } | Self::InService { .. } => None,
         }
     }
@@ -264,9 +268,9 @@ impl<D> Member<D> {
         self.state.borrow().device().is_some_and(|own| Rc::ptr_eq(own, device))
     }
 
-    /// Whether it is in service: not lost, and not being rebuilt.
+    /// Whether the member is in service: not lost, and not being rebuilt.
     pub(crate) fn is_online(&self) -> bool {
-        matches!(&*self.state.borrow(), State::InService { .. } | State::Copied { .. })
+        matches!(&*self.state.borrow(), State::InService { .. } | State::HasSuccessor { .. })
     }
 
     pub(crate) fn is_rebuilding(&self) -> bool {
@@ -274,11 +278,11 @@ impl<D> Member<D> {
     }
 
     /// Whether a device is filled beside it.
-    pub(crate) fn is_copied(&self) -> bool {
+    pub(crate) fn has_successor(&self) -> bool {
         self.state.borrow().successor().is_some()
     }
 
-    /// Whether it is in service, and nothing is done to it.
+    /// Whether the member is in service, and no task works on it.
     pub(crate) fn is_undisturbed(&self) -> bool {
         matches!(&*self.state.borrow(), State::InService { .. })
     }
@@ -289,7 +293,7 @@ impl<D> Member<D> {
         state.device().is_some() && state.missing().is_none_or(|it| !it.regions.has(region))
     }
 
-    /// Whether it is being rebuilt and lacks a region.
+    /// Whether the member is being rebuilt and lacks a region.
     pub(crate) fn lacks(&self, region: Region) -> bool {
         self.state.borrow().missing().is_some_and(|it| it.regions.has(region))
     }
@@ -313,7 +317,7 @@ impl<D> Member<D> {
             (State::Lost { .. }, MemberState::Absent) => MemberState::Absent,
             (State::Lost { .. }, _) => MemberState::Lost,
             (State::Rebuilding { .. }, _) => MemberState::Rebuilding,
-            (State::InService { .. } | State::Copied { .. }, _) => MemberState::InService,
+            (State::InService { .. } | State::HasSuccessor { .. }, _) => MemberState::InService,
         }
     }
 
@@ -325,7 +329,7 @@ impl<D> Member<D> {
         *self.state.borrow_mut().uuid_mut() = uuid;
     }
 
-    /// Whether its device, or its successor, has this uuid.
+    /// Whether the member's device, or the successor, has this uuid.
     pub(crate) fn has_uuid(&self, uuid: &[u8; 16]) -> bool {
         let state = self.state.borrow();
         let beside = state.successor().map(|it| it.own.uuid);
@@ -361,14 +365,14 @@ impl<D> Member<D> {
     }
 
     /// A device to fill beside this one, which serves on until then. The member is undisturbed.
-    pub(crate) fn begin_copy(&self, device: Rc<D>, uuid: [u8; 16], missing: Missing) {
-        self.step(Event::CopyBegun(Successor { own: Named { device, uuid }, missing }));
+    pub(crate) fn begin_succession(&self, device: Rc<D>, uuid: [u8; 16], missing: Missing) {
+        self.step(Event::SuccessionBegun(Successor { own: Named { device, uuid }, missing }));
     }
 
     /// The device that is being filled lacks nothing any more: it serves, a successor in the place of the
     /// device.
     pub(crate) fn put_in_service(&self) {
-        if self.is_copied() {
+        if self.has_successor() {
             self.vitals.forget();
         }
         self.step(Event::Filled);
@@ -387,7 +391,7 @@ impl<D> Member<D> {
     pub(crate) fn drop_successor(&self, device: &Rc<D>) -> bool {
         let is_it = self.succeeding().is_some_and(|own| Rc::ptr_eq(&own, device));
         if is_it {
-            self.step(Event::CopyFailed);
+            self.step(Event::SuccessorFailed);
         }
         is_it
     }
@@ -400,7 +404,7 @@ impl<D> Member<D> {
     /// Gives the device up, if there is one; requests under way end as they may.
     pub(crate) fn lose(&self) -> bool {
         let had_device = self.has_device();
-        if self.is_copied() {
+        if self.has_successor() {
             self.vitals.forget();
         }
         self.step(Event::GivenUp);

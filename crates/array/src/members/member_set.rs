@@ -1,54 +1,52 @@
-//! The members of an array: what is sent to them, and when they are given up.
+//! Requests to the members of an array.
 //!
 //! Everything that reads, writes or flushes members goes through here. One place counts it, times it,
-//! tries a write once more, and decides what a failure means. A [`MemberEvent`] tells the floors above.
+//! tries a write once more, and decides what a failure means ([`MemberStates`] says who is given up).
 
-mod lookup;
-
-use std::cell::{Cell, OnceCell};
+use std::cell::Cell;
 use std::future::Future;
+use std::ops::Deref;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Nanos, Payload, SECTOR_BYTES,
-    SectorRange,
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange,
 };
 use voltier_ring::{Handle, JoinHandle};
 
 use crate::canary::{self, Canary};
 use crate::format::region_map::RegionGrid;
-use crate::format::superblock::ArrayRecord;
 use crate::geometry::chunks::Geometry;
-use crate::geometry::numbers::{GroupIndex, MemberIndex, Region, each};
+use crate::geometry::numbers::{MemberIndex, Region, each};
 use crate::members::at_once::together;
-use crate::members::clear::{Clear, clear_device};
-use crate::members::counts::Counters;
-use crate::members::event::{Above, MemberEvent};
-use crate::members::health::{
-    HealthNews, HealthPolicy, HealthWatch, MemberHealth, SlowAction, Slowness,
-};
+use crate::members::checksums::checked::Checked;
+use crate::members::checksums::devices::CheckedDevices;
+use crate::members::checksums::table::ChecksumCounts;
+use crate::members::clear::Clear;
 use crate::members::member::Member;
+use crate::members::member_states::MemberStates;
 use crate::members::member_watch::MemberWatch;
-use crate::members::room::Room;
-use crate::members::vitals::{ReadUnderWay, Timed};
+use crate::members::space::SpaceRetry;
 
-/// The members of an array in service.
+/// The members of an array in service, and the way to them.
 pub(crate) struct MemberSet<D> {
     handle: Handle,
     geometry: Geometry,
-    members: Vec<Member<D>>,
+    states: MemberStates<D>,
     /// The first sector of the chunks on a member's device.
     data_start: u64,
     regions: RegionGrid,
-    counters: Rc<Counters>,
-    health: HealthWatch,
-    watch: Rc<MemberWatch>,
-    room: Room,
-    /// Grows with every member that comes or goes.
-    changes: Cell<u64>,
+    space_retry: SpaceRetry,
+    devices: CheckedDevices<D>,
     /// Whether another set has taken over: this one has no devices any more.
     is_superseded: Cell<bool>,
-    above: OnceCell<Box<dyn Above>>,
+}
+
+impl<D> Deref for MemberSet<D> {
+    type Target = MemberStates<D>;
+
+    fn deref(&self) -> &MemberStates<D> {
+        &self.states
+    }
 }
 
 impl<D: BlockDevice> MemberSet<D> {
@@ -58,56 +56,40 @@ impl<D: BlockDevice> MemberSet<D> {
         members: Vec<Member<D>>,
         data_start: u64,
         watch: &Rc<MemberWatch>,
+        devices: CheckedDevices<D>,
+    ) -> Self {
+        let states = MemberStates::new(handle, geometry, members, watch);
+        Self::of(handle, geometry, states, data_start, devices)
+    }
+
+    fn of(
+        handle: &Handle,
+        geometry: &Geometry,
+        states: MemberStates<D>,
+        data_start: u64,
+        devices: CheckedDevices<D>,
     ) -> Self {
         Self {
             handle: handle.clone(),
             geometry: geometry.clone(),
-            members,
+            states,
             data_start,
             regions: RegionGrid::new(geometry.member_sectors()),
-            counters: Rc::default(),
-            health: HealthWatch::default(),
-            watch: watch.clone(),
-            room: Room::new(handle),
-            changes: Cell::new(0),
+            space_retry: SpaceRetry::new(handle),
+            devices,
             is_superseded: Cell::new(false),
-            above: OnceCell::new(),
         }
     }
 
     /// The same members, and further ones, in another geometry. Nothing is left in this set.
     pub(crate) fn moved(&self, geometry: &Geometry, added: Vec<Member<D>>) -> Self {
-        let mut members: Vec<Member<D>> = self.members.iter().map(Member::moved).collect();
-        members.extend(added);
-        Self {
-            counters: Rc::new(Counters::of(self.counters.get())),
-            health: self.health.moved(),
-            ..Self::new(&self.handle, geometry, members, self.data_start, &self.watch)
-        }
+        let states = self.states.moved(geometry, added);
+        Self::of(&self.handle, geometry, states, self.data_start, self.devices.clone())
     }
 
-    /// Says who is told of events. Once.
-    pub(crate) fn report_to(&self, above: Box<dyn Above>) {
-        assert!(self.above.set(above).is_ok(), "members report to one array");
-    }
-
-    /// The indexes of all members, in order.
-    pub(crate) fn indexes(
-        &self,
-    ) -> impl DoubleEndedIterator<Item = MemberIndex> + ExactSizeIterator + Clone + use<D> {
-        MemberIndex::all(self.members.len())
-    }
-
-    /// All members with their indexes, in order.
-    pub(crate) fn indexed(&self) -> impl Iterator<Item = (MemberIndex, &Member<D>)> {
-        self.indexes().zip(&self.members)
-    }
-
-    /// Tells the members who they are.
-    pub(crate) fn name(&self, record: &ArrayRecord) {
-        for (member, record) in self.members.iter().zip(&record.members) {
-            member.set_uuid(record.uuid);
-        }
+    /// Requests to single devices, of members and of those that are filled beside members.
+    pub(crate) fn devices(&self) -> &CheckedDevices<D> {
+        &self.devices
     }
 
     pub(crate) fn supersede(&self) {
@@ -116,15 +98,6 @@ impl<D: BlockDevice> MemberSet<D> {
 
     pub(crate) fn is_superseded(&self) -> bool {
         self.is_superseded.get()
-    }
-
-    /// The watch over all devices of the array.
-    pub(crate) fn watch(&self) -> &Rc<MemberWatch> {
-        &self.watch
-    }
-
-    pub(crate) fn counters(&self) -> &Counters {
-        &self.counters
     }
 
     /// The region of a sector of a member.
@@ -138,25 +111,64 @@ impl<D: BlockDevice> MemberSet<D> {
         self.regions
     }
 
-    pub(crate) async fn read(
+    pub(crate) fn read(
         self: Rc<Self>,
         member: MemberIndex,
         at: Lba,
         into: Buf,
+    ) -> impl Future<Output = IoResult<Buf>> {
+        self.read_as(member, at, into, true)
+    }
+
+    /// Reads a member, and holds the content against its checksums, if there are any.
+    pub(crate) async fn read_as(
+        self: Rc<Self>,
+        member: MemberIndex,
+        at: Lba,
+        into: Buf,
+        is_verified: bool,
     ) -> IoResult<Buf> {
         let device = self[member].device()?;
-        // Since it was chosen it may have made place for one that is to be filled.
+        // Since the choice, the member may have got a device that is to be filled.
         if !self[member].has_region(self.region_at(at)) {
             return Err(IoError::Gone);
         }
-        self.counters.add(|counts| counts.member_reads += 1);
+        self.counters().add(|counts| counts.member_reads += 1);
+        let at = self.on_device(at);
+        if is_verified && let Some(checked) = self.devices.checked(&device) {
+            return Box::pin(self.read_checked(member, device, checked, at, into)).await;
+        }
         let under_way = self.begin_read(member);
-        let result = device.read(self.on_device(at), into).await;
+        let result = device.read(at, into).await;
         self.end_read(member, under_way);
         if let Err(error) = result {
             self.read_failed(member, &device, error);
         }
         result
+    }
+
+    /// A read of a device with checksums. A block that does not match is as good as unreadable, and no error
+    /// of the device.
+    async fn read_checked(
+        self: Rc<Self>,
+        member: MemberIndex,
+        device: Rc<D>,
+        checked: Rc<Checked>,
+        at: Lba,
+        into: Buf,
+    ) -> IoResult<Buf> {
+        let timed = async |into| {
+            let under_way = self.begin_read(member);
+            let result = device.read(at, into).await;
+            self.end_read(member, under_way);
+            result
+        };
+        let read = checked.read(&*device, at, into, timed).await;
+        if let Err(error) = read {
+            self.read_failed(member, &device, error);
+        }
+        let (read, is_right) = read?;
+        if is_right { Ok(read) } else { Err(IoError::Medium) }
     }
 
     /// Fills buffers with what lies behind one another on a member. A failure says nothing of any one of
@@ -171,15 +183,37 @@ impl<D: BlockDevice> MemberSet<D> {
         let bytes: u64 = into.iter().map(|buf| buf.len() as u64).sum();
         let last = at.plus(bytes / SECTOR_BYTES - 1);
         let mut regions = each(self.region_at(at)..self.region_at(last) + 1);
-        // Since it was chosen it may have made place for one that is to be filled.
+        // Since the choice, the member may have got a device that is to be filled.
         if !regions.all(|region| self[member].has_region(region)) {
             return Err(IoError::Gone);
         }
-        self.counters.add(|counts| counts.member_reads += 1);
+        self.counters().add(|counts| counts.member_reads += 1);
+        let at = self.on_device(at);
+        if let Some(checked) = self.devices.checked(&device) {
+            return Box::pin(self.read_run_checked(member, device, checked, at, into)).await;
+        }
         let under_way = self.begin_read(member);
-        let result = device.read_vectored(self.on_device(at), into).await;
+        let result = device.read_vectored(at, into).await;
         self.end_read(member, under_way);
         result
+    }
+
+    async fn read_run_checked(
+        self: Rc<Self>,
+        member: MemberIndex,
+        device: Rc<D>,
+        checked: Rc<Checked>,
+        at: Lba,
+        into: Vec<Buf>,
+    ) -> IoResult<Vec<Buf>> {
+        let timed = async |into| {
+            let under_way = self.begin_read(member);
+            let result = device.read_vectored(at, into).await;
+            self.end_read(member, under_way);
+            result
+        };
+        let (read, is_right) = checked.read_run(&*device, at, into, timed).await?;
+        if is_right { Ok(read) } else { Err(IoError::Medium) }
     }
 
     pub(crate) async fn write(
@@ -191,22 +225,48 @@ impl<D: BlockDevice> MemberSet<D> {
     ) -> IoResult<()> {
         // The others have what a lost member would have held.
         let Ok(device) = self[member].device() else { return Ok(()) };
-        self.counters.add(|counts| counts.member_writes += 1);
+        self.counters().add(|counts| counts.member_writes += 1);
         let at = self.on_device(at);
         let beside = self.beside(member, |device: Rc<D>| {
-            let data = data.clone();
-            async move { device.write(at, data, durability).await }
+            let (members, data) = (self.clone(), data.clone());
+            async move { members.devices.write(&device, at, data, durability).await }
         });
-        let since = self.begin_write(member);
-        let write = || device.write(at, data.clone(), durability);
-        let mut result = write().await;
-        self.end_write(member, since);
+        let checked = self.devices.checked(&device);
+        let mut result = if let Some(checked) = checked {
+            let data = data.clone();
+            Box::pin(self.write_checked(member, &device, checked, at, data, durability)).await
+        } else {
+            let since = self.begin_write(member);
+            let result = device.write(at, data.clone(), durability).await;
+            self.end_write(member, since);
+            result
+        };
+        let write = || self.devices.write(&device, at, data.clone(), durability);
         if result.is_err() {
             // In a box: seldom, and else every write would carry its room along.
             result = Box::pin(self.again(member, &device, result, write)).await;
         }
         self.finish_beside(member, beside).await;
         self.lose_on_error(member, &device, result)
+    }
+
+    /// The first write of a request to a device with checksums. The time is that of the device alone.
+    async fn write_checked(
+        self: &Rc<Self>,
+        member: MemberIndex,
+        device: &Rc<D>,
+        checked: Rc<Checked>,
+        at: Lba,
+        data: Payload,
+        durability: Durability,
+    ) -> IoResult<()> {
+        let timed = async |data| {
+            let since = self.begin_write(member);
+            let result = device.write(at, data, durability).await;
+            self.end_write(member, since);
+            result
+        };
+        checked.write(device, at, data, timed).await
     }
 
     pub(crate) async fn clear(
@@ -216,15 +276,16 @@ impl<D: BlockDevice> MemberSet<D> {
         clear: Clear,
     ) -> IoResult<()> {
         let Ok(device) = self[member].device() else { return Ok(()) };
-        self.counters.add(|counts| counts.member_writes += 1);
+        self.counters().add(|counts| counts.member_writes += 1);
         let range = SectorRange::new(self.on_device(range.start), range.count);
         let has_parity = self.geometry.parity_chunks() > 0;
         let suited = self[member].succeeding().map(|device| clear.suited(&*device, has_parity));
+        let members = self.clone();
         let beside = self.beside(member, move |device: Rc<D>| async move {
-            clear_device(&*device, range, suited.unwrap_or(clear)).await
+            members.devices.clear(&device, range, suited.unwrap_or(clear)).await
         });
         let own = clear.suited(&*device, has_parity);
-        let cleared = || clear_device(&*device, range, own);
+        let cleared = || self.devices.clear(&device, range, own);
         let mut result = cleared().await;
         if result.is_err() {
             result = Box::pin(self.again(member, &device, result, cleared)).await;
@@ -236,7 +297,7 @@ impl<D: BlockDevice> MemberSet<D> {
     /// Flushes every member; one that fails is lost.
     pub(crate) async fn flush(self: &Rc<Self>) -> IoResult<()> {
         let flush = |member| self.clone().flush_one(member);
-        // To its end also when nobody waits: who could not flush is lost, and says so once.
+        // The flush runs to its end also when nobody waits: who could not flush is lost, and says so once.
         let (inner, flushes) = (self.clone(), self.indexes().map(flush).collect());
         let flushed = async move { together(&inner.handle, flushes).await };
         let results = self.handle.finish(flushed).await;
@@ -246,10 +307,37 @@ impl<D: BlockDevice> MemberSet<D> {
 
     pub(crate) async fn flush_one(self: Rc<Self>, member: MemberIndex) -> IoResult<()> {
         let Ok(device) = self[member].device() else { return Ok(()) };
-        let beside = self.beside(member, move |device: Rc<D>| async move { device.flush().await });
-        let result = device.flush().await;
+        let members = self.clone();
+        let flush = move |device: Rc<D>| async move { members.devices.flush(&device).await };
+        let beside = self.beside(member, flush);
+        let result = self.devices.flush(&device).await;
         self.finish_beside(member, beside).await;
         self.lose_on_error(member, &device, result)
+    }
+
+    /// The blocks of a member's device that did not match their checksums.
+    pub(crate) fn checksum_counts(&self, member: MemberIndex) -> ChecksumCounts {
+        self[member]
+            .device()
+            .map_or_else(|_| ChecksumCounts::default(), |own| self.devices.counts(&own))
+    }
+
+    /// Blocks that others than their checksums show to be right get checksums, if they have none.
+    pub(crate) async fn adopt(&self, member: MemberIndex, at: Lba, bytes: &[u8]) {
+        let Ok(device) = self[member].device() else { return };
+        self.devices.adopt(&device, self.on_device(at), bytes).await;
+    }
+
+    /// Whether all blocks of a range of a member have checksums that are known.
+    pub(crate) async fn knows(&self, member: MemberIndex, range: SectorRange) -> bool {
+        let Ok(device) = self[member].device() else { return false };
+        self.devices.knows(&device, self.on_device(range.start), range.bytes()).await
+    }
+
+    /// Whether content that was computed for a member is what its checksums say, as far as these are known.
+    pub(crate) async fn accepts(&self, member: MemberIndex, at: Lba, bytes: &[u8]) -> bool {
+        let Ok(device) = self[member].device() else { return true };
+        self.devices.accepts(&device, self.on_device(at), bytes).await
     }
 
     /// A durable write of something that is not a chunk, at its sector of the device.
@@ -260,7 +348,7 @@ impl<D: BlockDevice> MemberSet<D> {
         data: Bytes,
     ) -> IoResult<()> {
         let Ok(device) = self[member].device() else { return Ok(()) };
-        self.counters.add(|counts| counts.metadata_writes += 1);
+        self.counters().add(|counts| counts.metadata_writes += 1);
         let write = || device.write(at, data.clone().into(), Durability::Durable);
         let mut result = write().await;
         if result.is_err() {
@@ -269,7 +357,7 @@ impl<D: BlockDevice> MemberSet<D> {
         self.lose_on_error(member, &device, result)
     }
 
-    /// Does a change that failed again: once after a medium error, and for seconds while there is no room.
+    /// Does a change that failed again: once after a medium error, and for seconds while there is no space.
     pub(crate) async fn again<F: Future<Output = IoResult<()>>>(
         self: &Rc<Self>,
         member: MemberIndex,
@@ -282,7 +370,7 @@ impl<D: BlockDevice> MemberSet<D> {
         {
             result = change().await;
         }
-        self.room.again(member, result, || self[member].is_device(device), change).await
+        self.space_retry.again(member, result, || self[member].is_device(device), change).await
     }
 
     /// Does the same to the successor of a member, if it has one.
@@ -310,7 +398,7 @@ impl<D: BlockDevice> MemberSet<D> {
         }
     }
 
-    /// Writes to a device that is being filled. One that does not take it is given up.
+    /// Writes to a device that is being filled. A device that refuses the write is given up.
     pub(crate) async fn write_target(
         &self,
         member: MemberIndex,
@@ -319,19 +407,10 @@ impl<D: BlockDevice> MemberSet<D> {
         data: Bytes,
     ) {
         self.counters().add(|counts| counts.member_writes += 1);
-        let result = device.write(self.on_device(at), data.into(), Durability::Cached).await;
+        let (at, cached) = (self.on_device(at), Durability::Cached);
+        let result = self.devices.write(device, at, data.into(), cached).await;
         if result.is_err() {
             self.give_successor_up(member, device);
-        }
-    }
-
-    pub(crate) fn give_successor_up(&self, member: MemberIndex, device: &Rc<D>) {
-        if self[member].drop_successor(device) {
-            self.counters.add(|counts| counts.members_lost += 1);
-            self.change();
-        } else if self[member].is_device(device) {
-            // The successor has taken the place of the member meanwhile.
-            self.lose(member);
         }
     }
 
@@ -360,7 +439,7 @@ impl<D: BlockDevice> MemberSet<D> {
             self.lose(member);
             return Ok(());
         }
-        if error == IoError::NoSpace && self.room.is_short_elsewhere(member) {
+        if error == IoError::NoSpace && self.space_retry.is_short_elsewhere(member) {
             return Err(error);
         }
         if error == IoError::Gone || others_have_it {
@@ -377,224 +456,5 @@ impl<D: BlockDevice> MemberSet<D> {
     ) -> IoResult<()> {
         let Ok(device) = self[member].device() else { return Ok(()) };
         self.lose_on_error(member, &device, result)
-    }
-
-    /// Gives a member up: at once in memory, and on record before the next acknowledgement.
-    pub(crate) fn lose(&self, member: MemberIndex) {
-        let left = self[member].device().map(|device| device.under_way());
-        if self[member].lose() {
-            self.watch.note_left(member, left.unwrap_or_default());
-            self.counters.add(|counts| counts.members_lost += 1);
-            self.change();
-            self.health.tell();
-            self.emit(MemberEvent::Lost);
-        }
-    }
-
-    /// Takes note that a member has come or gone: what was begun with the members of before is of no use.
-    pub(crate) fn change(&self) {
-        self.changes.set(self.changes.get() + 1);
-    }
-
-    /// How often members have come or gone.
-    pub(crate) fn changes(&self) -> u64 {
-        self.changes.get()
-    }
-
-    /// Members of a group that are lost, or do not have all of it yet.
-    pub(crate) fn lost_in(&self, group: GroupIndex) -> usize {
-        let members = self.geometry.members_of(group).map(|member| &self[member]);
-        members.filter(|member| !member.is_online()).count()
-    }
-
-    /// # Errors
-    /// When more members of the group are lost than it can lose.
-    pub(crate) fn check_group(&self, group: GroupIndex) -> IoResult<()> {
-        let stands = self.lost_in(group) <= self.geometry.parity_chunks();
-        if stands { Ok(()) } else { Err(IoError::Gone) }
-    }
-
-    /// # Errors
-    /// When more members of any group are lost than it can lose.
-    pub(crate) fn check_groups(&self) -> IoResult<()> {
-        self.geometry.groups().try_for_each(|group| self.check_group(group))
-    }
-
-    /// Whether a member is out, or does not have all of it yet: what is written now must be known
-    /// when it comes back.
-    pub(crate) fn is_degraded(&self) -> bool {
-        self.members.iter().any(|member| !member.is_online())
-    }
-
-    /// A read of a member begins.
-    #[inline]
-    pub(crate) fn begin_read(&self, member: MemberIndex) -> ReadUnderWay<'_> {
-        self[member].vitals().begin_read(|| self.handle.now())
-    }
-
-    /// A write of a member begins; when, if it is timed, or 0. The write runs to its end.
-    #[inline]
-    pub(crate) fn begin_write(&self, member: MemberIndex) -> Nanos {
-        self[member].vitals().begin(Timed::Write, || self.handle.now())
-    }
-
-    pub(crate) fn note_repair(&self, member: MemberIndex) {
-        self.counters.add(|counts| counts.repairs += 1);
-        self[member].vitals().note_repair();
-    }
-
-    fn set_avoided(&self, member: MemberIndex) {
-        let vitals = self[member].vitals();
-        let is_shown_only = self.health.policy().slow_action == SlowAction::Show;
-        let may_avoid = self.geometry.is_mirror() || !is_shown_only;
-        vitals.set_avoided(vitals.is_slow() && may_avoid);
-    }
-
-    pub(crate) fn health_of(&self, member: MemberIndex) -> MemberHealth {
-        self.health.health_of(&self[member], self.handle.now())
-    }
-
-    pub(crate) fn health(&self) -> &HealthWatch {
-        &self.health
-    }
-
-    /// Judges all members anew by another policy.
-    pub(crate) fn set_health_policy(&self, policy: HealthPolicy) {
-        self.health.set_policy(policy);
-        self.watch.set_deadline(policy.deadline_ns);
-        for (index, member) in self.indexed() {
-            member.vitals().judge_anew(policy.slow_factor > 0);
-            self.set_avoided(index);
-        }
-    }
-
-    /// A read has ended.
-    #[inline]
-    pub(crate) fn end_read(self: &Rc<Self>, member: MemberIndex, under_way: ReadUnderWay<'_>) {
-        let since = under_way.end();
-        if since != 0 {
-            self.end_timed(member, Timed::Read, since);
-        }
-    }
-
-    /// A write has ended that began then.
-    #[inline]
-    pub(crate) fn end_write(self: &Rc<Self>, member: MemberIndex, since: Nanos) {
-        if since != 0 {
-            self[member].vitals().end();
-            self.end_timed(member, Timed::Write, since);
-        }
-    }
-
-    #[cold]
-    fn end_timed(self: &Rc<Self>, member: MemberIndex, timed: Timed, since: Nanos) {
-        let now = self.handle.now();
-        let took_ns = now.saturating_sub(since);
-        self[member].vitals().add(timed, took_ns);
-        if self.health.is_round_over(now) {
-            self.end_round(now);
-        }
-    }
-
-    fn end_round(&self, now: Nanos) {
-        let is_uneven = self.above.get().is_some_and(|above| above.is_load_uneven());
-        let Some(round) = self.health.end_round(&self.members, now, is_uneven) else {
-            return self.forget_means(|_| true);
-        };
-        let slow_action = self.health.policy().slow_action;
-        for (index, member) in self.indexed() {
-            let Some(verdict) = round.verdict(&self.geometry, index, member) else { continue };
-            if member.vitals().judge(verdict.is_slow) {
-                self.set_avoided(index);
-                let Slowness { is_slow, mean_ns, others_ns } = verdict;
-                self.health.say(if is_slow {
-                    HealthNews::Slow { member: index.0, mean_ns, others_ns }
-                } else {
-                    HealthNews::NotSlow { member: index.0 }
-                });
-            }
-            let is_slow = member.vitals().is_slow();
-            if is_slow && slow_action == SlowAction::Fail && self.can_spare(index, 1) {
-                self.give_up(index);
-                self.health.say(HealthNews::SlowFailed { member: index.0 });
-            }
-        }
-        self.forget_means(|member| round.has(member));
-    }
-
-    fn forget_means(&self, is_done: impl Fn(MemberIndex) -> bool) {
-        for member in self.indexes().filter(|member| is_done(*member)) {
-            self[member].vitals().forget_means();
-        }
-    }
-
-    /// Whether a member in service can be given up by choice, so that its group can lose `more` after
-    /// that. Never while some of the group's parity may not match.
-    pub(crate) fn can_spare(&self, member: MemberIndex, more: usize) -> bool {
-        let group = self.geometry.group_of_member(member);
-        self[member].is_online()
-            && self.lost_in(group) + 1 + more <= self.geometry.parity_chunks()
-            && self.above.get().is_none_or(|above| above.is_consistent(group))
-    }
-
-    pub(crate) fn give_up(&self, member: MemberIndex) {
-        self.lose(member);
-        self.emit(MemberEvent::GivenUp);
-    }
-
-    pub(crate) fn emit(&self, event: MemberEvent) {
-        self.above.get().inspect(|above| above.on(event));
-    }
-
-    /// A read has failed; it is made good from the others, if there are any.
-    #[cold]
-    pub(crate) fn read_failed(
-        self: &Rc<Self>,
-        member: MemberIndex,
-        device: &Rc<D>,
-        error: IoError,
-    ) {
-        if !self[member].is_device(device) {
-            return;
-        }
-        if error == IoError::Gone {
-            self.lose(member);
-            return;
-        }
-        self[member].vitals().note_failed_read();
-        self.note_error(member);
-    }
-
-    /// A write has failed; whether to try once more. A drive that remaps a block does so when it is
-    /// written, and a path that was lost for a moment is back.
-    #[cold]
-    pub(crate) fn may_try_again(
-        self: &Rc<Self>,
-        member: MemberIndex,
-        device: &Rc<D>,
-        error: IoError,
-    ) -> bool {
-        if error != IoError::Medium || !self[member].is_device(device) {
-            return false;
-        }
-        self[member].vitals().note_failed_change();
-        self.note_error(member);
-        self[member].is_device(device)
-    }
-
-    fn note_error(self: &Rc<Self>, member: MemberIndex) {
-        let policy = self.health.policy();
-        let errors = self[member].vitals().add_error(self.handle.now(), policy.error_window_ns);
-        if policy.max_errors == 0 || errors <= policy.max_errors {
-            return;
-        }
-        let is_failed = self.can_spare(member, 0);
-        if is_failed {
-            self.give_up(member);
-        }
-        // Once for each time that it passes the limit.
-        if is_failed || errors == policy.max_errors + 1 {
-            self.health.say(HealthNews::TooManyErrors { member: member.0, errors, is_failed });
-        }
     }
 }

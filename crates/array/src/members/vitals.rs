@@ -90,7 +90,7 @@ pub(crate) struct ReadUnderWay<'a> {
 }
 
 impl ReadUnderWay<'_> {
-    /// When it began, if it was timed, or 0.
+    /// The begin of a request that is timed, or 0.
     #[inline]
     pub(crate) fn end(self) -> Nanos {
         self.since
@@ -149,7 +149,7 @@ impl Vitals {
         is_it.then(|| now.saturating_sub(since))
     }
 
-    /// Takes down what the one that was timed took.
+    /// Takes down how long a timed request took.
     pub(crate) fn add(&self, timed: Timed, took_ns: Nanos) {
         self.samples(timed).borrow_mut().add(took_ns);
         if took_ns >= LONG_NS {

@@ -48,13 +48,13 @@ pub(crate) struct Membership {
     needs_resync: bool,
     /// Grows with everything the record does not say yet.
     changes: Cell<u64>,
-    /// The changes that it says durably.
+    /// The changes that the record holds durably.
     stored: Cell<u64>,
     is_updating: Cell<bool>,
     progress: Signal,
     /// Too many members are lost, or one took no superblock and could not be left out.
     broken: Cell<Option<IoError>>,
-    /// Whether the record is to be stored even if it says nothing new.
+    /// Whether the record is to be stored even without news.
     is_due: Cell<bool>,
     /// Whether the array was stopped.
     is_closed: Cell<bool>,
@@ -137,7 +137,7 @@ impl Membership {
         self.is_replay_due.set(false);
     }
 
-    /// Has the record stored whatever it says: a member may be an event behind, or have one copy.
+    /// Has the record stored even without news: a member may be an event behind, or have one copy.
     pub(crate) fn must_store(&self) {
         self.is_due.set(true);
         self.note_change();
@@ -165,7 +165,7 @@ impl Membership {
             if let Some(error) = self.broken.get() {
                 return Err(error);
             }
-            // Also what became news while it waited: a transaction is begun without waiting again.
+            // The wait covers news that came meanwhile: a transaction begins without another wait.
             if self.stored.get() >= self.changes.get() {
                 return Ok(());
             }
@@ -225,7 +225,7 @@ impl Membership {
         self.progress.notify();
     }
 
-    /// Whether the record is to be stored whatever it says; asked once.
+    /// Whether the record is to be stored even without news; asked once.
     pub(crate) fn take_due(&self) -> bool {
         self.is_due.replace(false)
     }

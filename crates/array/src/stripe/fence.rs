@@ -1,7 +1,7 @@
 //! Keeps requests out of what is being moved, and waits for those that are in it.
 //!
-//! Where a request goes is computed from the range it is for, before it waits for anything. So it is the
-//! range that is held: while some of the volume is moved, who wants any of it waits, and nobody else.
+//! Where a request goes is computed from the range it is for, before it waits for anything. So the fence
+//! holds ranges: while a part of the volume is moved, requests for any of the part wait, and no others.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ impl Fence {
     /// Lets a request in when nothing of its range is being moved.
     ///
     /// # Errors
-    /// When that cannot be moved on, nor be read as it was.
+    /// When what is being moved there can be neither moved on nor read as it was.
     pub(crate) async fn pass(self: &Rc<Self>, range: SectorRange) -> IoResult<Pass> {
         while self.is_in_the_way(range) && !canary::is(Canary::MoveUnfenced) {
             if let Some(error) = self.error.get() {

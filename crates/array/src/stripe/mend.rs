@@ -74,6 +74,10 @@ impl<D: BlockDevice> Mender<D> {
         successors: &[(MemberIndex, Rc<D>)],
     ) -> IoResult<Vec<Buf>> {
         let Slots { states, bytes } = self.read_or_compute(stripe, span).await?;
+        let is_unreadable = |slot: &usize| states[*slot] == SlotState::Unreadable;
+        let computed =
+            (0..states.len()).filter(is_unreadable).map(|at| (StripeSlot(at), &bytes[at][..]));
+        self.stripes.check_computed(stripe, span, &computed.collect::<Vec<_>>()).await?;
         let at = self.geometry.member_lba(stripe, span.start);
         let region = self.bitmap.region_of(stripe);
         let members = self.stripes.slot_members(stripe);
@@ -90,7 +94,7 @@ impl<D: BlockDevice> Mender<D> {
                     write.await?;
                 }
                 SlotState::Online => {
-                    for (_, device) in successors.iter().filter(|(copied, _)| *copied == member) {
+                    for (_, device) in successors.iter().filter(|(of, _)| *of == member) {
                         self.members.write_target(member, device, at, data()).await;
                     }
                 }
@@ -103,9 +107,12 @@ impl<D: BlockDevice> Mender<D> {
     async fn read_or_compute(&self, stripe: StripeNumber, span: Span) -> IoResult<Slots> {
         let mut unreadable = Vec::new();
         loop {
-            let states = self.stripes.slot_states(stripe, &unreadable)?;
+            let mut states = self.stripes.slot_states(stripe, &unreadable)?;
+            if !unreadable.is_empty() {
+                self.stripes.prefer_checksums(stripe, span, &mut states).await;
+            }
             let reads: Vec<_> = online(&states).map(|slot| (slot, span)).collect();
-            let read = match self.stripes.read_slots(stripe, &reads).await {
+            let read = match self.stripes.read_slots(stripe, &reads, true).await {
                 Ok(read) => read,
                 Err(failed) if self.geometry.parity_chunks() == 0 => {
                     let is_lost = |slot: &StripeSlot| {
@@ -114,6 +121,12 @@ impl<D: BlockDevice> Mender<D> {
                     };
                     let is_lost = failed.iter().any(is_lost);
                     return Err(if is_lost { IoError::Gone } else { IoError::Medium });
+                }
+                // Blocks beside those that cannot be read stay what they are.
+                Err(_)
+                    if self.members.devices().have_checksums() && span.count() > PIECE_SECTORS =>
+                {
+                    return Err(IoError::Medium);
                 }
                 Err(failed) => {
                     unreadable.extend(failed);

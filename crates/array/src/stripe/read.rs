@@ -8,6 +8,7 @@ use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, Sector
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
+use crate::format::checksum_page::SUMMED_SECTORS;
 use crate::geometry::chunks::{Geometry, Part, Span};
 use crate::geometry::numbers::{MemberIndex, StripeNumber, StripeSlot};
 use crate::geometry::plan::{SlotState, online, unusable};
@@ -233,8 +234,12 @@ impl<D: BlockDevice> Reader<D> {
         Ok(read)
     }
 
-    /// One part, from its member if that has it.
+    /// Reads one part, from its member if the member has it.
     async fn read_part(self: &Rc<Self>, stripe: StripeNumber, mut wanted: Wanted) -> IoResult<Buf> {
+        if self.geometry.is_mirror() && self.members.devices().have_checksums() {
+            let chosen = self.copy_with_checksums(stripe, wanted.slot, wanted.span);
+            wanted.slot = Box::pin(chosen).await;
+        }
         let member = self.stripes.shape(stripe).member_of(stripe, wanted.slot);
         let mut unreadable = Vec::new();
         if self.is_slot_read(stripe, wanted.slot) {
@@ -259,6 +264,25 @@ impl<D: BlockDevice> Reader<D> {
         Ok(Buf::put_together(computed))
     }
 
+    /// The copy that was chosen if it has checksums, or one that has, if there is any.
+    async fn copy_with_checksums(
+        &self,
+        stripe: StripeNumber,
+        chosen: StripeSlot,
+        span: Span,
+    ) -> StripeSlot {
+        let Ok(mut states) = self.stripes.slot_states(stripe, &[]) else { return chosen };
+        let member = self.stripes.shape(stripe).member_of(stripe, chosen);
+        let at = self.geometry.member_lba(stripe, span.start);
+        if self.members.knows(member, SectorRange::new(at, span.count())).await {
+            return chosen;
+        }
+        self.stripes.prefer_checksums(stripe, span, &mut states).await;
+        let is_readable = states[chosen.0] == SlotState::Online;
+        let other = online(&states).next().filter(|_| !is_readable);
+        other.unwrap_or(chosen)
+    }
+
     async fn compute(
         self: &Rc<Self>,
         stripe: StripeNumber,
@@ -268,8 +292,42 @@ impl<D: BlockDevice> Reader<D> {
         if self.geometry.parity_chunks() == 0 {
             return Err(IoError::Gone);
         }
+        let places: Vec<(StripeSlot, Span)> = wanted.iter().map(|it| (it.slot, it.span)).collect();
+        let has_checksums = self.members.devices().have_checksums();
+        let is_long = |(_, span): &(StripeSlot, Span)| span.count() > SUMMED_SECTORS;
+        let has_pieces = has_checksums && (places.len() > 1 || places.iter().any(is_long));
+        if has_pieces && !unreadable.is_empty() {
+            return self.compute_in_pieces(stripe, places).await;
+        }
         // A repair is finished also when nobody waits for the read any more.
-        self.handle.finish(self.clone().reconstruct(stripe, wanted, unreadable)).await
+        let computed =
+            self.handle.finish(self.clone().reconstruct(stripe, wanted, unreadable)).await;
+        match computed {
+            Err(IoError::Medium) if has_pieces => self.compute_in_pieces(stripe, places).await,
+            result => result,
+        }
+    }
+
+    /// The same, block by block: different blocks of several chunks may be wrong, and those beside them are
+    /// what their members return.
+    async fn compute_in_pieces(
+        self: &Rc<Self>,
+        stripe: StripeNumber,
+        places: Vec<(StripeSlot, Span)>,
+    ) -> IoResult<Vec<Buf>> {
+        let mut parts = Vec::with_capacity(places.len());
+        for (slot, whole) in places {
+            let mut into = Buf::new(whole.bytes());
+            for start in (whole.start..whole.end).step_by(SUMMED_SECTORS as usize) {
+                let span = Span { start, end: (start + SUMMED_SECTORS).min(whole.end) };
+                let piece = Wanted { number: 0, slot, span, into: Buf::new(span.bytes()) };
+                let found = self.clone().reconstruct(stripe, vec![piece], Vec::new());
+                let found = self.handle.finish(found).await?;
+                into[whole.place_of(span)].copy_from_slice(&found[0]);
+            }
+            parts.push(into);
+        }
+        Ok(parts)
     }
 
     /// Reads parts of a stripe, some of which cannot be had from their members.
@@ -287,6 +345,11 @@ impl<D: BlockDevice> Reader<D> {
             let access = if unreadable.is_empty() { Access::Shared } else { Access::Exclusive };
             let _guard = self.stripes.lock(stripe, hull, access).await;
             match self.read_chunks(stripe, &wanted, &unreadable, may_avoid).await? {
+                Err(_)
+                    if self.members.devices().have_checksums() && hull.count() > SUMMED_SECTORS =>
+                {
+                    return Err(IoError::Medium);
+                }
                 Err(failed) => {
                     unreadable.extend(failed);
                     may_avoid = false;
@@ -318,6 +381,10 @@ impl<D: BlockDevice> Reader<D> {
         if may_avoid && unreadable.is_empty() {
             self.stripes.avoid_slow(stripe, &mut states);
         }
+        if !unreadable.is_empty() {
+            let hull = wanted.iter().map(|part| part.span).reduce(Span::hull);
+            self.stripes.prefer_checksums(stripe, hull.expect("wanted"), &mut states).await;
+        }
         let unusable = unusable(&states);
         let own_span = |slot| wanted.iter().find(|part| part.slot == slot).map(|part| part.span);
         // Every unusable slot is computed over what is wanted of any of them.
@@ -333,7 +400,7 @@ impl<D: BlockDevice> Reader<D> {
             let span = spans.into_iter().flatten().reduce(Span::hull);
             reads.extend(span.map(|span| (slot, span)));
         }
-        let read = match self.stripes.read_slots(stripe, &reads).await {
+        let read = match self.stripes.read_slots(stripe, &reads, true).await {
             Ok(read) => read,
             Err(failed) => return Ok(Err(failed)),
         };
@@ -351,6 +418,12 @@ impl<D: BlockDevice> Reader<D> {
                 decoder.targets().iter().map(|_| Buf::new(computed.bytes())).collect();
             let mut slices: Vec<&mut [u8]> = targets.iter_mut().map(|buf| &mut buf[..]).collect();
             decoder.decode(&sources, &mut slices);
+            let is_unreadable =
+                |(slot, _): &(StripeSlot, &[u8])| states[slot.0] == SlotState::Unreadable;
+            let slots = decoder.targets().iter().map(|slot| StripeSlot(*slot));
+            let found = slots.zip(&targets).map(|(slot, buf)| (slot, &buf[..]));
+            let found: Vec<_> = found.filter(is_unreadable).collect();
+            self.stripes.check_computed(stripe, computed, &found).await?;
             for (slot, buf) in decoder.targets().iter().zip(targets) {
                 known[*slot] = Some((computed, buf));
             }

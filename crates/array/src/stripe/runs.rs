@@ -1,7 +1,7 @@
 //! Whole stripes of one request. The chunks that a member gets of them lie behind one another, so they go
 //! out as one write, recorded by one transaction.
 
-use voltier_block::{BlockDevice, Lba, Payload, SECTOR_BYTES, SectorRange};
+use voltier_block::{BlockDevice, Lba, Payload, SECTOR_BYTES, SectorRange, join_neighbours};
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::Geometry;
@@ -29,25 +29,9 @@ impl MemberWrite {
 
 /// Joins what is one run of a member. Writes of a member ascend.
 pub(crate) fn join_writes(writes: Vec<MemberWrite>) -> Vec<MemberWrite> {
-    // Each with where it ends.
-    let mut joined: Vec<(MemberWrite, Lba)> = Vec::new();
-    for write in writes {
-        let range = write.range();
-        let last = joined.iter_mut().rev().find(|(run, _)| run.member == write.member);
-        match last.filter(|(_, end)| *end == range.start) {
-            Some((run, end)) => {
-                let mut pieces = match std::mem::replace(&mut run.data, Payload::Many(Vec::new())) {
-                    Payload::One(piece) => vec![piece],
-                    Payload::Many(pieces) => pieces,
-                };
-                pieces.extend_from_slice(write.data.pieces());
-                run.data = Payload::Many(pieces);
-                *end = range.end();
-            }
-            None => joined.push((write, range.end())),
-        }
-    }
-    joined.into_iter().map(|(run, _)| run).collect()
+    let writes = writes.into_iter().map(|write| (write.member, write.range(), write.data));
+    let joined = join_neighbours(writes).into_iter();
+    joined.map(|(member, range, data)| MemberWrite { member, at: range.start, data }).collect()
 }
 
 /// Puts whole stripes together that can be written as one; all others stay alone.
@@ -81,7 +65,7 @@ pub(crate) fn runs_of<D: BlockDevice>(
     runs
 }
 
-/// Whether these are all data of a stripe.
+/// Whether `new` has all data of the stripe.
 fn is_whole<D: BlockDevice>(
     stripes: &Stripes<D>,
     chunk_sectors: u64,

@@ -8,6 +8,7 @@ use voltier_parity::{ROWS_MAX, Stores};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
+use crate::canary::{self, Canary};
 use crate::geometry::chunks::{Geometry, Span};
 use crate::geometry::numbers::{GroupIndex, StripeNumber, StripeSlot};
 use crate::geometry::plan::{Method, Plan, SlotState, plan, unusable};
@@ -138,17 +139,22 @@ impl<D: BlockDevice> StripeWriter<D> {
             let states = self.stripes.slot_states(stripe, &unreadable)?;
             let data_chunks = self.stripes.shape(stripe).data_chunks();
             let plan = plan(data_chunks, written.clone(), hull, &states, may_mismatch);
-            match self.stripes.read_slots(stripe, &plan.reads).await {
+            let are_verified = !canary::is(Canary::ModifyUnverified);
+            match self.stripes.read_slots(stripe, &plan.reads, are_verified).await {
                 Err(failed) => unreadable.extend(failed),
                 Ok(read) => {
-                    self.members.counters().add(|counts| match plan.method {
+                    let mut old = OldData { states, plan, read };
+                    if old.plan.method == Method::Recover {
+                        Box::pin(self.compute_lost(stripe, hull, &mut old)).await?;
+                    }
+                    self.members.counters().add(|counts| match old.plan.method {
                         Method::Plain => {}
                         Method::FullStripe => counts.full_stripe_writes += 1,
                         Method::Reconstruct => counts.reconstruct_writes += 1,
                         Method::Modify => counts.modify_writes += 1,
                         Method::Recover => counts.recover_writes += 1,
                     });
-                    return Ok(OldData { states, plan, read });
+                    return Ok(old);
                 }
             }
         }
@@ -227,25 +233,37 @@ impl<D: BlockDevice> StripeWriter<D> {
         stripe: StripeNumber,
         new: &mut Vec<NewData>,
         hull: Span,
-        mut old: OldData,
+        old: OldData,
     ) -> Vec<SlotWrite> {
-        if old.plan.method == Method::Recover {
-            self.compute_lost(stripe, hull, &mut old);
-        }
         let columns = self.columns(stripe, new, hull, &old);
         self.write_unreadable(stripe, new, hull, &old.states, &columns);
         self.encoded_parity(stripe, hull, &columns)
     }
 
     /// Adds what could not be read to what was.
-    fn compute_lost(&self, stripe: StripeNumber, hull: Span, old: &mut OldData) {
+    ///
+    /// # Errors
+    /// When that is not what checksums say.
+    async fn compute_lost(
+        &self,
+        stripe: StripeNumber,
+        hull: Span,
+        old: &mut OldData,
+    ) -> IoResult<()> {
         let decoder = self.stripes.decoder(stripe, &unusable(&old.states));
         let sources: Vec<&[u8]> = old.read.iter().map(|buf| &buf[..]).collect();
         let mut lost: Vec<Buf> = decoder.targets().iter().map(|_| Buf::new(hull.bytes())).collect();
         let mut targets: Vec<&mut [u8]> = lost.iter_mut().map(|buf| &mut buf[..]).collect();
         decoder.decode(&sources, &mut targets);
+        let is_unreadable =
+            |(slot, _): &(StripeSlot, &[u8])| old.states[slot.0] == SlotState::Unreadable;
+        let slots = decoder.targets().iter().map(|slot| StripeSlot(*slot));
+        let computed = slots.zip(&lost).map(|(slot, buf)| (slot, &buf[..]));
+        let computed: Vec<_> = computed.filter(is_unreadable).collect();
+        self.stripes.check_computed(stripe, hull, &computed).await?;
         old.plan.reads.extend(decoder.targets().iter().map(|slot| (StripeSlot(*slot), hull)));
         old.read.extend(lost);
+        Ok(())
     }
 
     /// The data of the stripe as they are to be, slot by slot: the old content, and the new over it.

@@ -20,7 +20,7 @@ use crate::geometry::chunks::{Geometry, Part, SlotMembers, Span};
 use crate::geometry::numbers::{
     GroupIndex, MemberIndex, Row, Section, StripeNumber, StripeSlot, count, each,
 };
-use crate::geometry::plan::{SlotState, unusable};
+use crate::geometry::plan::{SlotState, online, unusable};
 use crate::members::at_once::{at_once, together};
 use crate::members::member_set::MemberSet;
 use crate::stripe::fence::Fence;
@@ -49,7 +49,7 @@ pub(crate) struct Stripes<D> {
     code: Option<Code>,
     decoders: RefCell<BTreeMap<DecoderKey, Rc<Decoder>>>,
     /// Whether a device is filled beside a member in service: then all writes lock their stripes.
-    is_copying: Cell<bool>,
+    has_successor: Cell<bool>,
     /// Writes under way that did not.
     unlocked: Foreground,
 }
@@ -71,7 +71,7 @@ impl<D: BlockDevice> Stripes<D> {
             two_shapes,
             code,
             decoders: RefCell::default(),
-            is_copying: Cell::new(false),
+            has_successor: Cell::new(false),
             unlocked: Foreground::default(),
         }
     }
@@ -86,14 +86,14 @@ impl<D: BlockDevice> Stripes<D> {
         self.locks.lock(stripe, span, access).await
     }
 
-    /// Whether writes lock their stripes. While a member is copied, a copy must not overtake what is written
-    /// beside it.
+    /// Whether writes lock their stripes. While a successor is filled, the rebuild must not overtake what is
+    /// written beside it.
     pub(crate) fn must_lock(&self) -> bool {
-        self.geometry.parity_chunks() > 0 || self.is_copying.get()
+        self.geometry.parity_chunks() > 0 || self.has_successor.get()
     }
 
-    pub(crate) fn set_copying(&self, is_copying: bool) {
-        self.is_copying.set(is_copying);
+    pub(crate) fn set_has_successor(&self, has_successor: bool) {
+        self.has_successor.set(has_successor);
     }
 
     /// Writes under way that hold no lock.
@@ -263,17 +263,19 @@ impl<D: BlockDevice> Stripes<D> {
         }
     }
 
-    /// Reads spans of slots, all at once. The slots that could not be read, if there are any.
+    /// Reads spans of slots, all at once, held against checksums or not. The slots that could not be read, if
+    /// there are any.
     pub(crate) async fn read_slots(
         &self,
         stripe: StripeNumber,
         reads: &[(StripeSlot, Span)],
+        are_verified: bool,
     ) -> Result<Vec<Buf>, Vec<StripeSlot>> {
         let members = self.slot_members(stripe);
         let read = |(slot, span): &(StripeSlot, Span)| {
             let member = members.member_of(*slot);
             let at = self.geometry.member_lba(stripe, span.start);
-            self.members.clone().read(member, at, Buf::new(span.bytes()))
+            self.members.clone().read_as(member, at, Buf::new(span.bytes()), are_verified)
         };
         let results = at_once(&self.handle, reads.iter().map(read)).await;
         let mut failed = Vec::new();
@@ -285,6 +287,49 @@ impl<D: BlockDevice> Stripes<D> {
             }
         }
         if failed.is_empty() { Ok(read) } else { Err(failed) }
+    }
+
+    /// Holds content that was computed for slots against their checksums. Slots that are lost, or of members
+    /// that are being filled, have none that count.
+    ///
+    /// # Errors
+    /// When a checksum does not match: a block that was computed from is wrong.
+    pub(crate) async fn check_computed(
+        &self,
+        stripe: StripeNumber,
+        span: Span,
+        computed: &[(StripeSlot, &[u8])],
+    ) -> IoResult<()> {
+        if !self.members.devices().have_checksums() {
+            return Ok(());
+        }
+        let at = self.geometry.member_lba(stripe, span.start);
+        let (members, region) = (self.slot_members(stripe), self.bitmap.region_of(stripe));
+        for (slot, bytes) in computed {
+            let member = members.member_of(*slot);
+            let has_it = self.members[member].has_region(region);
+            if has_it && !self.members.accepts(member, at, bytes).await {
+                return Err(IoError::Medium);
+            }
+        }
+        Ok(())
+    }
+
+    /// These slots of a stripe are known to match: blocks without checksums get them.
+    pub(crate) async fn adopt<'a>(
+        &self,
+        stripe: StripeNumber,
+        span: Span,
+        slots: impl Iterator<Item = (StripeSlot, &'a [u8])>,
+    ) {
+        if !self.members.devices().have_checksums() {
+            return;
+        }
+        let at = self.geometry.member_lba(stripe, span.start);
+        let members = self.slot_members(stripe);
+        for (slot, bytes) in slots {
+            self.members.adopt(members.member_of(slot), at, bytes).await;
+        }
     }
 
     /// Has slots of slow members not read, as far as the others have all they hold.
@@ -300,6 +345,47 @@ impl<D: BlockDevice> Stripes<D> {
             if is_avoided && left > 0 {
                 *state = SlotState::Lost;
                 left -= 1;
+            }
+        }
+    }
+
+    /// The slots that can be read and have checksums of a span: what is read of them is right.
+    pub(crate) async fn with_checksums(
+        &self,
+        stripe: StripeNumber,
+        span: Span,
+        states: &[SlotState],
+    ) -> Vec<StripeSlot> {
+        if !self.members.devices().have_checksums() {
+            return Vec::new();
+        }
+        let (members, mut slots) = (self.slot_members(stripe), Vec::new());
+        let range = SectorRange::new(self.geometry.member_lba(stripe, span.start), span.count());
+        for slot in online(states) {
+            if self.members.knows(members.member_of(slot), range).await {
+                slots.push(slot);
+            }
+        }
+        slots
+    }
+
+    /// Has copies without checksums not read where another copy has some.
+    pub(crate) async fn prefer_checksums(
+        &self,
+        stripe: StripeNumber,
+        span: Span,
+        states: &mut [SlotState],
+    ) {
+        if !self.geometry.is_mirror() || self.bitmap.needs_resync(stripe) {
+            return;
+        }
+        let preferred = self.with_checksums(stripe, span, states).await;
+        if preferred.is_empty() {
+            return;
+        }
+        for (slot, state) in StripeSlot::all(states.len()).zip(states) {
+            if *state == SlotState::Online && !preferred.contains(&slot) {
+                *state = SlotState::Lost;
             }
         }
     }
@@ -348,7 +434,7 @@ impl<D: BlockDevice> Stripes<D> {
 pub(crate) enum Access {
     /// Reads what must belong together.
     Shared,
-    /// Changes it.
+    /// Changes what must belong together.
     Exclusive,
 }
 

@@ -19,7 +19,7 @@ use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
 use crate::stripe::foreground::Foreground;
 use crate::stripe::ground::Ground;
-use crate::tasks::pace::{Pace, Pacer, Progress, Turn};
+use crate::tasks::pace::{Pace, Pacer, Pacing, Progress};
 
 /// The bytes that a run reads of each member, if a chunk is no longer. So many are long enough for the
 /// full speed of a disk, and short enough for a writer that waits.
@@ -265,9 +265,9 @@ impl<D: BlockDevice, W: Work<D> + 'static> Runner<D, W> {
             }
             return if self.work.finish().await { Step::Again } else { self.end() };
         }
-        match self.pacer.turn(now, &self.foreground) {
-            Turn::WaitUntil(until_ns) => Step::WaitUntil(until_ns),
-            Turn::Go => {
+        match self.pacer.pacing(now, &self.foreground) {
+            Pacing::WaitUntil(until_ns) => Step::WaitUntil(until_ns),
+            Pacing::Go => {
                 let Some(run) = self.queue.borrow_mut().pop_front() else { return Step::Again };
                 self.pacer.begin(now, self.run_bytes(&run));
                 let runner = self.clone();

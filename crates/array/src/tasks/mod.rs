@@ -158,7 +158,7 @@ impl<D: BlockDevice> Tasks<D> {
     /// Starts a scrub of everything that was written.
     ///
     /// # Errors
-    /// When one is running, or the array is stopped or reshaped.
+    /// When a scrub is running, or the array is stopped or reshaped.
     pub(crate) fn begin_scrub(&self, repair: ScrubRepair) -> Result<(), ArrayError> {
         if self.is_closing() {
             return Err(ReplaceError::Stopped.into());

@@ -82,7 +82,7 @@ impl Default for Pace {
 /// How far a background task is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Whether it is at work.
+    /// Whether the task is at work.
     pub is_running: bool,
     /// Bytes of members done.
     pub done_bytes: u64,
@@ -90,7 +90,7 @@ pub struct Progress {
     pub total_bytes: u64,
     /// The task's rate over the last second or so, in bytes of members.
     pub bytes_per_second: u64,
-    /// When it will be through at this rate, from now; none while there is no rate.
+    /// The time until the task is through at this rate, from now; none while there is no rate.
     pub eta_ns: Option<Nanos>,
     /// The task's pace.
     pub pace: Pace,
@@ -98,13 +98,13 @@ pub struct Progress {
 
 /// The next step of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum Pacing {
     Go,
     /// Ask again then.
     WaitUntil(Nanos),
 }
 
-/// The turns of one task, and its meter.
+/// The pacing of one task, and its meter.
 #[derive(Default)]
 pub(crate) struct Pacer {
     pace: Cell<Pace>,
@@ -153,7 +153,7 @@ impl Pacer {
     }
 
     /// Whether the next batch may begin.
-    pub(crate) fn turn(&self, now: Nanos, foreground: &Foreground) -> Turn {
+    pub(crate) fn pacing(&self, now: Nanos, foreground: &Foreground) -> Pacing {
         let Pace { priority, floor_bytes_per_second } = self.pace.get();
         let begun = foreground.begun();
         if foreground.in_flight() > 0 || begun != self.requests_seen.replace(begun) {
@@ -162,7 +162,7 @@ impl Pacer {
         let in_flight = self.in_flight.get();
         let has_floor = floor_bytes_per_second > 0;
         if has_floor && now >= self.due_ns.get() && in_flight < BATCHES_AT_ONCE_MAX {
-            return Turn::Go;
+            return Pacing::Go;
         }
         let is_busy = self.busy_at_ns.get() + priority.quiet_ns() > now;
         let may = match priority {
@@ -172,7 +172,7 @@ impl Pacer {
             Priority::Low | Priority::Idle => false,
         };
         let due = if has_floor { self.due_ns.get().max(now + 1) } else { Nanos::MAX };
-        if may { Turn::Go } else { Turn::WaitUntil(due.min(now + LOOK_NS)) }
+        if may { Pacing::Go } else { Pacing::WaitUntil(due.min(now + LOOK_NS)) }
     }
 
     /// A batch begins, of so many bytes of a member.
@@ -248,10 +248,10 @@ mod tests {
         for priority in Priority::ALL {
             let (pacer, foreground) = (pacer(priority, 0), Foreground::default());
             for _ in 0..BATCHES_AT_ONCE {
-                assert_eq!(pacer.turn(2 * SECOND_NS, &foreground), Turn::Go);
+                assert_eq!(pacer.pacing(2 * SECOND_NS, &foreground), Pacing::Go);
                 pacer.begin(2 * SECOND_NS, 1 << 20);
             }
-            assert_ne!(pacer.turn(2 * SECOND_NS, &foreground), Turn::Go);
+            assert_ne!(pacer.pacing(2 * SECOND_NS, &foreground), Pacing::Go);
         }
     }
 
@@ -261,20 +261,20 @@ mod tests {
         let _request = foreground.enter();
         let (mut now, mut batches) = (SECOND_NS, 0);
         while now < 3 * SECOND_NS {
-            match pacer.turn(now, &foreground) {
-                Turn::Go => {
+            match pacer.pacing(now, &foreground) {
+                Pacing::Go => {
                     pacer.begin(now, 1 << 20);
                     pacer.end(now, now, 1 << 20);
                     batches += 1;
                 }
-                Turn::WaitUntil(until) => now = until,
+                Pacing::WaitUntil(until) => now = until,
             }
         }
         assert_eq!(batches, 200, "two seconds of 100 MiB/s");
-        // Kept from its turn for half a second, it catches up.
+        // A task that could not begin for half a second catches up.
         now += SECOND_NS / 2;
         let mut at_once = 0;
-        while pacer.turn(now, &foreground) == Turn::Go {
+        while pacer.pacing(now, &foreground) == Pacing::Go {
             pacer.begin(now, 1 << 20);
             pacer.end(now, now, 1 << 20);
             at_once += 1;
@@ -287,17 +287,17 @@ mod tests {
         let (normal, foreground) = (pacer(Priority::Normal, 0), Foreground::default());
         let request = foreground.enter();
         let now = 2 * SECOND_NS;
-        assert_eq!(normal.turn(now, &foreground), Turn::Go);
+        assert_eq!(normal.pacing(now, &foreground), Pacing::Go);
         normal.begin(now, 1 << 20);
-        assert_ne!(normal.turn(now, &foreground), Turn::Go);
+        assert_ne!(normal.pacing(now, &foreground), Pacing::Go);
         normal.end(now + 500, now, 1 << 20);
-        assert_ne!(normal.turn(now + 999, &foreground), Turn::Go);
-        assert_eq!(normal.turn(now + 1000, &foreground), Turn::Go);
+        assert_ne!(normal.pacing(now + 999, &foreground), Pacing::Go);
+        assert_eq!(normal.pacing(now + 1000, &foreground), Pacing::Go);
         let idle = pacer(Priority::Idle, 0);
-        assert_ne!(idle.turn(now, &foreground), Turn::Go);
+        assert_ne!(idle.pacing(now, &foreground), Pacing::Go);
         drop(request);
-        assert_ne!(idle.turn(now + SECOND_NS / 2, &foreground), Turn::Go);
-        assert_eq!(idle.turn(now + 2 * SECOND_NS, &foreground), Turn::Go);
+        assert_ne!(idle.pacing(now + SECOND_NS / 2, &foreground), Pacing::Go);
+        assert_eq!(idle.pacing(now + 2 * SECOND_NS, &foreground), Pacing::Go);
     }
 
     #[test]

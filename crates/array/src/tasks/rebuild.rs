@@ -1,5 +1,5 @@
-//! Rebuild: fills members that were replaced, or came back, and copies of members in service that are to
-//! be replaced.
+//! Rebuild: fills members that were replaced, or came back, and the successors of members in service that
+//! are to be replaced.
 //!
 //! A member that is filled lacks regions. Such a region is not read from it and counts as lost for the
 //! stripes in it. While a region is being filled, it is written like any other. The most exposed regions
@@ -179,8 +179,8 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
         for member in self.members.indexes() {
             self.put_in_service(member).await;
         }
-        let is_copying = self.members.iter().any(|it| it.succeeding().is_some());
-        self.stripes.set_copying(is_copying);
+        let has_successor = self.members.iter().any(|it| it.has_successor());
+        self.stripes.set_has_successor(has_successor);
         self.cursors.borrow_mut().clear();
         let stuck = self.stuck.borrow();
         self.geometry.groups().any(|group| {
@@ -269,16 +269,16 @@ impl<D: BlockDevice> Rebuild<D> {
         self.members[*member].succeeding().is_some_and(|own| Rc::ptr_eq(&own, device))
     }
 
-    /// The members to read for rows of a group: those that are copied. If something is to be computed,
+    /// The members to read for rows of a group: those with a successor. If something is to be computed,
     /// also enough of all, which take turns.
     fn sources(
         &self,
         run: &Run<D>,
-        copied: &[MemberIndex],
+        with_successor: &[MemberIndex],
         is_computed: bool,
     ) -> IoResult<Vec<MemberIndex>> {
         if !is_computed {
-            return Ok(copied.to_vec());
+            return Ok(with_successor.to_vec());
         }
         let job = &run.job;
         let members = self.geometry.members_of(job.group);
@@ -290,8 +290,8 @@ impl<D: BlockDevice> Rebuild<D> {
         }
         let turn = run.rows.start.0 / count(&run.rows) % usable.len() as u64;
         usable.rotate_left(turn as usize);
-        usable.sort_by_key(|member| !copied.contains(member));
-        usable.truncate(needed.max(copied.len()));
+        usable.sort_by_key(|member| !with_successor.contains(member));
+        usable.truncate(needed.max(with_successor.len()));
         Ok(usable)
     }
 
@@ -303,16 +303,19 @@ impl<D: BlockDevice> Rebuild<D> {
             self.members[*member].with_missing(device, |it| it.regions.has(region)).unwrap_or(false)
         };
         let targets: Vec<_> = run.job.targets.iter().filter(|it| lacks(it)).cloned().collect();
-        let is_copied = |it: &&(MemberIndex, Rc<D>)| self.is_successor(it);
-        let copied: Vec<MemberIndex> = targets.iter().filter(is_copied).map(|it| it.0).collect();
+        let is_successor = |it: &&(MemberIndex, Rc<D>)| self.is_successor(it);
+        let with_successor: Vec<MemberIndex> =
+            targets.iter().filter(is_successor).map(|it| it.0).collect();
         let computed: Vec<MemberIndex> =
-            targets.iter().filter(|it| !is_copied(it)).map(|it| it.0).collect();
-        let reads = self.sources(run, &copied, !computed.is_empty())?;
+            targets.iter().filter(|it| !is_successor(it)).map(|it| it.0).collect();
+        let reads = self.sources(run, &with_successor, !computed.is_empty())?;
         let bufs = self.stripes.read_rows(&reads, &run.rows).await?;
         let known: BTreeMap<MemberIndex, Buf> = reads.iter().copied().zip(bufs).collect();
         let mut filled = self.compute_rows(run, &known, &computed);
         let at = self.geometry.lba_of_row(run.rows.start);
-        for (member, bytes) in known.into_iter().filter(|(member, _)| copied.contains(member)) {
+        for (member, bytes) in
+            known.into_iter().filter(|(member, _)| with_successor.contains(member))
+        {
             filled.insert(member, bytes);
         }
         let mut writes = Vec::new();
@@ -375,9 +378,10 @@ impl<D: BlockDevice> Rebuild<D> {
         let is_full =
             |device: &Rc<D>, missing: &Missing| missing.regions.is_empty().then(|| device.clone());
         let Some(device) = self.members[member].filling(is_full).flatten() else { return };
-        // Without a journal nothing else flushes what was written beside the rebuild. With one the pause
-        // below flushes all members again: transactions may have ended since.
-        if !canary::is(Canary::ServiceBeforeFlush) && device.flush().await.is_err() {
+        // Without a journal nothing else flushes what was written beside the rebuild. With a journal
+        // the pause below flushes all members again: transactions may have ended since.
+        let is_due = !canary::is(Canary::ServiceBeforeFlush);
+        if is_due && self.members.devices().flush(&device).await.is_err() {
             return self.members.give_successor_up(member, &device);
         }
         // A journal that has failed puts nothing in service: the next start replays it.

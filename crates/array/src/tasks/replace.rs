@@ -32,8 +32,8 @@ pub enum Replacement {
     Rebuild,
     /// The device is the lost member itself: what changed since is computed.
     Return,
-    /// Beside a member in service, which goes when all is copied.
-    Copy,
+    /// As the successor of a member in service, which goes when the device has everything.
+    Successor,
 }
 
 /// A device that waits for a loss.
@@ -55,8 +55,8 @@ pub(crate) fn check_drained(device: &impl BlockDevice) -> Result<(), ReplaceErro
     Ok(())
 }
 
-/// Whether a device does not serve, wherever it is put. Else its place is taken, or the array does not get
-/// on.
+/// Whether a device does not serve, wherever it is put. Otherwise the place is taken, or the array does
+/// not get on.
 fn is_about_device(error: &ArrayError) -> bool {
     let ArrayError::Replace(error) = error else { return false };
     !matches!(
@@ -155,7 +155,7 @@ impl<D: BlockDevice> Replacements<D> {
         if self.closing.is_begun() {
             return Err(ReplaceError::Stopped);
         }
-        if own.is_rebuilding() || own.is_copied() {
+        if own.is_rebuilding() || own.has_successor() {
             return Err(ReplaceError::Busy { member: member.0 });
         }
         let group = self.geometry.group_of_member(member);
@@ -203,10 +203,10 @@ impl<D: BlockDevice> Replacements<D> {
         self.put_in_place(member, device, returning, returning.unwrap_or(uuid)).await
     }
 
-    /// The same of a spare, which fills the place of a lost member and does not become a copy beside one.
+    /// The same of a spare, which fills the place of a lost member and does not become a successor.
     ///
     /// # Errors
-    /// As those of [`replace`](Self::replace); `Busy` when the member is back.
+    /// The errors of [`replace`](Self::replace); `Busy` when the member is back.
     async fn replace_lost(
         &self,
         member: MemberIndex,
@@ -226,7 +226,7 @@ impl<D: BlockDevice> Replacements<D> {
     ///
     /// # Errors
     /// When the device does not suit or fails; the array is as before then.
-    pub(crate) async fn take_back(
+    pub(crate) async fn restore_member(
         &self,
         member: MemberIndex,
         device: Rc<D>,
@@ -267,21 +267,27 @@ impl<D: BlockDevice> Replacements<D> {
         self.check_device(&device, &uuid)?;
         let own = &self.members[member];
         let missing = Missing::of_pending_member(Bits::all(self.bitmap.regions().count()));
-        let is_copy = own.has_device();
-        if is_copy {
-            self.stripes.set_copying(true);
-            own.begin_copy(device.clone(), uuid, missing);
+        let is_successor = own.has_device();
+        if returning.is_some() {
+            let none = || Bits::new(self.bitmap.regions().count());
+            self.members.devices().join(&device, uuid, none);
+        } else {
+            self.members.devices().join_new(&device, uuid);
+        }
+        if is_successor {
+            self.stripes.set_has_successor(true);
+            own.begin_succession(device.clone(), uuid, missing);
         } else {
             own.join(device.clone(), uuid, missing);
         }
         self.members.change();
         // Regions that were being made zero without it; those that come from now on are so on it too.
         self.bitmap.zeroing_ended().await;
-        while is_copy && !self.stripes.unlocked().is_quiet() {
+        while is_successor && !self.stripes.unlocked().is_quiet() {
             self.handle.sleep(REST_LOOK_NS).await;
         }
-        self.narrow(member, &device, !is_copy && returning.is_some());
-        if !is_copy && let Some(durable) = self.membership.durable() {
+        self.narrow(member, &device, !is_successor && returning.is_some());
+        if !is_successor && let Some(durable) = self.membership.durable() {
             durable.note_change();
             self.membership.recorded().await.map_err(ArrayError::Io)?;
         }
@@ -291,7 +297,7 @@ impl<D: BlockDevice> Replacements<D> {
         }
         self.rebuild.begin_if_wanted();
         Ok(match returning {
-            _ if is_copy => Replacement::Copy,
+            _ if is_successor => Replacement::Successor,
             Some(_) => Replacement::Return,
             None => Replacement::Rebuild,
         })
@@ -302,6 +308,7 @@ impl<D: BlockDevice> Replacements<D> {
     fn narrow(&self, member: MemberIndex, device: &Rc<D>, is_back: bool) {
         let all = || Bits::all(self.bitmap.regions().count());
         let lacking = self.bitmap.lacking(is_back).unwrap_or_else(all);
+        self.members.devices().distrust(device, &lacking);
         self.members[member].with_missing(device, |missing| missing.note_reached(lacking));
     }
 

@@ -27,7 +27,7 @@ use crate::membership::current::Membership;
 use crate::stripe::foreground::Foreground;
 use crate::stripe::ground::Ground;
 use crate::stripe::stripes::{Access, Stripes};
-use crate::tasks::pace::{Pacer, Turn};
+use crate::tasks::pace::{Pacer, Pacing};
 use crate::tasks::rebuild::RebuildTask;
 
 /// Stripes that are made right at once.
@@ -192,9 +192,9 @@ impl<D: BlockDevice> Resync<D> {
     async fn await_turn(&self) {
         while !self.membership.is_closed() {
             self.pacer.set_pace_if_new(self.rebuild.pace());
-            match self.pacer.turn(self.handle.now(), &self.foreground) {
-                Turn::Go => return,
-                Turn::WaitUntil(until_ns) => self.handle.sleep_until(until_ns).await,
+            match self.pacer.pacing(self.handle.now(), &self.foreground) {
+                Pacing::Go => return,
+                Pacing::WaitUntil(until_ns) => self.handle.sleep_until(until_ns).await,
             }
         }
     }
@@ -229,13 +229,18 @@ impl<D: BlockDevice> Resync<D> {
         self.compute_data(stripe, span, &mut slots);
         let Slots { states, mut chunks } = slots;
         let data_chunks = self.stripes.shape(stripe).data_chunks();
+        let is_computed = |slot: &usize| states[*slot] == SlotState::Unreadable;
+        let computed = (0..data_chunks).filter(is_computed);
+        let computed: Vec<(StripeSlot, &[u8])> =
+            computed.filter_map(|at| Some((StripeSlot(at), &chunks[at].as_ref()?[..]))).collect();
+        self.stripes.check_computed(stripe, span, &computed).await?;
         let data = chunks[..data_chunks].iter().flatten().map(|buf| &buf[..]);
         let data: Vec<&[u8]> = data.collect();
         let parity_count = self.geometry.parity_chunks();
         let mut parities: Vec<Buf> = (0..parity_count).map(|_| Buf::new(span.bytes())).collect();
         let mut slices: Vec<&mut [u8]> = parities.iter_mut().map(|buf| &mut buf[..]).collect();
         self.stripes.code_of(stripe).encode(&data, &mut slices, Stores::Cached);
-        let mut writes = Vec::new();
+        let (mut writes, mut right_parities) = (Vec::new(), BTreeSet::new());
         let mut write = |slot: StripeSlot, content: Buf| {
             let member = self.stripes.shape(stripe).member_of(stripe, slot);
             let at = self.geometry.member_lba(stripe, span.start);
@@ -248,6 +253,9 @@ impl<D: BlockDevice> Resync<D> {
         for (slot, parity) in StripeSlot::all(states.len()).skip(data_chunks).zip(parities) {
             let is_right = chunks[slot.0].as_ref().is_some_and(|before| before[..] == parity[..]);
             let is_wrong = states[slot.0] == SlotState::Online && !is_right;
+            if is_right {
+                right_parities.insert(slot.0);
+            }
             if is_wrong {
                 self.members.counters().add(|counts| counts.resynced_chunks += 1);
             }
@@ -260,19 +268,26 @@ impl<D: BlockDevice> Resync<D> {
             chunks[slot.0].take().into_iter().for_each(|content| write(slot, content));
         }
         let results = together(&self.handle, writes).await;
-        results.into_iter().collect()
+        results.into_iter().collect::<IoResult<()>>()?;
+        // Blocks that were not written are right as they were read.
+        let is_online = |slot: &usize| states[*slot] == SlotState::Online;
+        let read = (0..states.len()).filter(is_online);
+        let read = read.filter(|slot| *slot < data_chunks || right_parities.contains(slot));
+        let read = read.filter_map(|at| Some((StripeSlot(at), &chunks[at].as_ref()?[..])));
+        self.stripes.adopt(stripe, span, read).await;
+        Ok(())
     }
 
     /// Reads a span of all slots that can be read.
     ///
     /// # Errors
-    /// When one cannot be, unless it is to be computed and can be.
+    /// When a slot cannot be read, unless the slot is to be computed and can be.
     async fn read(&self, stripe: StripeNumber, span: Span, is_computed: bool) -> IoResult<Slots> {
         let mut unreadable = Vec::new();
         loop {
             let states = self.stripes.slot_states(stripe, &unreadable)?;
             let reads: Vec<_> = online(&states).map(|slot| (slot, span)).collect();
-            match self.stripes.read_slots(stripe, &reads).await {
+            match self.stripes.read_slots(stripe, &reads, true).await {
                 Ok(read) => {
                     let mut chunks: Vec<Option<Buf>> = states.iter().map(|_| None).collect();
                     for ((slot, _), buf) in reads.into_iter().zip(read) {

@@ -30,6 +30,7 @@ use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::geometry::chunks::{Geometry, Span};
 use crate::geometry::numbers::{GroupIndex, MemberIndex, Region, StripeNumber, StripeSlot, each};
+use crate::geometry::plan::SlotState;
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
 use crate::stripe::mend::Mender;
@@ -53,7 +54,7 @@ pub enum ScrubRepair {
     Located,
     /// The scrub rewrites every located block from the others of its stripe, whatever was written since.
     RewriteData,
-    /// Where it cannot know, it also takes the data, or the first copy, for right and makes the
+    /// Where the scrub cannot know, the scrub also takes the data, or the first copy, for right and makes the
     /// parity match.
     Everything,
 }
@@ -67,7 +68,7 @@ pub struct ScrubFinding {
     pub sectors: SectorRange,
     /// The group.
     pub group: usize,
-    /// Whether it matches now.
+    /// Whether the stripe matches now.
     pub is_repaired: bool,
 }
 
@@ -80,7 +81,7 @@ pub struct ScrubStatus {
     pub repair: ScrubRepair,
     /// Blocks that did not match.
     pub mismatched_blocks: u64,
-    /// Those of them of which it is known which member is wrong.
+    /// Blocks among the mismatched ones whose wrong member is known.
     pub located_blocks: u64,
     /// Blocks that match again.
     pub repaired_blocks: u64,
@@ -90,7 +91,7 @@ pub struct ScrubStatus {
     pub block_bytes: u32,
     /// Stripes of which a member gave a medium error.
     pub unreadable_stripes: u64,
-    /// Those of them that could not be computed either.
+    /// Unreadable stripes that could not be computed either.
     pub lost_stripes: u64,
     /// Bytes of members that were left out: in need of a resync, or of a group that lacks a member.
     pub skipped_bytes: u64,
@@ -342,6 +343,10 @@ impl<D: BlockDevice> Scrub<D> {
         }
         let (data, parity) = slots.split_at(self.geometry.data_chunks());
         if self.stripes.code().check(data, parity) {
+            let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
+            self.stripes
+                .adopt(stripe, whole, StripeSlot::all(slots.len()).zip(slots.iter().copied()))
+                .await;
             return Ok(());
         }
         let block_bytes = self.block_bytes as usize;
@@ -349,7 +354,13 @@ impl<D: BlockDevice> Scrub<D> {
             let mismatch = Mismatch { stripe, slots, place: start..start + block_bytes };
             let pieces = mismatch.pieces();
             let (data, parity) = pieces.split_at(self.geometry.data_chunks());
-            match self.stripes.code().locate(data, parity) {
+            let verdict = self.stripes.code().locate(data, parity);
+            if !matches!(verdict, Verdict::Consistent)
+                && self.mend_without_checksums(&mismatch).await?
+            {
+                continue;
+            }
+            match verdict {
                 Verdict::Consistent => {}
                 Verdict::One { member } => {
                     self.mend_located(&mismatch, StripeSlot(member)).await?;
@@ -358,6 +369,47 @@ impl<D: BlockDevice> Scrub<D> {
             }
         }
         Ok(())
+    }
+
+    /// Blocks that have no checksums are the wrong ones where those that have some go together, and tell what
+    /// belongs there; whether that is so.
+    async fn mend_without_checksums(&self, mismatch: &Mismatch<'_>) -> IoResult<bool> {
+        let (stripe, pieces) = (mismatch.stripe, mismatch.pieces());
+        let start = mismatch.place.start as u64 / SECTOR_BYTES;
+        let span = Span { start, end: mismatch.place.end as u64 / SECTOR_BYTES };
+        let states = vec![SlotState::Online; pieces.len()];
+        let with = self.stripes.with_checksums(stripe, span, &states).await;
+        let without = StripeSlot::all(pieces.len()).filter(|slot| !with.contains(slot));
+        let without: Vec<StripeSlot> = without.collect();
+        if without.is_empty() || without.len() > self.geometry.parity_chunks() {
+            return Ok(false);
+        }
+        let decoder = self.stripes.decoder(stripe, &without);
+        let sources: Vec<&[u8]> = decoder.sources().iter().map(|slot| pieces[*slot]).collect();
+        let mut right: Vec<Buf> =
+            decoder.targets().iter().map(|_| Buf::new(mismatch.place.len())).collect();
+        let mut targets: Vec<&mut [u8]> = right.iter_mut().map(|buf| &mut buf[..]).collect();
+        decoder.decode(&sources, &mut targets);
+        let mut together = pieces.clone();
+        decoder.targets().iter().zip(&right).for_each(|(slot, buf)| together[*slot] = &buf[..]);
+        let (data, parity) = together.split_at(self.geometry.data_chunks());
+        if !self.stripes.code().check(data, parity) {
+            return Ok(false);
+        }
+        let wrong = decoder.targets().iter().zip(right);
+        let wrong = wrong.filter(|(slot, buf)| pieces[**slot] != &buf[..]);
+        let wrong: Vec<_> = wrong.map(|(slot, buf)| (StripeSlot(*slot), buf.freeze())).collect();
+        let is_repaired = self.repair.get() != ScrubRepair::Nothing;
+        let slots: Vec<StripeSlot> = wrong.iter().map(|(slot, _)| *slot).collect();
+        if is_repaired {
+            self.rewrite(mismatch, wrong).await?;
+        } else {
+            self.bitmap.note_mismatch(stripe);
+        }
+        for slot in slots {
+            self.note(mismatch, Some(self.geometry.member_of(stripe, slot)), is_repaired);
+        }
+        Ok(true)
     }
 
     /// Whether a located block may be rewritten from the others.

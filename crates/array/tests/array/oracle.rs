@@ -25,7 +25,7 @@ struct Case {
     members: usize,
     /// Members of the first group that are lost; of the others the same, turned.
     lost: Vec<usize>,
-    /// Whether they are lost on the way, not from the start.
+    /// Whether the members are lost on the way, not from the start.
     on_the_way: bool,
     /// Whether one more member has bad sectors.
     has_bad_sectors: bool,

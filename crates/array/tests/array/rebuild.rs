@@ -202,7 +202,7 @@ fn a_member_in_service_is_copied_under_load_and_stays_until_that_is_done() {
             }
             assert_eq!(
                 world.array.replace(MemberIndex(1), device, NO_UUID).await,
-                Ok(Replacement::Copy)
+                Ok(Replacement::Successor)
             );
             assert!(world.array.is_online(MemberIndex(1)));
             world.array.ended(BackgroundTask::Rebuild).await;

@@ -203,8 +203,9 @@ fn writers_go_on_beside_a_scrub_and_nothing_of_theirs_is_called_wrong() {
     });
 }
 
-/// A block of data rots, a client overwrites it by read-modify-write (the stripe is wide), and scrubs follow.
-fn overwritten_rot(level: Level, members: usize) {
+/// A block of data has bit rot. A client overwrites it by read-modify-write (the stripe is wide), and scrubs
+/// follow.
+fn overwritten_bit_rot(level: Level, members: usize) {
     in_virtual_time(|handle| async move {
         let (world, _) = filled(&handle, level, members, 512).await;
         // The first block of the first chunk of data.
@@ -224,10 +225,10 @@ fn overwritten_rot(level: Level, members: usize) {
 }
 
 #[test]
-fn what_a_client_wrote_over_a_rotten_block_survives_a_scrub() {
-    overwritten_rot(Level::Raid6, 8);
-    overwritten_rot(Level::Raid7_3, 11);
-    overwritten_rot(Level::NPlusM { data: 6, parity: 2 }, 8);
+fn what_a_client_wrote_over_a_block_with_bit_rot_survives_a_scrub() {
+    overwritten_bit_rot(Level::Raid6, 8);
+    overwritten_bit_rot(Level::Raid7_3, 11);
+    overwritten_bit_rot(Level::NPlusM { data: 6, parity: 2 }, 8);
 }
 
 #[test]

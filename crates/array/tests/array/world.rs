@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, Consistency, CreateOptions, Geometry, Layout, Level, MemberIndex, SUPERBLOCK_BYTES,
-    StripeNumber, StripeSlot,
+    Array, Consistency, CreateOptions, Geometry, Integrity, Layout, Level, MemberIndex,
+    SUPERBLOCK_BYTES, StripeNumber, StripeSlot,
 };
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, MIB, Payload, Prng,
@@ -194,6 +194,7 @@ impl World {
             layout: Layout::default(),
             chunk_bytes,
             consistency: Consistency::Journal,
+            integrity: Integrity::None,
             uuid: [5; 16],
             member_uuids: (1..=members as u8).map(|member| [member; 16]).collect(),
         };

@@ -79,7 +79,7 @@ fn a_stale_member_is_left_out_and_the_array_goes_on_without_it() {
         assert_eq!(read(&array, 0).await, Ok(99));
         array.stop().await.expect("stop");
         drop(array);
-        // With it instead of one of the others there are too few.
+        // With this member instead of another there are too few.
         let error = refused(&world, &[2, 3, 0], PLAIN).await;
         let missing = vec![1];
         let expected = MetadataError::TooFew { group: 0, usable: 2, width: 4, needed: 3, missing };

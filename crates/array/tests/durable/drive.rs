@@ -134,6 +134,14 @@ impl Medium {
         }
     }
 
+    /// Turns a byte of each sector over that holds nothing but `byte`; how many there are.
+    pub(crate) fn turn_over(&mut self, byte: u8) -> usize {
+        let cached = self.cached.values_mut().flatten();
+        let all = self.durable.values_mut().chain(cached);
+        let held = all.filter(|sector| **sector == [byte; SECTOR]);
+        held.map(|sector| sector[7] ^= 0x10).count()
+    }
+
     /// A byte as it is now.
     pub(crate) fn byte(&self, at: u64) -> u8 {
         self.read(at / SECTOR_BYTES)[at as usize % SECTOR]
@@ -185,6 +193,7 @@ pub(crate) struct Drive {
     /// Writes so far of superblocks: sectors 0 and the last block.
     pub(crate) superblock_writes: Rc<Cell<u64>>,
     pub(crate) reads: Rc<Cell<u64>>,
+    pub(crate) flushes: Rc<Cell<u64>>,
     /// Changes find no room while that is set, and take no place.
     pub(crate) is_full: Rc<Cell<bool>>,
     /// The drive answers nothing while that is set, and all that it was asked for afterwards.
@@ -204,6 +213,8 @@ pub(crate) struct Drive {
     pub(crate) unreadable: Rc<RefCell<BTreeSet<u64>>>,
     /// Sectors that give a medium error when they are written: nothing of the write takes place.
     pub(crate) unwritable: Rc<RefCell<BTreeSet<u64>>>,
+    /// Sectors that give a medium error when they are written, and are written all the same.
+    pub(crate) denied: Rc<RefCell<Range<u64>>>,
 }
 
 impl Drive {
@@ -225,6 +236,7 @@ impl Drive {
             is_full: Rc::default(),
             superblock_writes: Rc::default(),
             reads: Rc::default(),
+            flushes: Rc::default(),
             is_hung: Rc::default(),
             lost_requests: Rc::default(),
             holds_writes: Rc::default(),
@@ -234,6 +246,7 @@ impl Drive {
             requests: Rc::default(),
             unreadable: Rc::default(),
             unwritable: Rc::default(),
+            denied: Rc::default(),
         }
     }
 
@@ -311,7 +324,9 @@ impl Drive {
         self.unreadable.borrow_mut().retain(|sector| !(at.0..end).contains(sector));
         self.medium.borrow_mut().complete(number, durability);
         self.power.step().await;
-        Ok(())
+        let denied = self.denied.borrow();
+        let is_denied = at.0 < denied.end && denied.start < end;
+        if is_denied { Err(IoError::Medium) } else { Ok(()) }
     }
 }
 
@@ -345,6 +360,7 @@ impl BlockDevice for Drive {
     }
 
     async fn flush(&self) -> IoResult<()> {
+        self.flushes.set(self.flushes.get() + 1);
         let flush = async |drive: Drive| {
             let covered = drive.medium.borrow().covered();
             drive.late().await?;

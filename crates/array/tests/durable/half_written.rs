@@ -4,7 +4,7 @@ use voltier_array::{
     Array, ArrayError, AssembleOptions, Consistency, Level, MemberIndex, MetadataError,
     StripeNumber, StripeSlot,
 };
-use voltier_block::{IoError, MIB, SECTOR_BYTES};
+use voltier_block::{IoError, IoResult, MIB, SECTOR_BYTES};
 
 use crate::drive::{Drive, Medium};
 use crate::world::{World, made, on_media, read, refused, with_drives, write};
@@ -74,6 +74,53 @@ fn with_a_journal_a_failed_write_is_redone_after_a_stop() {
         assert_eq!((read(&array, 0).await, read(&array, SECOND).await), (Ok(1), Ok(3)));
         array.stop().await.expect("stop");
     });
+}
+
+/// A place of a member at which a write fails.
+#[derive(Clone, Copy, Debug)]
+enum Fails {
+    /// The ring of the member that has the data or the parity, which takes the record all the same.
+    RingOf(usize),
+    /// The place of the data or of the parity itself, which takes nothing.
+    Place(usize),
+}
+
+/// The content of the second chunk in an array without redundancy, after a write of 3 over 2 that ends with
+/// an error. The first content is read then, the second after a crash and a start.
+fn after_a_failed_write(fails: Fails) -> (IoResult<u8>, IoResult<u8>) {
+    let (before, media) = on_media(vec![Medium::default(); 3], move |world| async move {
+        let array = made(&world, Level::Raid5, 3, Consistency::Journal).await;
+        write(&array, 0, 1).await.expect("write");
+        write(&array, SECOND, 2).await.expect("write");
+        array.fail(MemberIndex(member(&array, 0))).expect("one may go");
+        write(&array, SECOND, 2).await.expect("write");
+        match fails {
+            // The ring begins at one MiB, behind two copies of its label.
+            Fails::RingOf(slot) => {
+                let ring = MIB / SECTOR_BYTES + 16..2 * MIB / SECTOR_BYTES;
+                world.drives[member(&array, slot)].denied.replace(ring);
+            }
+            Fails::Place(slot) => {
+                let at = first_chunk(Consistency::Journal);
+                world.drives[member(&array, slot)].unwritable.borrow_mut().insert(at);
+            }
+        }
+        assert_eq!(write(&array, SECOND, 3).await, Err(IoError::Medium), "{fails:?}");
+        (read(&array, SECOND).await, world.media())
+    });
+    on_media(media, move |world| async move {
+        let (array, _) = world.assemble(&[0, 1, 2], PLAIN).await.expect("enough");
+        (before, read(&array, SECOND).await)
+    })
+}
+
+/// A known gap: reads return what is in place, and the replay of the next start redoes the write.
+#[test]
+fn a_write_that_fails_without_redundancy_and_is_in_the_rings_is_redone_by_the_next_start() {
+    for fails in [Fails::RingOf(1), Fails::RingOf(2), Fails::Place(1)] {
+        assert_eq!(after_a_failed_write(fails), (Ok(2), Ok(3)), "{fails:?}");
+    }
+    assert_eq!(after_a_failed_write(Fails::Place(2)), (Ok(3), Ok(3)), "the data are in place");
 }
 
 #[test]

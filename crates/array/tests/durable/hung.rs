@@ -260,7 +260,7 @@ fn a_member_that_hung_comes_back_when_it_has_ended_everything() {
             let is_right =
                 matches!(refused, Err(ArrayError::Replace(ReplaceError::Undrained { .. })));
             assert!(is_right, "{refused:?}");
-            assert!(array.take_back(MemberIndex(2), world.drives[2].clone()).await.is_err());
+            assert!(array.restore_member(MemberIndex(2), world.drives[2].clone()).await.is_err());
             let spare = array.add_spare(world.drives[2].clone(), UUID);
             assert!(matches!(spare, Err(ArrayError::Replace(ReplaceError::Undrained { .. }))));
             // The drive's late writes land now, over regions that it lacks.
@@ -298,7 +298,7 @@ fn a_device_that_hangs_while_it_is_filled_is_given_up_alone() {
             let news = array.take_health_news();
             let is_told = |news: &HealthNews| match *news {
                 HealthNews::Hung { member, .. } => member == 1 && !is_copy,
-                HealthNews::CopyHung { member, .. } => member == 1 && is_copy,
+                HealthNews::SuccessorHung { member, .. } => member == 1 && is_copy,
                 _ => false,
             };
             assert!(news.iter().any(is_told), "{news:?}");

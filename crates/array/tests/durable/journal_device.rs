@@ -217,8 +217,7 @@ fn check_without(media: Vec<Medium>, facts: &Facts, is_on_record: bool, when: &s
 fn a_cut_while_the_journal_moves_loses_nothing() {
     let mut media = made(Level::Raid5, 3);
     media.push(Medium::default());
-    let story_of = || made_facts();
-    at_every_step("move", &media, story_of, move |world, facts| async move {
+    at_every_step("move", &media, made_facts, move |world, facts| async move {
         let (array, _) = world.assemble(&[3, 0, 2, 1], PLAIN).await.expect("all");
         facts.write(&array, 1, 1).await;
         let second = world.drives[4].clone();
@@ -330,7 +329,7 @@ fn foreign_old_doubled_and_newer_devices_are_refused_or_left_out() {
         world.create_with_journal(&options).await.expect("made").stop().await.expect("stop");
         world.media()[3..].to_vec()
     }));
-    // As it was before the array was started.
+    // The media as before the start of the array.
     let old = made(Level::Raid5, 3);
     media.push(old[3].clone());
     on_media(media, |world| async move {

@@ -160,7 +160,7 @@ fn a_cut_while_a_copy_takes_its_place_leaves_no_junk_in_fresh_regions() {
                 let (array, _) = world.assemble(&order, DEGRADED).await.expect("all");
                 let replaced =
                     array.replace(MemberIndex(0), world.drives[members].clone(), NEW).await;
-                assert_eq!(replaced, Ok(Replacement::Copy));
+                assert_eq!(replaced, Ok(Replacement::Successor));
                 // The first region is being made zero, and the second one waits, while the copy ends.
                 world.drives[1].set_hung(true);
                 let writes = [(first, 10), (last, 11)].map(|(block, byte)| {
@@ -209,7 +209,7 @@ async fn lose_a_copied_member(
     let (array, _) = world.assemble(&order, DEGRADED).await.expect("all");
     array.set_pace(BackgroundTask::Rebuild, IDLE);
     let replaced = array.replace(MemberIndex(0), world.drives[members].clone(), NEW).await;
-    assert_eq!(replaced, Ok(Replacement::Copy));
+    assert_eq!(replaced, Ok(Replacement::Successor));
     world.drives[0].is_gone.set(true);
     let own = array.clone();
     world.drives[1].set_holds_writes(zeroing_ns > 0);
@@ -272,7 +272,7 @@ fn a_device_that_came_during_old_writes_is_known_by_all_that_it_lacks() {
         array.fail(MemberIndex(0)).expect("the copy takes its place");
         world.handle.sleep(SECOND_NS / 1000).await;
         world.drives[1].set_holds_writes(false);
-        assert_eq!((zeroing.await, replaced.await), (Ok(()), Ok(Replacement::Copy)));
+        assert_eq!((zeroing.await, replaced.await), (Ok(()), Ok(Replacement::Successor)));
         array.cancel(BackgroundTask::Rebuild);
         array.ended(BackgroundTask::Rebuild).await;
         assert!(!array.is_online(MemberIndex(0)), "it lacks the first region");
@@ -355,7 +355,7 @@ fn a_spare_on_its_way_waits_on_when_the_lost_member_is_back_and_whole() {
         // The spare is on its way, and its label is not read yet.
         world.handle.sleep(SECOND_NS).await;
         assert_eq!(array.status().expect("it has one").spares, 0);
-        assert_eq!(array.take_back(MemberIndex(2), world.drives[2].clone()).await, Ok(true));
+        assert_eq!(array.restore_member(MemberIndex(2), world.drives[2].clone()).await, Ok(true));
         array.ended(BackgroundTask::Rebuild).await;
         assert!(array.is_online(MemberIndex(2)));
         world.drives[4].set_hung(false);
@@ -363,7 +363,7 @@ fn a_spare_on_its_way_waits_on_when_the_lost_member_is_back_and_whole() {
         array.ended(BackgroundTask::Rebuild).await;
         let status = array.status().expect("it has one");
         assert_eq!((status.spares, status.members[2].uuid), (1, [3; 16]));
-        assert!(!status.members[2].is_being_copied);
+        assert!(!status.members[2].has_successor);
         array.stop().await.expect("stop");
     });
 }
@@ -425,7 +425,7 @@ fn a_rebuild_begun_while_a_copy_waits_for_old_writes_copies_them_too() {
         // The first rows of the region are copied, and others are not.
         world.handle.sleep(SECOND_NS / 10).await;
         world.drives[0].set_holds_writes(false);
-        assert_eq!((held.await, replaced.await), (Ok(()), Ok(Replacement::Copy)));
+        assert_eq!((held.await, replaced.await), (Ok(()), Ok(Replacement::Successor)));
         array.set_pace(BackgroundTask::Rebuild, Pace { priority: Priority::High, ..IDLE });
         array.ended(BackgroundTask::Rebuild).await;
         assert_eq!(array.status().expect("it has one").members[0].uuid, NEW);

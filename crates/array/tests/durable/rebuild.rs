@@ -145,19 +145,27 @@ fn only_the_lost_member_itself_is_taken_back_and_no_other_drive_is_written() {
                 write(&array, block, 2).await.expect("write");
             }
             let drive = |number: usize| world.drives[number].clone();
-            assert_eq!(array.take_back(MemberIndex(1), drive(4)).await, Ok(false), "a stranger");
+            assert_eq!(
+                array.restore_member(MemberIndex(1), drive(4)).await,
+                Ok(false),
+                "a stranger"
+            );
             assert!(Array::examine(&drive(4)).await.expect("readable").is_none());
             assert_eq!(
-                array.take_back(MemberIndex(1), drive(2)).await,
+                array.restore_member(MemberIndex(1), drive(2)).await,
                 Ok(false),
                 "another member"
             );
-            assert_eq!(array.take_back(MemberIndex(2), drive(1)).await, Ok(false), "another place");
-            assert_eq!(array.take_back(MemberIndex(1), drive(1)).await, Ok(true));
+            assert_eq!(
+                array.restore_member(MemberIndex(2), drive(1)).await,
+                Ok(false),
+                "another place"
+            );
+            assert_eq!(array.restore_member(MemberIndex(1), drive(1)).await, Ok(true));
             array.ended(BackgroundTask::Rebuild).await;
             assert_eq!(state(&array, 1), MemberState::InService);
             assert_eq!(
-                array.take_back(MemberIndex(1), drive(1)).await,
+                array.restore_member(MemberIndex(1), drive(1)).await,
                 Ok(false),
                 "it is back already"
             );
@@ -189,7 +197,7 @@ fn a_member_that_missed_an_event_and_was_used_without_the_others_is_not_taken_ba
         apart.stop().await.expect("stop");
         drop(apart);
         let (array, _) = world.assemble(&[0], either).await.expect("enough");
-        assert_eq!(array.take_back(MemberIndex(1), world.drives[1].clone()).await, Ok(false));
+        assert_eq!(array.restore_member(MemberIndex(1), world.drives[1].clone()).await, Ok(false));
         assert_eq!(read(&array, 0).await, Ok(1));
         array.stop().await.expect("stop");
     });
@@ -327,8 +335,8 @@ fn a_member_in_service_is_replaced_without_being_degraded_for_a_moment() {
                 write(&array, block, 1).await.expect("write");
             }
             let replaced = array.replace(MemberIndex(2), world.drives[4].clone(), NEW).await;
-            assert_eq!(replaced, Ok(Replacement::Copy));
-            assert!(array.status().expect("it has one").members[2].is_being_copied);
+            assert_eq!(replaced, Ok(Replacement::Successor));
+            assert!(array.status().expect("it has one").members[2].has_successor);
             for block in blocks {
                 assert!(!array.status().expect("it has one").is_degraded);
                 write(&array, block, 2).await.expect("write");
@@ -354,7 +362,7 @@ fn who_was_replaced_and_was_not_told_so_is_told_at_the_next_start() {
     let after = on_media(media.clone(), |world| async move {
         let (array, _) = world.assemble(&[0, 1], PLAIN).await.expect("all");
         let replaced = array.replace(MemberIndex(0), world.drives[2].clone(), NEW).await;
-        assert_eq!(replaced, Ok(Replacement::Copy));
+        assert_eq!(replaced, Ok(Replacement::Successor));
         array.ended(BackgroundTask::Rebuild).await;
         array.fail(MemberIndex(1)).expect("one may go");
         write(&array, 0, 9).await.expect("write");

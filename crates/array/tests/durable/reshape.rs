@@ -63,7 +63,7 @@ async fn check_losses(world: &World, drives: &[usize], count: usize, model: &Mod
     }
 }
 
-/// Nothing in an array that has moved is wrong: neither data nor parity, nor what it has of new room.
+/// Nothing in an array that has moved is wrong: neither data nor parity, nor what it has of new capacity.
 async fn check_moved(world: &World, array: &Array<Drive>, model: &mut Model, when: &str) {
     model.check(array, when).await;
     assert!(array.reshape_status().is_none(), "{when}");

@@ -5,8 +5,8 @@ use std::future::Future;
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, AssembleReport, Consistency, CreateOptions, Layout, Level,
-    MetadataError,
+    Array, ArrayError, AssembleOptions, AssembleReport, Consistency, CreateOptions, Integrity,
+    Layout, Level, MetadataError,
 };
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoResult, Lba, MIB};
 use voltier_ring::{Executor, Handle, NoFiles};
@@ -27,6 +27,7 @@ pub(crate) fn options(level: Level, members: usize, consistency: Consistency) ->
         layout: Layout::default(),
         chunk_bytes: CHUNK_BYTES,
         consistency,
+        integrity: Integrity::None,
         uuid: [0xa5; 16],
         member_uuids: (0..members).map(|member| [member as u8 + 1; 16]).collect(),
     }

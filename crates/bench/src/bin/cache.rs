@@ -55,14 +55,15 @@ enum Work {
     Read,
     /// On an SSD so large that destaging rests: a sixth of it is dirty.
     Write,
-    /// Half of the SSD is dirty, and destaged meanwhile.
+    /// Four fifths of the SSD are dirty, above the high threshold: the cleaner works at full rate.
     WriteAndDestage,
 }
 
 impl Work {
     fn ssd_bytes(self) -> u64 {
         match self {
-            Work::Read | Work::WriteAndDestage => 2 * WORKING_SET_BYTES + (64 << 20),
+            Work::Read => 2 * WORKING_SET_BYTES + (64 << 20),
+            Work::WriteAndDestage => WORKING_SET_BYTES * 5 / 4,
             Work::Write => 6 * WORKING_SET_BYTES,
         }
     }
@@ -112,36 +113,52 @@ async fn request<D: BlockDevice>(device: &D, work: Work, at: Lba) {
     }
 }
 
+/// The rates that one core measured.
+#[derive(Default)]
+struct Measured {
+    requests_per_s: f64,
+    bare_requests_per_s: f64,
+    /// Lines that the cleaner wrote to the origin meanwhile.
+    destaged_lines_per_s: f64,
+}
+
 /// Ours and the bare drive's rate on this core. The measurement begins on all `cores` at once: filling
 /// a drive with fresh memory on one would slow the others down.
-fn one_core(work: Work, seconds: f64, cores: Arc<Barrier>) -> (f64, f64) {
+fn one_core(work: Work, seconds: f64, cores: Arc<Barrier>) -> Measured {
     let mut executor = Executor::real().expect("io_uring is available");
     let handle = executor.handle();
     executor.block_on(async move {
         let lines = WORKING_SET_BYTES / 4096;
         let bare = Rc::new(written(WORKING_SET_BYTES).await);
         cores.wait();
-        let theirs = rate(&handle, bare, work, lines, DEPTH, seconds).await;
+        let bare_requests_per_s = rate(&handle, bare, work, lines, DEPTH, seconds).await;
         let ssd = MemoryDevice::new(work.ssd_bytes());
         let origin = written(WORKING_SET_BYTES).await;
         let cache = warm_cache(&handle, ssd, origin, PolicyKind::Lru, lines).await;
         cores.wait();
-        let ours = rate(&handle, cache.clone(), work, lines, DEPTH, seconds).await;
+        let (begun, before) = (handle.now(), cache.status().destaged_lines);
+        let requests_per_s = rate(&handle, cache.clone(), work, lines, DEPTH, seconds).await;
+        let destaged = (cache.status().destaged_lines - before) as f64;
+        let destaged_lines_per_s = destaged * 1e9 / (handle.now() - begun) as f64;
         cores.wait();
         cache.stop().await.expect("a stop works");
-        (ours, theirs)
+        Measured { requests_per_s, bare_requests_per_s, destaged_lines_per_s }
     })
 }
 
 /// The sums of two cores at once, each with its own half of the volume's lines. The sums are ours and the
 /// bare drives', which show what the memory of the machine gives.
-fn two_cores(work: Work, seconds: f64) -> (f64, f64) {
+fn two_cores(work: Work, seconds: f64) -> Measured {
     let cores = Arc::new(Barrier::new(2));
     std::thread::scope(|scope| {
         let core = |cores: Arc<Barrier>| scope.spawn(move || one_core(work, seconds, cores));
         let both = [core(cores.clone()), core(cores)];
-        let rates = both.map(|core| core.join().expect("a core ends in order"));
-        rates.iter().fold((0.0, 0.0), |sum, rate| (sum.0 + rate.0, sum.1 + rate.1))
+        let cores = both.map(|core| core.join().expect("a core ends in order"));
+        cores.iter().fold(Measured::default(), |sum, core| Measured {
+            requests_per_s: sum.requests_per_s + core.requests_per_s,
+            bare_requests_per_s: sum.bare_requests_per_s + core.bare_requests_per_s,
+            destaged_lines_per_s: sum.destaged_lines_per_s + core.destaged_lines_per_s,
+        })
     })
 }
 
@@ -241,14 +258,19 @@ fn main() {
         ("write-back 4k", Work::Write, 600_000.0),
         ("write-back 4k and destaging", Work::WriteAndDestage, 600_000.0),
     ] {
-        let (ours, bare) = one_core(work, seconds, Arc::new(Barrier::new(1)));
+        let one = one_core(work, seconds, Arc::new(Barrier::new(1)));
+        let ours = one.requests_per_s;
         emit(&format!("{name}, 1 core"), "requests/s", ours, target, bar);
         let case = format!("{name}, 1 core, to bare memory");
-        emit(&case, "requests/s", ours, "memory drive", bare);
-        let (both, bare_both) = two_cores(work, seconds);
-        emit(&format!("{name}, 2 cores"), "requests/s", both, "1 core", ours);
+        emit(&case, "requests/s", ours, "memory drive", one.bare_requests_per_s);
+        if matches!(work, Work::WriteAndDestage) {
+            let case = "lines destaged under write-back 4k, 1 core";
+            emit(case, "lines/s", one.destaged_lines_per_s, "lines written", ours);
+        }
+        let both = two_cores(work, seconds);
+        emit(&format!("{name}, 2 cores"), "requests/s", both.requests_per_s, "1 core", ours);
         let case = format!("bare memory drive under {name}, 2 cores");
-        emit(&case, "requests/s", bare_both, "1 core", bare);
+        emit(&case, "requests/s", both.bare_requests_per_s, "1 core", one.bare_requests_per_s);
     }
     for profile in ["ssd-sata", "ssd-pcie"] {
         let (ours, bare) = modelled(profile, 256);

@@ -2,7 +2,7 @@
 //!
 //! `scripts/instructions.sh` runs each case with two counts: the difference is the cost of a request alone.
 
-use voltier_array::{Array, Consistency, CreateOptions, Geometry, Layout, Level};
+use voltier_array::{Array, Consistency, CreateOptions, Geometry, Integrity, Layout, Level};
 use voltier_bench::new_cache;
 use voltier_block::{BlockDevice, Buf, Durability, KIB, Lba, MIB, Prng, SECTOR_BYTES};
 use voltier_cache::policy::PolicyKind;
@@ -75,6 +75,7 @@ async fn array(handle: &Handle, consistency: Option<Consistency>) -> Array<Memor
                 layout: Layout::default(),
                 chunk_bytes,
                 consistency,
+                integrity: Integrity::None,
                 member_uuids: (1..=members as u8).map(|number| [number; 16]).collect(),
             };
             Array::create(handle, &options, drives.collect()).await

@@ -147,57 +147,68 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
     /// The task that cleans.
     pub(crate) async fn clean(self: Rc<Self>) {
         let mut sweep = Sweep::default();
-        loop {
-            if self.ssd.failed() || self.lifecycle.is_stopping() {
-                return;
+        while !self.ssd.failed() && !self.lifecycle.is_stopping() {
+            if let Some(share) = self.next_share().await {
+                self.clean_and_rest(&mut sweep, share).await;
             }
-            if self.health.is_evacuating() {
-                match self.next_evacuation_step() {
-                    EvacuationStep::Sweep => {}
-                    EvacuationStep::Rest(rest_ns) => {
-                        self.rest_until(self.handle.now() + rest_ns, false).await;
-                        continue;
-                    }
-                    EvacuationStep::End => {
-                        self.end_evacuation().await;
-                        continue;
-                    }
+        }
+    }
+
+    /// The share of its time that the cleaner works next; `None` after a rest, when all is to be asked again.
+    async fn next_share(&self) -> Option<f64> {
+        if self.log.settles() {
+            self.log.progress().await;
+            return None;
+        }
+        if self.health.is_evacuating() {
+            match self.next_evacuation_step() {
+                EvacuationStep::Sweep => {}
+                EvacuationStep::Rest(rest_ns) => {
+                    self.rest_until(self.handle.now() + rest_ns, false).await;
+                    return None;
+                }
+                EvacuationStep::End => {
+                    self.end_evacuation().await;
+                    return None;
                 }
             }
-            if self.origin.silence().is_waited_for() {
-                self.rest_until(self.handle.now() + ERROR_REST_NS, false).await;
-                continue;
-            }
-            let share = match self.pace() {
-                Pace::Work(share) => share,
-                Pace::Rest(until_ns) => {
-                    // Nothing is tried any more, so nobody knows whether the origin still refuses.
-                    self.origin.refusal().end();
-                    match until_ns {
-                        None => self.pressure.dirty_change().await,
-                        Some(until_ns) => self.rest_until(until_ns, true).await,
-                    }
-                    continue;
-                }
-            };
-            let (begun, evacuates) = (self.handle.now(), self.health.is_evacuating());
-            let Some(cleaned) = self.clean_some(&mut sweep, share).await else { continue };
-            if cleaned.is_err() {
-                self.note_failure(evacuates);
-            } else {
-                self.pressure.notify_dirty();
-            }
-            let now = self.handle.now();
-            let rest_ns = match cleaned {
-                Err(_) => ERROR_REST_NS,
-                Ok(()) => (((now - begun) as f64 * (1.0 - share) / share) as u64).min(REST_NS_MAX),
-            };
-            if rest_ns > 0 {
-                // An origin that fails is not asked more often because much is dirty.
-                self.rest_until(now + rest_ns, cleaned.is_ok()).await;
-            } else {
-                self.handle.yield_now().await;
-            }
+        }
+        if self.origin.silence().is_waited_for() {
+            self.rest_until(self.handle.now() + ERROR_REST_NS, false).await;
+            return None;
+        }
+        let until_ns = match self.pace() {
+            Pace::Work(share) => return Some(share),
+            Pace::Rest(until_ns) => until_ns,
+        };
+        // Nothing is tried any more, so nobody knows whether the origin still refuses.
+        self.origin.refusal().end();
+        match until_ns {
+            None => self.pressure.dirty_change().await,
+            Some(until_ns) => self.rest_until(until_ns, true).await,
+        }
+        None
+    }
+
+    /// Cleans one batch, then rests for as long as its share asks.
+    async fn clean_and_rest(&self, sweep: &mut Sweep, share: f64) {
+        let (begun, evacuates) = (self.handle.now(), self.health.is_evacuating());
+        let Some(cleaned) = self.clean_some(sweep, share).await else { return };
+        if cleaned.is_err() {
+            self.note_failure(evacuates);
+        } else {
+            self.pressure.notify_dirty();
+        }
+        let now = self.handle.now();
+        let rest_ns = match cleaned {
+            Err(_) => ERROR_REST_NS,
+            Ok(()) => (((now - begun) as f64 * (1.0 - share) / share) as u64).min(REST_NS_MAX),
+        };
+        if rest_ns > 0 {
+            // An origin that fails is not asked more often because much is dirty.
+            self.rest_until(now + rest_ns, cleaned.is_ok()).await;
+        } else {
+            self.handle.yield_now().await;
         }
     }
 
@@ -485,7 +496,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             let is_past = || self.sweeps.get() >= sweeps + 2 || self.log.order_is_past(sequence);
             let done = || {
                 self.ssd.failed()
-                    || self.map.get().index().dirty_lines() == 0
+                    || (self.map.get().index().dirty_lines() == 0 && !self.log.settles())
                     || (is_past() && !self.health.is_evacuating())
                     || self.destage_errors.get() != errors
             };

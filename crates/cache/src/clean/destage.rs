@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Bytes, IoError, IoResult, Payload, SectorRange};
+use voltier_block::{BlockDevice, Buf, IoError, IoResult, Payload, SectorRange, join_neighbours};
 use voltier_ring::join_all;
 
 use crate::canary::{self, Canary};
@@ -23,25 +23,7 @@ use crate::map::shared::Map;
 use crate::numbers::Line;
 
 /// One write to the origin.
-struct OriginWrite {
-    range: SectorRange,
-    pieces: Vec<Bytes>,
-}
-
-/// Ascending writes, neighbours joined.
-fn joined(writes: Vec<OriginWrite>) -> Vec<OriginWrite> {
-    let mut joined: Vec<OriginWrite> = Vec::new();
-    for write in writes {
-        match joined.last_mut() {
-            Some(last) if last.range.end() == write.range.start => {
-                last.range.count += write.range.count;
-                last.pieces.extend(write.pieces);
-            }
-            _ => joined.push(write),
-        }
-    }
-    joined
-}
+type OriginWrite = (SectorRange, Payload);
 
 /// The destager of one cache.
 pub(crate) struct Destager<S, O> {
@@ -100,10 +82,11 @@ impl<S: BlockDevice, O: BlockDevice> Destager<S, O> {
                 return Err(IoError::Gone);
             }
             writes.extend(holes);
-            writes.sort_by_key(|write| write.range.start);
+            writes.sort_by_key(|(range, _)| range.start);
         }
-        for OriginWrite { range, pieces } in joined(writes) {
-            self.origin.destage(range.start, Payload::Many(pieces)).await?;
+        let writes = writes.into_iter().map(|(range, data)| ((), range, data));
+        for ((), range, data) in join_neighbours(writes) {
+            self.origin.destage(range.start, data).await?;
         }
         let copy = |DirtyLine { of, mask, crc_bits, .. }: DirtyLine| CleanCopy {
             line: of.line,
@@ -122,8 +105,7 @@ impl<S: BlockDevice, O: BlockDevice> Destager<S, O> {
             let start = geometry.line_range(of.line).start;
             writes.extend(geometry.valid_runs(of.line, *mask).into_iter().map(|range| {
                 let from = (range.start.0 - start.0) as usize * 512;
-                let piece = data.slice(from..from + range.bytes() as usize);
-                OriginWrite { range, pieces: vec![piece] }
+                (range, data.slice(from..from + range.bytes() as usize).into())
             }));
         }
         writes
@@ -143,7 +125,7 @@ impl<S: BlockDevice, O: BlockDevice> Destager<S, O> {
         let mut at = geometry.line_range(lines.start).start;
         let mut holes = Vec::new();
         let end = SectorRange::new(geometry.line_range(Line(lines.end.0 - 1)).end(), 0);
-        for range in writes.iter().map(|write| write.range).chain([end]) {
+        for range in writes.iter().map(|(range, _)| *range).chain([end]) {
             if at < range.start {
                 holes.push(SectorRange::new(at, range.start.0 - at.0));
             }
@@ -151,7 +133,7 @@ impl<S: BlockDevice, O: BlockDevice> Destager<S, O> {
         }
         let reads = holes.into_iter().map(|range| async move {
             let data = self.origin.read(range.start, Buf::new(range.bytes() as usize)).await?;
-            Ok(OriginWrite { range, pieces: vec![data.freeze()] })
+            Ok((range, data.into()))
         });
         join_all(reads).await.into_iter().collect()
     }

@@ -17,12 +17,12 @@ const PLAIN_SWEEPS: u32 = 3;
 /// A sweep over the origin.
 #[derive(Default)]
 pub(super) struct Sweep {
-    /// Where it goes on; 0 when the next one begins.
+    /// The line at which the sweep goes on; 0 when the next one begins.
     line: Line,
-    /// Dirty lines when it began, and those that it took.
+    /// Dirty lines at the begin of the sweep, and dirty lines that the sweep took.
     dirty: u64,
     taken: u64,
-    /// Whether it is one that leaves stripes of which little is dirty for later: more of them may become
+    /// Whether the sweep leaves stripes of which little is dirty for later: more of them may become
     /// dirty until then. Nobody must be waiting.
     has_choice: bool,
     is_choosy: bool,

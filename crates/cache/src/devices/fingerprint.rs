@@ -1,6 +1,6 @@
 //! Recognising an origin that was changed behind the cache's back.
 //!
-//! The origin carries nothing of ours, so a clean stop remembers samples of the origin. Samples are the
+//! The origin carries nothing of ours, so a stop remembers samples of the origin. Samples are the
 //! beginnings of the origin and of its partitions, and places spread over the rest. At a beginning, partition
 //! tables and file systems keep what every mount changes. Other samples at the next start mean that somebody
 //! wrote to the origin.

@@ -37,7 +37,7 @@ struct Loss {
 
 /// Steps of the parts above when the SSD takes no writes any more, or is lost.
 pub(crate) struct Consequences {
-    /// Ends the log before an evacuation: what it has not acknowledged is undone.
+    /// Ends the log before an evacuation: it takes nothing more, and settles what is on its way.
     pub(crate) end_log: Box<dyn Fn()>,
     /// Ends the log of a lost SSD; whether acknowledged records were not durable.
     pub(crate) abandon_log: Box<dyn Fn() -> bool>,
@@ -66,7 +66,7 @@ pub(crate) struct SsdHealth {
     news: Signal,
 }
 
-/// While this is kept, no request waits for an evacuation or the record of a loss.
+/// While somebody keeps this value, no request waits for an evacuation or the record of a loss.
 pub(crate) struct ReleasedWaits(Rc<SsdHealth>);
 
 impl Drop for ReleasedWaits {
@@ -118,8 +118,8 @@ impl SsdHealth {
         self.consequences.replace(Some(consequences));
     }
 
-    /// Has `gate` run when the SSD is given up, before the origin is changed again. After that `salvaged`
-    /// runs when lines that were left have been tried.
+    /// Has `gate` run when the SSD is given up, before the origin is changed again. Later `salvaged`
+    /// runs, when lines that were left have been tried.
     pub(crate) fn set_gate(&self, gate: FailureGate, salvaged: Box<dyn FnOnce()>) {
         self.gate.replace(Some(gate));
         self.salvaged.replace(Some(salvaged));

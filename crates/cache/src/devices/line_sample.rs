@@ -13,7 +13,7 @@ use crate::numbers::Line;
 /// Lines of a sample. A disk reads them in half a second, and a change of a tenth of the lines escapes
 /// one start in a hundred.
 const SAMPLE_LINES: usize = 64;
-/// Differing lines that one rotten sector cannot explain. No crash leaves even one; where a single line
+/// Differing lines that bit rot of one sector cannot explain. No crash leaves even one; where a single line
 /// was compared, that line decides.
 const DIFFERING_MIN: u32 = 2;
 /// The rank of lines of zeroes begins here: behind all others.
@@ -81,7 +81,7 @@ impl LineSample {
 pub(crate) struct Comparison {
     /// Lines that could be read from the origin.
     pub(crate) compared: u32,
-    /// Those of them that the index has otherwise.
+    /// Compared lines that the index has otherwise.
     pub(crate) differing: u32,
 }
 
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn one_rotten_line_is_no_other_origin_and_two_are() {
+    fn one_line_with_bit_rot_is_no_other_origin_and_two_are() {
         let found = |compared, differing| Comparison { compared, differing }.tells_of_change();
         assert!(!found(0, 0) && !found(64, 0) && !found(64, 1) && !found(2, 1));
         assert!(found(1, 1) && found(2, 2) && found(64, 2) && found(64, 64));

@@ -98,7 +98,7 @@ impl Silence {
         self.is_silent()
     }
 
-    /// The drive is silent: reads of clean lines are released. Whether that is news.
+    /// The drive is silent: reads of clean lines are released. Returns whether the silence is news.
     pub(crate) fn begin(&self) -> bool {
         let is_new = !self.is_silent.replace(true);
         let handle = self.requests.watch().handle();

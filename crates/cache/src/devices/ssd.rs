@@ -302,8 +302,10 @@ impl<S: BlockDevice> Ssd<S> {
     /// # Errors
     /// The device's, of a write that was tried again or of a flush.
     pub(crate) async fn write_superblock_uncounted(&self, superblock: Superblock) -> IoResult<()> {
+        // The settings of the owner may change between the copies, which have the same sequence number.
+        let owner = self.owner.borrow().clone();
         for copy in 0..SUPERBLOCK_OFFSETS.len() {
-            let block = Bytes::copy_of(&superblock.encode(copy as u32, &self.owner.borrow()));
+            let block = Bytes::copy_of(&superblock.encode(copy as u32, &owner));
             let write = || write_copy(&self.device, block.clone(), copy);
             if let Err(error) = write().await {
                 self.write_again(error, async || write().await).await?;

@@ -7,7 +7,7 @@ use zerocopy::little_endian::U64;
 /// no sum of counters overflows.
 pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 
-/// Whether these are numbers that a counter can have reached.
+/// Whether all `numbers` are such as a counter can have reached.
 pub(crate) fn are_counters(numbers: &[U64]) -> bool {
     numbers.iter().all(|number| number.get() < COUNTER_MAX)
 }

@@ -8,7 +8,7 @@ use crate::config::{FormatOptions, LineSize, segment_bytes_for};
 use crate::format::chunk::{CHUNK_BYTES, CHUNK_HEAD_BYTES};
 use crate::format::intent::INTENT_REGIONS_MAX;
 use crate::format::superblock::Superblock;
-use crate::numbers::{Line, Segment, SegmentSlot, Slot};
+use crate::numbers::{AreaChunk, Line, MapChunk, Segment, SegmentSlot, Slot};
 use crate::policy::{LINE_LIMIT, PolicyKind};
 
 /// Byte offset of the first checkpoint area.
@@ -116,11 +116,21 @@ impl Geometry {
         ((CHUNK_BYTES - CHUNK_HEAD_BYTES) / self.state_bytes_per_slot()) as u32
     }
 
-    /// The slots whose state is in chunk `index` of the map.
-    pub(crate) fn slots_of_chunk(&self, index: u64) -> Range<u32> {
-        let per_chunk = u64::from(self.slots_per_chunk());
+    /// The slots whose state is in a chunk of the map.
+    pub(crate) fn slots_of_chunk(&self, chunk: MapChunk) -> Range<Slot> {
+        let (index, per_chunk) = (u64::from(chunk.0), u64::from(self.slots_per_chunk()));
         let end = ((index + 1) * per_chunk).min(self.slot_count().into());
-        (index * per_chunk) as u32..end as u32
+        Slot((index * per_chunk) as u32)..Slot(end as u32)
+    }
+
+    /// The chunk of the map that has the state of a slot.
+    pub(crate) fn chunk_of(&self, slot: Slot) -> MapChunk {
+        MapChunk(slot.0 / self.slots_per_chunk())
+    }
+
+    /// All chunks of the map, in order.
+    pub(crate) fn map_chunks(&self) -> Range<MapChunk> {
+        MapChunk(0)..MapChunk(self.chunk_count() as u32)
     }
 
     pub(crate) fn chunk_count(&self) -> u64 {
@@ -135,6 +145,16 @@ impl Geometry {
     /// Chunks of the list of dirty lines: room for a quarter of the slots.
     pub(crate) fn dirty_chunks_max(&self) -> u64 {
         u64::from(self.slot_count()).div_ceil(4 * self.dirty_per_chunk() as u64).max(1)
+    }
+
+    /// The place of a chunk of the list of dirty lines in a checkpoint area.
+    pub(crate) fn dirty_chunk_in_area(&self, number: u32) -> AreaChunk {
+        AreaChunk(self.map_chunks().end.0 + number)
+    }
+
+    /// All slots, in order.
+    pub(crate) fn slots(&self) -> Range<Slot> {
+        Slot(0)..Slot(self.slot_count())
     }
 
     pub(crate) fn slot_count(&self) -> u32 {
@@ -171,8 +191,8 @@ impl Geometry {
     }
 
     /// The slots of a segment, counted through all segments.
-    pub(crate) fn slots_of_segment(&self, segment: Segment) -> Range<u32> {
-        let first = segment.0 * self.slots_per_segment;
+    pub(crate) fn slots_of_segment(&self, segment: Segment) -> Range<Slot> {
+        let first = self.slot_in(segment, SegmentSlot(0));
         first..first + self.slots_per_segment
     }
 
@@ -203,10 +223,10 @@ impl Geometry {
         SegmentSlot(unit / self.units_per_line() + 1)
     }
 
-    /// Where chunk `index` of checkpoint area `area` is on the SSD.
-    pub(crate) fn chunk_lba(&self, area: u32, index: u64) -> Lba {
+    /// Where a chunk of checkpoint area `area` is on the SSD.
+    pub(crate) fn chunk_lba(&self, area: u32, chunk: AreaChunk) -> Lba {
         let base = CHECKPOINT_BASE + u64::from(area) * self.checkpoint_bytes;
-        Lba::from_bytes(base + index * CHUNK_BYTES as u64)
+        Lba::from_bytes(base + u64::from(chunk.0) * CHUNK_BYTES as u64)
     }
 
     /// Lines of the origin; the last one may be short.

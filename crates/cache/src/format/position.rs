@@ -1,4 +1,4 @@
-//! A place in the log: where a record's head stands, and where the log goes on.
+//! A position in the log: where a record's head stands, and where the log goes on.
 
 use crate::format::geometry::Geometry;
 use crate::format::record::NO_UNIT;
@@ -8,11 +8,11 @@ use crate::numbers::{Segment, SegmentSlot};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) segment: Segment,
-    /// Place of its head, or `NO_UNIT` when the segment has no room.
+    /// Unit of its head, or `NO_UNIT` when the segment has no room.
     pub(crate) unit: u32,
     /// First slot of the segment that no record has taken: lines and further heads stand behind it.
     pub(crate) slot: SegmentSlot,
-    /// Already taken, so that every head can name it, and the place of its first head.
+    /// Already taken, so that every head can name it, and the unit of its first head.
     pub(crate) next_segment: Segment,
     pub(crate) next_segment_unit: u32,
 }

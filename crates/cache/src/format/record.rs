@@ -75,31 +75,31 @@ pub(crate) const ENTRY_BYTES: usize = size_of::<RecordEntry>();
 const _: () = assert!(ENTRY_BYTES == 40);
 
 impl RecordHead {
-    /// Puts head and CRC into `unit`, whose entries are already in place.
-    pub(crate) fn seal(self, unit: &mut [u8]) {
-        unit[..RECORD_HEAD_BYTES].copy_from_slice(self.as_bytes());
-        unit[RECORD_CRC_AT..RECORD_CRC_AT + 4].fill(0);
-        let crc = crc32c(unit);
-        unit[RECORD_CRC_AT..RECORD_CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    /// Puts head and CRC into `block`, whose entries are already in it.
+    pub(crate) fn seal(self, block: &mut [u8]) {
+        block[..RECORD_HEAD_BYTES].copy_from_slice(self.as_bytes());
+        block[RECORD_CRC_AT..RECORD_CRC_AT + 4].fill(0);
+        let crc = crc32c(block);
+        block[RECORD_CRC_AT..RECORD_CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// The head in `unit`, if it is one, whole, of cache `uuid`, and belongs at this place.
-    pub(crate) fn decode(unit: &[u8], uuid: &[u8; 16], segment: Segment, at: u32) -> Option<Self> {
-        let head = Self::read_from_prefix(unit).ok()?.0;
+    /// The head in `block`, if it is one, whole, of cache `uuid`, and belongs at unit `at`.
+    pub(crate) fn decode(block: &[u8], uuid: &[u8; 16], segment: Segment, at: u32) -> Option<Self> {
+        let head = Self::read_from_prefix(block).ok()?.0;
         let plausible = head.magic == RECORD_MAGIC
             && head.uuid == *uuid
             && head.segment == segment.0
             && head.unit == at
-            && head.entry_count.get() as usize <= entries_per_record(unit.len())
+            && head.entry_count.get() as usize <= entries_per_record(block.len())
             && are_counters(&[head.sequence, head.generation, head.epoch]);
-        let whole = head.crc == crc_without(unit, RECORD_CRC_AT);
+        let whole = head.crc == crc_without(block, RECORD_CRC_AT);
         (plausible && (whole || canary::is(Canary::RecordChecksumIgnored))).then_some(head)
     }
 
     /// The entries behind a decoded head.
-    pub(crate) fn entries(&self, unit: &[u8]) -> Vec<RecordEntry> {
+    pub(crate) fn entries(&self, block: &[u8]) -> Vec<RecordEntry> {
         let count = self.entry_count.get() as usize;
-        let bytes = &unit[RECORD_HEAD_BYTES..RECORD_HEAD_BYTES + count * ENTRY_BYTES];
+        let bytes = &block[RECORD_HEAD_BYTES..RECORD_HEAD_BYTES + count * ENTRY_BYTES];
         let entry = |chunk| RecordEntry::read_from_bytes(chunk).expect("40 bytes");
         bytes.chunks_exact(ENTRY_BYTES).map(entry).collect()
     }

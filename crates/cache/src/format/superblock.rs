@@ -21,6 +21,9 @@ pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 64 * KIB];
 pub(crate) const STATE_CLEAN: u32 = 1;
 /// The cache is in use, or was when the power went.
 pub(crate) const STATE_OPEN: u32 = 2;
+/// The cache was stopped while its map was being loaded. The map and the log are as after a crash; the
+/// fingerprint is that of the stop.
+pub(crate) const STATE_STOPPED_LOADING: u32 = 3;
 
 /// The head of a superblock; of the rest of its 4096 bytes the owner has a part.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -52,7 +55,7 @@ pub(crate) struct Superblock {
     pub(crate) replay_unit: U32,
     pub(crate) next_segment: U32,
     pub(crate) next_segment_unit: U32,
-    /// The origin's fingerprint at a clean stop (see `fingerprint.rs`).
+    /// The origin's fingerprint at a stop, in states that say so (see `fingerprint.rs`).
     pub(crate) fingerprint: U64,
     pub(crate) dirty_lines: U64,
     /// First record of this generation: older ones with this number or a higher were cut off.
@@ -81,6 +84,11 @@ impl Superblock {
         let crc = crc_without(&block, SUPERBLOCK_CRC_AT);
         block[SUPERBLOCK_CRC_AT..SUPERBLOCK_CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
         block
+    }
+
+    /// Whether the stop of the last life took the origin's fingerprint.
+    pub(crate) fn has_fingerprint(&self) -> bool {
+        [STATE_CLEAN, STATE_STOPPED_LOADING].contains(&self.state.get())
     }
 
     /// The superblock in `block`, if it is one, whole, and meant for copy `copy`.

@@ -84,14 +84,14 @@ impl Builder {
         self.entries.len() + 1 + EVICTIONS_PER_LINE <= self.entries_max
     }
 
-    /// Finds where the next line would go; false when the segment has no room for one.
-    pub(super) fn find_line_place(&mut self, free: &FreeSlots) -> bool {
+    /// Finds the slot of the next line; false when the segment has no room for one.
+    pub(super) fn find_line_slot(&mut self, free: &FreeSlots) -> bool {
         self.line_slot = self.line_slot.or_else(|| free.next(self.slot));
         self.line_slot.is_some()
     }
 
-    pub(super) fn take_line_place(&mut self, geometry: &Geometry) -> Slot {
-        let slot = self.line_slot.take().expect("a place was found before the change was taken");
+    pub(super) fn take_line_slot(&mut self, geometry: &Geometry) -> Slot {
+        let slot = self.line_slot.take().expect("a slot was found before the change was taken");
         self.slot = slot.behind();
         geometry.slot_in(self.position.segment, slot)
     }

@@ -1,7 +1,7 @@
 //! Reading the log ahead of a replay: many segments at once, their records in order.
 //!
 //! The first record of a segment names the segment after it, so a scout reads first records only. Each
-//! segment that the scout finds is walked from head to head beside the others. Segments may follow one
+//! segment that the scout finds is scanned from head to head beside the others. Segments may follow one
 //! another on the SSD, as while a cache fills. There the scout reads the first records of several before
 //! any record names them. A record that the scout finds is a guess: the replay takes records only as long
 //! as they follow one another.
@@ -19,9 +19,9 @@ use crate::format::record::{NO_UNIT, RecordEntry, RecordHead};
 use crate::log::open::{OpenError, ssd_error};
 use crate::numbers::{Segment, SegmentSlot};
 
-/// Segments walked at once. So many reads keep a disk busy while records are taken, and so many segments'
+/// Segments scanned at once. So many reads keep a disk busy while records are taken, and so many segments'
 /// records fit in a few MiB of memory.
-const WALKS_MAX: usize = 96;
+const SCANS_MAX: usize = 96;
 
 /// Segments whose first record is read on the guess that the log goes on there: their latency is the
 /// one that nothing else hides.
@@ -52,7 +52,7 @@ pub(crate) struct LogReader<'a, S> {
 }
 
 impl<S: BlockDevice> LogReader<'_, S> {
-    /// The record whose head is at this place, if there is a whole one of this cache.
+    /// The record whose head is at this address, if there is a whole one of this cache.
     pub(crate) async fn record(
         &self,
         segment: Segment,
@@ -80,7 +80,7 @@ impl<S: BlockDevice> LogReader<'_, S> {
     }
 
     /// A segment's records from `first` on, as long as they follow one another.
-    async fn walk(&self, first: Found) -> Result<Vec<Found>, OpenError> {
+    async fn scan(&self, first: Found) -> Result<Vec<Found>, OpenError> {
         let mut records = vec![first];
         loop {
             let last = &records[records.len() - 1];
@@ -96,7 +96,7 @@ impl<S: BlockDevice> LogReader<'_, S> {
     }
 }
 
-enum Walk<'a> {
+enum SegmentScan<'a> {
     Going(Part<'a, Result<Vec<Found>, OpenError>>),
     Done(Result<Vec<Found>, OpenError>),
 }
@@ -110,7 +110,7 @@ struct HeadAddress {
 
 /// Reads the first record of a segment.
 struct Scout<'a> {
-    place: HeadAddress,
+    address: HeadAddress,
     reads: Part<'a, Result<Option<Found>, OpenError>>,
     /// The record that the scout found before the chain asked for it.
     found: Option<Result<Option<Found>, OpenError>>,
@@ -123,11 +123,11 @@ pub(crate) struct Chain<'a, S> {
     scouts: VecDeque<Scout<'a>>,
     /// Whether the first of them is known to go there.
     is_scouting: bool,
-    /// Where the log goes on, until there is room for another walk.
-    next_place: Option<HeadAddress>,
+    /// Where the log goes on, until there is room for another scan.
+    next_address: Option<HeadAddress>,
     /// The segment that was scouted last: the next one behind it may be guessed from here.
     last_segment: Option<Segment>,
-    walks: VecDeque<Walk<'a>>,
+    scans: VecDeque<SegmentScan<'a>>,
     last_first: u64,
     ready: VecDeque<Found>,
 }
@@ -135,7 +135,7 @@ pub(crate) struct Chain<'a, S> {
 impl<'a, S: BlockDevice> Chain<'a, S> {
     /// The log from this position on.
     pub(crate) fn new(reader: &'a LogReader<'a, S>, begin: Position) -> Self {
-        let place = match begin.unit {
+        let address = match begin.unit {
             NO_UNIT => HeadAddress { segment: begin.next_segment, unit: begin.next_segment_unit },
             unit => HeadAddress { segment: begin.segment, unit },
         };
@@ -143,9 +143,9 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
             reader,
             scouts: VecDeque::new(),
             is_scouting: false,
-            next_place: Some(place),
+            next_address: Some(address),
             last_segment: None,
-            walks: VecDeque::new(),
+            scans: VecDeque::new(),
             last_first: 0,
             ready: VecDeque::new(),
         }
@@ -167,23 +167,23 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
     ) -> Poll<Option<Result<Vec<Found>, OpenError>>> {
         loop {
             let scouted = self.poll_scouts(context);
-            for walk in &mut self.walks {
-                if let Walk::Going(part) = walk
+            for scan in &mut self.scans {
+                if let SegmentScan::Going(part) = scan
                     && let Poll::Ready(records) = part.as_mut().poll(context)
                 {
-                    *walk = Walk::Done(records);
+                    *scan = SegmentScan::Done(records);
                 }
             }
-            match self.walks.front() {
-                Some(Walk::Done(_)) => {}
-                Some(Walk::Going(_)) if scouted => continue,
-                Some(Walk::Going(_)) => return Poll::Pending,
+            match self.scans.front() {
+                Some(SegmentScan::Done(_)) => {}
+                Some(SegmentScan::Going(_)) if scouted => continue,
+                Some(SegmentScan::Going(_)) => return Poll::Pending,
                 None if scouted => continue,
                 None if self.is_scouting => return Poll::Pending,
                 None => return Poll::Ready(None),
             }
-            return match self.walks.pop_front() {
-                Some(Walk::Done(records)) => Poll::Ready(Some(records)),
+            return match self.scans.pop_front() {
+                Some(SegmentScan::Done(records)) => Poll::Ready(Some(records)),
                 _ => Poll::Ready(None),
             };
         }
@@ -193,10 +193,10 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
     /// again.
     fn poll_scouts(&mut self, context: &mut Context<'_>) -> bool {
         if !self.is_scouting
-            && self.walks.len() < WALKS_MAX
-            && let Some(place) = self.next_place.take()
+            && self.scans.len() < SCANS_MAX
+            && let Some(address) = self.next_address.take()
         {
-            self.send_scouts(place);
+            self.send_scouts(address);
         }
         for scout in &mut self.scouts {
             if scout.found.is_none()
@@ -216,32 +216,33 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
             Some(Ok(Some(first))) => {
                 self.last_first = first.sequence();
                 let Position { next_segment, next_segment_unit, .. } = first.next;
-                self.next_place =
+                self.next_address =
                     Some(HeadAddress { segment: next_segment, unit: next_segment_unit });
                 let reader = self.reader;
-                self.walks.push_back(Walk::Going(Box::pin(reader.walk(first))));
+                self.scans.push_back(SegmentScan::Going(Box::pin(reader.scan(first))));
             }
-            Some(Err(error)) => self.walks.push_back(Walk::Done(Err(error))),
+            Some(Err(error)) => self.scans.push_back(SegmentScan::Done(Err(error))),
         }
         true
     }
 
     /// Sees to it that a scout is on its way to where the log goes on. If the log goes straight on,
     /// others are on their way ahead of it.
-    fn send_scouts(&mut self, place: HeadAddress) {
-        let goes_straight_on = self.last_segment.is_some_and(|last| last.0 + 1 == place.segment.0);
-        if self.scouts.front().is_none_or(|scout| scout.place != place) {
+    fn send_scouts(&mut self, address: HeadAddress) {
+        let goes_straight_on =
+            self.last_segment.is_some_and(|last| last.0 + 1 == address.segment.0);
+        if self.scouts.front().is_none_or(|scout| scout.address != address) {
             self.scouts.clear();
         }
         let guesses = if goes_straight_on { GUESSES_MAX } else { 0 };
         for ahead in self.scouts.len() as u32..=guesses {
             // The first of all may begin in the middle of a segment; from then on all begin alike.
-            let segment = Segment(place.segment.0.saturating_add(ahead));
-            let place = HeadAddress { segment, ..place };
-            let reads = Box::pin(self.reader.record(place.segment, place.unit));
-            self.scouts.push_back(Scout { place, reads, found: None });
+            let segment = Segment(address.segment.0.saturating_add(ahead));
+            let address = HeadAddress { segment, ..address };
+            let reads = Box::pin(self.reader.record(address.segment, address.unit));
+            self.scouts.push_back(Scout { address, reads, found: None });
         }
-        self.last_segment = Some(place.segment);
+        self.last_segment = Some(address.segment);
         self.is_scouting = true;
     }
 }

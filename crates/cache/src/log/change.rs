@@ -79,6 +79,11 @@ impl Queues {
         is_acked
     }
 
+    /// Has `waker` woken when the sender's change `number` is acknowledged, or everybody is.
+    pub(super) fn wait(&mut self, sender: Sender, number: u64, waker: &Waker) {
+        self.of(sender).wait(number, waker);
+    }
+
     /// Withdraws the client's last `count` changes up to `number`; those that records have taken stay.
     /// Whether any was still there.
     pub(super) fn withdraw(&mut self, number: u64, count: u64) -> bool {

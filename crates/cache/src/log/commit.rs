@@ -1,5 +1,4 @@
-//! The log as the parts of a cache use it: they queue changes, and wait until these are on the SSD. One
-//! task forms records of the changes, and sends the records out.
+//! The log as the parts of a cache use it: they queue changes, and wait until these are on the SSD.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,16 +7,15 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use voltier_block::{BlockDevice, IoError, IoResult, Lba, Payload};
-use voltier_ring::{Handle, Signal, join_all};
+use voltier_ring::Signal;
 
 use crate::canary::{self, Canary};
 use crate::devices::ssd::Ssd;
 use crate::format::position::Position;
 use crate::log::change::{Change, Sender};
-use crate::log::form::{Formed, LogState, Record, RecordPieces};
+use crate::log::form::{Formed, LogState, Unsettled};
+use crate::log::in_flight::RecordPieces;
 use crate::log::ordered::Version;
-use crate::log::pressure::Pressure;
-use crate::log::stage::Lifecycle;
 use crate::map::contents::must;
 use crate::map::shared::Map;
 use crate::numbers::{Line, Segment, Slot};
@@ -31,8 +29,7 @@ pub(crate) struct Log<S> {
     work: Signal,
     /// Records were acknowledged, or the SSD was given up.
     progress: Signal,
-    /// A flush of the SSD ended, or the SSD was given up. A shared flush of the ring would hold those who
-    /// wait until the flush of a lost SSD ends.
+    /// A flush of the SSD ended, or the SSD was given up. No `FlushOnce` of the ring: ADR 0026 tells why.
     flushed: Signal,
     flushing: Cell<bool>,
     /// So often ordered mode began or ended.
@@ -92,7 +89,7 @@ impl<S: BlockDevice> Log<S> {
     /// Waits until the client's change `number` is on the SSD's interface.
     ///
     /// # Errors
-    /// `Gone` when the SSD takes no more writes before.
+    /// `Gone` when the SSD takes no more writes before, and does not have the change durably.
     pub(crate) async fn acked(&self, number: u64) -> IoResult<()> {
         self.queue_acked(number, Sender::Client).await
     }
@@ -145,18 +142,41 @@ impl<S: BlockDevice> Log<S> {
     #[inline]
     fn poll_acked(&self, number: u64, sender: Sender, context: &Context<'_>) -> Poll<IoResult<()>> {
         if !self.ssd.takes_writes() {
-            return Poll::Ready(Err(IoError::Gone));
+            return self.poll_ended(number, sender, context);
         }
         let waker = context.waker();
         let is_acked = self.state.borrow_mut().queues_mut().is_acked(sender, number, waker);
         if is_acked { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
+    /// The same of a log that has ended. Of what such a log acknowledged, only that counts which is durable:
+    /// the rest may be lost with a flush that failed.
+    #[cold]
+    fn poll_ended(&self, number: u64, sender: Sender, context: &Context<'_>) -> Poll<IoResult<()>> {
+        let mut state = self.state.borrow_mut();
+        let is_durable = state.durable_sequence() >= state.acked_sequence();
+        let is_acked = state.queues_mut().is_acked(sender, number, context.waker());
+        // A log that takes nothing gives no number.
+        if number == 0 || self.ssd.failed() {
+            Poll::Ready(Err(IoError::Gone))
+        } else if is_acked && is_durable {
+            Poll::Ready(Ok(()))
+        } else if state.records_in_flight() > 0 {
+            state.queues_mut().wait(sender, number, context.waker());
+            Poll::Pending
+        } else {
+            Poll::Ready(Err(IoError::Gone))
+        }
+    }
+
     /// Waits until every record formed so far is on the SSD's interface.
     pub(crate) async fn all_acked(&self) -> IoResult<()> {
         let formed = self.state.borrow().next_sequence();
         self.progress
-            .until(|| !self.ssd.takes_writes() || self.state.borrow().acked_sequence() >= formed)
+            .until(|| {
+                let is_acked = self.state.borrow().acked_sequence() >= formed;
+                is_acked || (!self.ssd.takes_writes() && !self.settles())
+            })
             .await;
         if self.ssd.takes_writes() { Ok(()) } else { Err(IoError::Gone) }
     }
@@ -192,7 +212,7 @@ impl<S: BlockDevice> Log<S> {
     }
 
     /// Forms the next record if one is due.
-    fn form_next(&self) -> Option<Formed> {
+    pub(super) fn form_next(&self) -> Option<Formed> {
         let mut state = self.state.borrow_mut();
         let formed = state.wants_record().then(|| state.form_record(&mut self.map.change()));
         let lacked = self.lacks_space.get();
@@ -208,18 +228,56 @@ impl<S: BlockDevice> Log<S> {
     }
 
     /// Whether records wait for a flush, and none is under way.
-    fn lacks_flush(&self) -> bool {
+    pub(super) fn lacks_flush(&self) -> bool {
         self.state.borrow().wants_flush() && !self.flushing.get()
     }
 
-    /// The writes of a record that is on its way, once more; `None` if the log has been given up.
-    fn runs_again(&self, sequence: u64, pieces: &RecordPieces) -> Option<Vec<(Lba, Payload)>> {
-        self.state.borrow().runs_again(sequence, pieces)
+    /// The write of a record failed; it may be tried again.
+    pub(super) fn note_failed(&self, sequence: u64, pieces: RecordPieces) {
+        self.state.borrow_mut().note_failed(sequence, pieces);
+    }
+
+    /// The writes of a record whose write failed, once more; `None` if the log has ended.
+    pub(super) fn runs_again(&self, sequence: u64) -> Option<Vec<(Lba, Payload)>> {
+        let is_open = self.ssd.takes_writes();
+        is_open.then(|| self.state.borrow_mut().runs_again(sequence)).flatten()
     }
 
     /// A record is on the SSD's interface.
-    fn record_done(&self, sequence: u64) {
+    pub(super) fn record_done(&self, sequence: u64) {
         self.state.borrow_mut().record_done(sequence, &mut self.map.change());
+    }
+
+    /// A record of a log that has ended was written after all.
+    pub(super) fn note_written(&self, sequence: u64) {
+        self.state.borrow_mut().note_written(sequence);
+    }
+
+    /// Whether the log has ended, and nobody knows yet what becomes of the records on their way.
+    pub(crate) fn settles(&self) -> bool {
+        !self.ssd.takes_writes() && self.records_in_flight() > 0
+    }
+
+    /// Whether writes of records are under way.
+    pub(super) fn has_writes(&self) -> bool {
+        self.state.borrow().has_writes()
+    }
+
+    /// Every record that is acknowledged now is on the SSD's medium.
+    pub(super) fn note_acked_durable(&self) {
+        let mut state = self.state.borrow_mut();
+        let acked = state.acked_sequence();
+        state.note_durable(acked);
+    }
+
+    /// The oldest record of a log that has ended, if nobody knows yet what becomes of the record.
+    pub(super) fn oldest_unsettled(&self) -> Option<Unsettled> {
+        self.state.borrow().oldest_unsettled()
+    }
+
+    /// The SSD has all of the oldest record durably: a replay takes the record.
+    pub(super) fn settle_oldest(&self) {
+        self.state.borrow_mut().settle_oldest(&mut self.map.change());
     }
 
     /// Frees the segments that can be freed, and tells the writer of records.
@@ -233,8 +291,13 @@ impl<S: BlockDevice> Log<S> {
         }
     }
 
-    /// The SSD takes no more writes: what no acknowledged record tells of is undone.
-    pub(crate) fn undo(&self) {
+    /// The SSD takes no more writes: what no record has taken is dropped.
+    pub(crate) fn end(&self) {
+        self.state.borrow_mut().end();
+    }
+
+    /// The SSD does not have the records on their way: what no acknowledged record tells of is undone.
+    pub(super) fn undo(&self) {
         self.state.borrow_mut().undo(&mut self.map.change());
     }
 
@@ -408,93 +471,5 @@ impl<S: BlockDevice> Log<S> {
                 self.ssd.health()
             )
         })
-    }
-}
-
-/// The writer of records of one cache.
-pub(crate) struct LogWriter<S> {
-    handle: Handle,
-    map: Rc<Map>,
-    ssd: Rc<Ssd<S>>,
-    log: Rc<Log<S>>,
-    pressure: Rc<Pressure>,
-    lifecycle: Rc<Lifecycle>,
-}
-
-impl<S: BlockDevice> LogWriter<S> {
-    pub(crate) fn new(
-        handle: Handle,
-        map: Rc<Map>,
-        ssd: Rc<Ssd<S>>,
-        log: Rc<Log<S>>,
-        pressure: Rc<Pressure>,
-        lifecycle: Rc<Lifecycle>,
-    ) -> Rc<Self> {
-        Rc::new(Self { handle, map, ssd, log, pressure, lifecycle })
-    }
-
-    /// Forms records and sends them out until the log ends.
-    pub(crate) async fn write_log(self: Rc<Self>) {
-        let mut last_segment = self.log.segment();
-        loop {
-            if !self.ssd.takes_writes() || (self.lifecycle.is_log_ending() && self.log.is_empty()) {
-                self.map.ask_for_segments();
-                return;
-            }
-            match self.log.form_next() {
-                Some(Formed::Record(record)) => {
-                    self.pressure.notify_dirty();
-                    self.pressure.hurry_when_high();
-                    drop(self.handle.spawn(self.clone().write_record(record)));
-                }
-                Some(Formed::Nothing) => self.log.notify_progress(),
-                Some(Formed::Blocked) => {
-                    self.map.ask_for_segments();
-                    if self.log.lacks_flush() {
-                        self.begin_flush();
-                    }
-                    self.log.work().await;
-                }
-                None => self.log.work().await,
-            }
-            let segment = self.log.segment();
-            if segment != last_segment {
-                last_segment = segment;
-                self.map.ask_for_segments();
-                // Bounds what a start must verify, and lets emptied segments go.
-                self.begin_flush();
-            }
-        }
-    }
-
-    fn begin_flush(&self) {
-        let log = self.log.clone();
-        // A failure is everybody's to see: the SSD takes no more writes then.
-        drop(self.handle.spawn(async move { log.make_durable().await }));
-    }
-
-    async fn write_record(self: Rc<Self>, record: Record) {
-        let Record { sequence, runs, pieces } = record;
-        let mut written = self.write_runs(runs).await;
-        if let Err(error) = written {
-            let attempt = async || match self.log.runs_again(sequence, &pieces) {
-                Some(runs) => self.write_runs(runs).await,
-                // The log has ended meanwhile.
-                None => Err(IoError::ReadOnly),
-            };
-            written = Box::pin(self.ssd.write_again(error, attempt)).await;
-        }
-        // A log that has ended has forgotten the record.
-        if written.is_err() || !self.ssd.takes_writes() {
-            return;
-        }
-        self.log.record_done(sequence);
-        self.log.notify_progress();
-        self.log.notify_work();
-    }
-
-    async fn write_runs(&self, runs: Vec<(Lba, Payload)>) -> IoResult<()> {
-        let writes = runs.into_iter().map(|(at, payload)| self.ssd.write(at, payload));
-        join_all(writes).await.into_iter().collect()
     }
 }

@@ -4,7 +4,7 @@
 //! order of events, and a replay ends in the very state that was here. One record carries whatever
 //! arrived while earlier ones were on their way: no timer, depth 1 stays fast.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use voltier_block::{Buf, Bytes, Lba, Payload};
 use zerocopy::IntoBytes;
@@ -19,15 +19,16 @@ use crate::format::record::{
 };
 use crate::log::builder::{Builder, EVICTIONS_PER_LINE, Effect, effect_on, entry_of};
 use crate::log::chain::Found;
-use crate::log::change::{Change, Queues, Sender, Source, Taken};
+use crate::log::change::{Change, Queues, Sender, Source};
+use crate::log::in_flight::{InFlight, RecordPieces, RecordsInFlight};
 use crate::log::not_durable::NotDurable;
 use crate::log::ordered::{Order, Version};
 use crate::map::contents::Contents;
-use crate::map::index::Placement;
+use crate::map::index::PlacedLine;
 use crate::map::segments::FreeSlots;
 use crate::numbers::{Line, Segment, SegmentSlot, Slot};
 
-/// Records on their way at once. Eight of 64 KiB and more keep every channel of a PCIe SSD busy.
+/// The limit of records on their way at once. Eight of 64 KiB and more keep every channel of a PCIe SSD busy.
 const RECORDS_IN_FLIGHT_MAX: usize = 8;
 /// With a record on its way, the next one waits until so much is queued. Then 16 lines share a head,
 /// which bounds the log's own writes to 1/16 of the data.
@@ -45,10 +46,11 @@ pub(crate) struct Record {
     pub(crate) pieces: RecordPieces,
 }
 
-/// The memory of a record, for when its write fails and is tried again.
-pub(crate) struct RecordPieces {
-    head: (Lba, Bytes),
-    lines: Vec<Bytes>,
+/// The oldest record of a log that has ended.
+pub(crate) struct Unsettled {
+    pub(crate) sequence: u64,
+    /// The writes of the record, if one of them failed: the SSD may have all of it.
+    pub(crate) failed_runs: Option<Vec<(Lba, Payload)>>,
 }
 
 pub(crate) enum Formed {
@@ -57,13 +59,6 @@ pub(crate) enum Formed {
     Nothing,
     /// Changes wait for a free segment, or for a flush.
     Blocked,
-}
-
-struct InFlight {
-    sequence: u64,
-    done: bool,
-    effects: Vec<Effect>,
-    taken: Taken,
 }
 
 /// State of the log: one owner, never borrowed across a wait.
@@ -89,7 +84,7 @@ pub(crate) struct LogState {
     /// Slots that the log may write in the open segment, and in the next one.
     free_slots: FreeSlots,
     next_free_slots: FreeSlots,
-    in_flight: VecDeque<InFlight>,
+    in_flight: RecordsInFlight,
     not_durable: NotDurable,
 }
 
@@ -120,7 +115,7 @@ impl LogState {
             order: Order::new(is_ordered),
             free_slots: FreeSlots::none(),
             next_free_slots: FreeSlots::none(),
-            in_flight: VecDeque::new(),
+            in_flight: RecordsInFlight::default(),
             not_durable,
         }
     }
@@ -263,7 +258,7 @@ impl LogState {
         }
         let Some((next_segment, slots)) = map.segments_mut().take_free() else { return false };
         map.segments_mut().close(self.position.segment);
-        let first = slots.head_place(SegmentSlot(0)).map(|slot| self.geometry.first_head_in(slot));
+        let first = slots.head_slot(SegmentSlot(0)).map(|slot| self.geometry.first_head_in(slot));
         self.position = Position {
             segment: self.position.next_segment,
             unit: self.position.next_segment_unit,
@@ -293,14 +288,14 @@ impl LogState {
             return Formed::Blocked;
         }
         let mut builder = Builder::new(&self.geometry, self.position);
-        let fits = builder.find_line_place(&self.free_slots);
+        let fits = builder.find_line_slot(&self.free_slots);
         debug_assert!(fits, "the head of record {} stands where no line fits", self.next_sequence);
         while builder.has_room()
             && let Some((line, slot)) = map.pop_given_up()
         {
             builder.note(ENTRY_DROP, line, slot);
         }
-        while builder.has_room() && builder.find_line_place(&self.free_slots) {
+        while builder.has_room() && builder.find_line_slot(&self.free_slots) {
             let next = if self.queues.has_internal() { Sender::Cache } else { Sender::Client };
             if next == Sender::Client && !user_may(map) {
                 break;
@@ -318,7 +313,7 @@ impl LogState {
     /// Changes that did not matter any more are done when the records before them are.
     fn ack_skipped(&mut self) {
         let taken = self.queues.taken();
-        match self.in_flight.back_mut() {
+        match self.in_flight.last_mut() {
             Some(last) => last.taken = taken,
             None => self.queues.ack(taken),
         }
@@ -378,8 +373,8 @@ impl LogState {
         }
         let effect = effect_on(map, line, old.filter(|old| map.index().is_dirty(*old)));
         let crc = crc32c(&data);
-        let slot = builder.take_line_place(&self.geometry);
-        map.put(Placement { line, slot, crc, dirty, mask, pending: true }, old);
+        let slot = builder.take_line_slot(&self.geometry);
+        map.put(PlacedLine { line, slot, crc, dirty, mask, pending: true }, old);
         if old.is_some() && source != Source::Fill {
             map.touch(slot, line);
         }
@@ -445,45 +440,23 @@ impl LogState {
         self.order.push(sequence, self.epoch, builder.position, builder.versions);
         let head = (self.geometry.lba_of(segment, unit), block.freeze());
         let pieces = RecordPieces { head, lines: builder.lines };
-        let runs = self.runs_of(&pieces, &builder.effects);
-        self.in_flight.push_back(InFlight {
-            sequence,
-            done: false,
-            effects: builder.effects,
-            taken: self.queues.taken(),
-        });
+        let runs = pieces.runs(&self.geometry, &builder.effects);
+        self.in_flight.push(InFlight::new(sequence, builder.effects, self.queues.taken()));
         Record { runs, sequence, pieces }
     }
 
-    /// The writes of a record: neighbours on the SSD joined.
-    fn runs_of(&self, pieces: &RecordPieces, effects: &[Effect]) -> Vec<(Lba, Payload)> {
-        let slots = effects.iter().filter_map(|effect| effect.placed);
-        let places = slots.map(|slot| self.geometry.lba_of_slot(slot));
-        let lines = places.zip(pieces.lines.iter().cloned());
-        let mut runs: Vec<(Lba, Vec<Bytes>)> = Vec::new();
-        let mut end = None;
-        for (at, data) in std::iter::once(pieces.head.clone()).chain(lines) {
-            let behind = at.plus(data.len() as u64 / 512);
-            match runs.last_mut() {
-                Some((_, pieces)) if end == Some(at) => pieces.push(data),
-                _ => runs.push((at, vec![data])),
-            }
-            end = Some(behind);
-        }
-        runs.into_iter().map(|(at, pieces)| (at, Payload::Many(pieces))).collect()
+    /// The write of a record failed; it may be tried again.
+    pub(super) fn note_failed(&mut self, sequence: u64, pieces: RecordPieces) {
+        self.in_flight.note_failed(sequence, pieces);
     }
 
-    /// The writes of a record that is on its way, once more; `None` if the log has been given up.
-    pub(super) fn runs_again(
-        &self,
-        sequence: u64,
-        pieces: &RecordPieces,
-    ) -> Option<Vec<(Lba, Payload)>> {
-        let record = self.in_flight.iter().find(|record| record.sequence == sequence)?;
-        Some(self.runs_of(pieces, &record.effects))
+    /// The writes of a record whose write failed, once more; `None` if the log has been given up.
+    pub(super) fn runs_again(&mut self, sequence: u64) -> Option<Vec<(Lba, Payload)>> {
+        let (pieces, effects) = self.in_flight.take_failed(sequence)?;
+        Some(pieces.runs(&self.geometry, effects))
     }
 
-    /// The place of the head after the one in `unit`, and the first slot that is free behind it.
+    /// The unit of the head after the one in `unit`, and the first slot that is free behind it.
     ///
     /// Heads of lines larger than a unit share a slot, so that what they leave behind is whole slots.
     /// Heads fill a slot from its end: the first head stands right before its lines, and both go out as
@@ -494,7 +467,7 @@ impl LogState {
         if shares && !unit.is_multiple_of(units_per_line) && self.free_slots.next(slot).is_some() {
             return (unit - 1, slot);
         }
-        match self.free_slots.head_place(slot) {
+        match self.free_slots.head_slot(slot) {
             Some(slot) => (self.geometry.first_head_in(slot), slot.behind()),
             None => (NO_UNIT, slot),
         }
@@ -502,14 +475,11 @@ impl LogState {
 
     /// A record is on the SSD's interface: acknowledges all that have none unfinished before them.
     pub(super) fn record_done(&mut self, sequence: u64, map: &mut Contents) {
-        let done = self.in_flight.iter_mut().find(|record| record.sequence == sequence);
-        let done = done.expect("a record on its way");
-        done.done = true;
+        let done = self.in_flight.set_done(sequence).expect("a record on its way");
         if canary::is(Canary::AckOutOfOrder) {
             self.queues.ack_client(done.taken);
         }
-        while self.in_flight.front().is_some_and(|record| record.done) {
-            let record = self.in_flight.pop_front().expect("has a front");
+        while let Some(record) = self.in_flight.pop_done() {
             for slot in record.effects.iter().filter_map(|effect| effect.placed) {
                 map.clear_pending(slot);
             }
@@ -539,17 +509,48 @@ impl LogState {
     pub(super) fn dirty_if_lost(&self, map: &Contents) -> u64 {
         let index = map.index();
         let is_unacked = |slot: Slot| index.is_pending(slot) && index.is_dirty(slot);
-        let effects = self.in_flight.iter().flat_map(|record| &record.effects);
+        let effects = self.in_flight.effects();
         let unacked = effects.filter(|it| it.lost == 0 && it.placed.is_some_and(is_unacked));
         index.dirty_lines() - unacked.count() as u64
     }
 
-    /// The SSD takes no more records: of those on its way nobody hears, and the map is again what the
-    /// acknowledged ones say. Copies that they replaced are still there: a segment is not written again
-    /// before what emptied it is durable.
-    pub(super) fn undo(&mut self, map: &mut Contents) {
+    /// The SSD takes no more records: what no record has taken is dropped. The records on their way are to be
+    /// [decided](Self::oldest_unsettled), or [undone](Self::undo).
+    pub(super) fn end(&mut self) {
         self.queues.clear();
-        let effects = self.in_flight.drain(..).rev().flat_map(|it| it.effects.into_iter().rev());
+        self.queues.wake_all();
+    }
+
+    /// Whether writes of records are under way.
+    pub(super) fn has_writes(&self) -> bool {
+        self.in_flight.has_writes()
+    }
+
+    /// A record of a log that has ended was written after all.
+    pub(super) fn note_written(&mut self, sequence: u64) {
+        self.in_flight.set_done(sequence);
+    }
+
+    /// The oldest record of a log that has ended, if nobody knows yet what becomes of the record.
+    pub(super) fn oldest_unsettled(&self) -> Option<Unsettled> {
+        let (oldest, pieces) = self.in_flight.oldest()?;
+        let failed_runs = pieces.map(|pieces| pieces.runs(&self.geometry, &oldest.effects));
+        Some(Unsettled { sequence: oldest.sequence, failed_runs })
+    }
+
+    /// The SSD has all of the oldest record durably: a replay takes the record.
+    pub(super) fn settle_oldest(&mut self, map: &mut Contents) {
+        if let Some(Unsettled { sequence, .. }) = self.oldest_unsettled() {
+            self.record_done(sequence, map);
+            self.note_durable(self.acked_sequence);
+        }
+    }
+
+    /// Of the records on their way nobody hears, and the map is again what the acknowledged ones say. Copies
+    /// that they replaced are still there: a segment is not written again before what emptied it is durable.
+    pub(super) fn undo(&mut self, map: &mut Contents) {
+        let records = self.in_flight.take_all().into_iter().rev();
+        let effects = records.flat_map(|record| record.effects.into_iter().rev());
         for Effect { line, replaced, lost, .. } in effects {
             if let Some(slot) = map.index().lookup(line) {
                 map.forget(line, slot);
@@ -558,18 +559,17 @@ impl LogState {
                 && !canary::is(Canary::RecordNotUndone)
             {
                 let mask = Some(lost).filter(|lost| *lost != u128::MAX);
-                map.put(Placement { line, slot, crc, dirty: true, mask, pending: false }, None);
+                map.put(PlacedLine { line, slot, crc, dirty: true, mask, pending: false }, None);
             }
         }
         self.order.undo(self.acked_sequence);
-        self.queues.wake_all();
     }
 
-    /// The SSD is lost: nobody will be acknowledged any more. Of lines on their way, what the
-    /// version before them had dirty is lost; the rest is on the origin.
+    /// The SSD is lost: nobody will be acknowledged any more. Dirty sectors
+    /// of the version before a line on its way are lost; the rest is on the origin.
     pub(super) fn abandon(&mut self, map: &mut Contents) {
         self.queues.clear();
-        for effect in self.in_flight.drain(..).flat_map(|record| record.effects) {
+        for effect in self.in_flight.take_all().into_iter().flat_map(|record| record.effects) {
             if let Some(slot) = effect.placed {
                 map.lose_pending(slot, effect.lost);
             }

@@ -16,6 +16,7 @@ use crate::format::geometry::Geometry;
 use crate::format::intent::{INTENT_HEAD_BYTES, INTENT_MAGIC, INTENT_OFFSETS, IntentHead};
 use crate::format::superblock::BLOCK_BYTES;
 use crate::map::loading::IntentBits;
+use crate::numbers::IntentRegion;
 
 struct Regions {
     bits: Vec<u8>,
@@ -43,14 +44,15 @@ pub(crate) struct Intents {
 /// A direct write under way.
 pub(crate) struct Direct<'a> {
     intents: &'a Intents,
-    regions: std::ops::RangeInclusive<usize>,
+    first: IntentRegion,
+    last: IntentRegion,
 }
 
 impl Drop for Direct<'_> {
     fn drop(&mut self) {
         let mut regions = self.intents.regions.borrow_mut();
-        for region in self.regions.clone() {
-            regions.busy[region] -= 1;
+        for region in self.first.through(self.last) {
+            regions.busy[region.0] -= 1;
         }
     }
 }
@@ -76,10 +78,10 @@ impl Intents {
         }
     }
 
-    fn regions_of(&self, range: SectorRange) -> std::ops::RangeInclusive<usize> {
-        let first = range.start.0 / self.sectors_per_region;
-        let last = (range.end().0 - 1) / self.sectors_per_region;
-        first as usize..=last as usize
+    /// First and last region of a range that is not empty.
+    fn regions_of(&self, range: SectorRange) -> (IntentRegion, IntentRegion) {
+        let region_of = |sector| IntentRegion::of_sector(sector, self.sectors_per_region);
+        (region_of(range.start.0), region_of(range.end().0 - 1))
     }
 
     /// Sets the intent bits of the regions of `range`, durably, before the range is written past the log.
@@ -91,19 +93,19 @@ impl Intents {
         ssd: &S,
         range: SectorRange,
     ) -> IoResult<Direct<'_>> {
-        let touched = self.regions_of(range);
+        let (first, last) = self.regions_of(range);
         let mut fresh = false;
         {
             let mut regions = self.regions.borrow_mut();
-            for region in touched.clone() {
-                let (byte, bit) = (region / 8, 1 << (region % 8));
+            for region in first.through(last) {
+                let (byte, bit) = region.bit();
                 fresh |= regions.bits[byte] & bit == 0;
                 regions.bits[byte] |= bit;
                 regions.touched[byte] |= bit;
-                regions.busy[region] += 1;
+                regions.busy[region.0] += 1;
             }
         }
-        let direct = Direct { intents: self, regions: touched };
+        let direct = Direct { intents: self, first, last };
         if fresh {
             self.wanted.set(self.wanted.get() + 1);
         }
@@ -145,9 +147,11 @@ impl Intents {
     pub(crate) fn begin_clearing(&self) {
         let mut regions = self.regions.borrow_mut();
         regions.touched.fill(0);
-        for region in 0..regions.busy.len() {
-            if regions.busy[region] > 0 {
-                regions.touched[region / 8] |= 1 << (region % 8);
+        let Regions { busy, touched, .. } = &mut *regions;
+        for (region, count) in busy.iter().enumerate() {
+            if *count > 0 {
+                let (byte, bit) = IntentRegion(region).bit();
+                touched[byte] |= bit;
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Judging at a start whether the origin is the one that the cache was in front of.
 //!
-//! A fingerprint tells it after a stop in order, and a sample of clean lines after any end of the last life.
+//! A fingerprint tells it after a stop, and a sample of clean lines after any end of the last life.
 //! The sample has only lines that the origin must have as the index knows them, whatever a crash did. Such
 //! lines are clean after the replay, and their regions have no intent bit. The origin had flushed each of
 //! them before a record or checkpoint called it clean.
@@ -12,12 +12,12 @@ use crate::canary::{self, Canary};
 use crate::devices::fingerprint::is_fingerprint;
 use crate::devices::line_sample::{Comparison, LineSample, SampledLine, compare};
 use crate::format::chunk::{CHUNK_BYTES, CHUNK_HEAD_BYTES};
-use crate::format::superblock::{STATE_CLEAN, Superblock};
+use crate::format::superblock::Superblock;
 use crate::log::load::check_chunk;
 use crate::log::open::{OpenError, OpenOptions, OriginTrust, UnwritableSsd, origin_error};
 use crate::map::contents::Contents;
 use crate::map::loading::{IntentBits, Loading};
-use crate::numbers::Line;
+use crate::numbers::{Line, MapChunk};
 
 /// Chunks of the map that a sample is drawn from: 2 MiB, read at once.
 const SAMPLE_CHUNKS: u64 = 8;
@@ -41,11 +41,11 @@ pub(super) async fn judge_origin<S: BlockDevice, O: BlockDevice>(
     bits: &IntentBits,
     options: &OpenOptions,
 ) -> Result<OriginFound, OpenError> {
-    let clean = found.state.get() == STATE_CLEAN;
+    let is_printed = found.has_fingerprint();
     let sectors = map.geometry().origin_sectors;
     let known = found.fingerprint.get();
     // A bad sector of the origin is no other origin, but without a fingerprint no clean line is trusted.
-    let (has_print, has_other_print) = match clean {
+    let (has_print, has_other_print) = match is_printed {
         false => (false, false),
         true => match is_fingerprint(origin, sectors, known).await {
             Ok(is_known) => (true, !is_known && map.lines_expected() > 0),
@@ -68,7 +68,7 @@ pub(super) async fn judge_origin<S: BlockDevice, O: BlockDevice>(
     let seed = options.seed ^ found.generation.get();
     let lines = sample_lines(ssd, found, map, bits, seed).await;
     let sample = compare(origin, map.geometry(), lines).await.map_err(origin_error)?;
-    if clean && !has_print && may_refuse && sample.compared == 0 {
+    if is_printed && !has_print && may_refuse && sample.compared == 0 {
         // Nothing says that this is the origin.
         return Err(origin_error(IoError::Medium));
     }
@@ -109,14 +109,15 @@ async fn sample_lines<S: BlockDevice>(
     if let Some((stored, _)) = map.loading().map(Loading::source) {
         let count = SAMPLE_CHUNKS.min(stored.chunks);
         let nth =
-            |number: u64| (seed % stored.chunks + number * stored.chunks / count) % stored.chunks;
-        let reads = (0..count).map(nth).map(|index| async move {
-            let chunk = ssd.read(geometry.chunk_lba(stored.area, index), Buf::new(CHUNK_BYTES));
-            (index, chunk.await)
+            |index: u64| (seed % stored.chunks + index * stored.chunks / count) % stored.chunks;
+        let numbers = (0..count).map(|index| MapChunk(nth(index) as u32));
+        let reads = numbers.map(|number| async move {
+            let at = geometry.chunk_lba(stored.area, number.in_area());
+            (number, ssd.read(at, Buf::new(CHUNK_BYTES)).await)
         });
-        for (index, chunk) in join_all(reads).await {
+        for (number, chunk) in join_all(reads).await {
             let Ok(chunk) = chunk else { continue };
-            if let Ok(slots) = check_chunk(geometry, found.uuid, &chunk, &stored, index) {
+            if let Ok(slots) = check_chunk(geometry, found.uuid, &chunk, &stored, number) {
                 map.clean_lines_of(&chunk[CHUNK_HEAD_BYTES..], slots).for_each(&mut offer);
             }
         }

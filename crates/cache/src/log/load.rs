@@ -20,30 +20,30 @@ use crate::format::superblock::{NO_DIRTY_LIST, Superblock};
 use crate::log::open::{OpenError, ssd_error};
 use crate::map::contents::{Contents, LOOK_AHEAD_SLOTS};
 use crate::map::loading::{Loading, StoredMap};
-use crate::numbers::{Segment, Slot};
+use crate::numbers::{AreaChunk, MapChunk, Segment, Slot, each_map_chunk, each_slot};
 
 /// Chunks read at once: 2 MiB on their way keep a disk or an SSD at full bandwidth.
-pub(super) const CHUNKS_IN_FLIGHT: usize = 8;
+pub(super) const CHUNKS_IN_FLIGHT: u32 = 8;
 
-/// Slots of chunk `index` of the map, if it is whole.
+/// Slots of chunk `number` of the map, if the chunk is whole.
 pub(super) fn check_chunk(
     geometry: &Geometry,
     uuid: [u8; 16],
     chunk: &[u8],
     stored: &StoredMap,
-    index: u64,
-) -> Result<Range<u32>, OpenError> {
-    let damaged = |what: &str| OpenError::Damaged(format!("chunk {index} of its map: {what}"));
-    let name = stored.chunk_name(uuid, CHUNK_MAGIC, index as u32);
+    number: MapChunk,
+) -> Result<Range<Slot>, OpenError> {
+    let damaged = |what: &str| OpenError::Damaged(format!("chunk {number} of its map: {what}"));
+    let name = stored.chunk_name(uuid, CHUNK_MAGIC, number.0);
     let head = ChunkHead::decode(chunk, &name).ok_or_else(|| damaged("not whole"))?;
-    let slots = geometry.slots_of_chunk(index);
-    if head.first_slot.get() != slots.start || head.count.get() != slots.len() as u32 {
+    let slots = geometry.slots_of_chunk(number);
+    if head.first_slot.get() != slots.start.0 || head.count.get() != slots.end - slots.start {
         return Err(damaged("not the slots of its place"));
     }
     Ok(slots)
 }
 
-/// Takes the slots of chunk `index` in that are in `slots`; the number of clean lines among them, taken
+/// Takes the slots of chunk `number` in that are in `slots`; the number of clean lines among them, taken
 /// or not.
 ///
 /// # Errors
@@ -51,12 +51,12 @@ pub(super) fn check_chunk(
 pub(super) fn take_chunk(
     map: &mut Contents,
     chunk: &[u8],
-    index: u64,
-    slots: Range<u32>,
+    number: MapChunk,
+    slots: Range<Slot>,
     tell_policy: bool,
 ) -> Result<u64, String> {
     let bytes = map.geometry().state_bytes_per_slot();
-    let first = map.geometry().slots_of_chunk(index).start;
+    let first = map.geometry().slots_of_chunk(number).start;
     let (from, to) = ((slots.start - first) as usize, (slots.end - first) as usize);
     let body = &chunk[CHUNK_HEAD_BYTES + from * bytes..CHUNK_HEAD_BYTES + to * bytes];
     map.take_slots(body, slots, tell_policy)
@@ -68,26 +68,44 @@ fn load_chunk(
     uuid: [u8; 16],
     chunk: &[u8],
     stored: &StoredMap,
-    index: u64,
-    only: Option<Range<u32>>,
+    number: MapChunk,
+    only: Option<&Range<Slot>>,
 ) -> Result<(), OpenError> {
-    let mut slots = check_chunk(map.geometry(), uuid, chunk, stored, index)?;
+    let mut slots = check_chunk(map.geometry(), uuid, chunk, stored, number)?;
     if let Some(only) = only {
         slots = slots.start.max(only.start)..slots.end.min(only.end);
     }
-    take_chunk(map, chunk, index, slots, false)
+    take_chunk(map, chunk, number, slots, false)
         .map(drop)
-        .map_err(|what| OpenError::Damaged(format!("chunk {index} of its map: {what}")))
+        .map_err(|what| OpenError::Damaged(format!("chunk {number} of its map: {what}")))
 }
 
-/// Reads chunks that stand one behind the other, all at once.
+/// Reads chunks of the map, all at once, and takes in what is in the slots `only`.
+async fn load_chunks<S: BlockDevice>(
+    ssd: &S,
+    map: &mut Contents,
+    uuid: [u8; 16],
+    stored: &StoredMap,
+    chunks: Range<MapChunk>,
+    only: Option<&Range<Slot>>,
+) -> Result<(), OpenError> {
+    let numbers = each_map_chunk(chunks);
+    let places = numbers.clone().map(MapChunk::in_area);
+    let read = read_chunks(ssd, map.geometry(), stored.area, places).await;
+    for (chunk, number) in read.into_iter().zip(numbers) {
+        load_chunk(map, uuid, &chunk.map_err(ssd_error)?, stored, number, only)?;
+    }
+    Ok(())
+}
+
+/// Reads chunks of a checkpoint area, all at once.
 async fn read_chunks<S: BlockDevice>(
     ssd: &S,
     geometry: &Geometry,
     area: u32,
-    chunks: Range<u64>,
+    chunks: impl Iterator<Item = AreaChunk>,
 ) -> Vec<IoResult<Buf>> {
-    let read = |index| ssd.read(geometry.chunk_lba(area, index), Buf::new(CHUNK_BYTES));
+    let read = |chunk| ssd.read(geometry.chunk_lba(area, chunk), Buf::new(CHUNK_BYTES));
     join_all(chunks.map(read)).await
 }
 
@@ -117,13 +135,10 @@ pub(crate) async fn load_before_replay<S: BlockDevice>(
     if found.dirty_chunks.get() != NO_DIRTY_LIST {
         return load_dirty_lines(ssd, found, map, uuid).await;
     }
-    let mut next = 0;
-    while next < stored.chunks {
-        let until = (next + CHUNKS_IN_FLIGHT as u64).min(stored.chunks);
-        let chunks = read_chunks(ssd, map.geometry(), stored.area, next..until).await;
-        for (chunk, index) in chunks.into_iter().zip(next..) {
-            load_chunk(map, uuid, &chunk.map_err(ssd_error)?, &stored, index, None)?;
-        }
+    let Range { start: mut next, end } = map.geometry().map_chunks();
+    while next < end {
+        let until = (next + CHUNKS_IN_FLIGHT).min(end);
+        load_chunks(ssd, map, uuid, &stored, next..until, None).await?;
         next = until;
     }
     map.end_loading();
@@ -137,20 +152,20 @@ async fn load_dirty_lines<S: BlockDevice>(
     uuid: [u8; 16],
 ) -> Result<(), OpenError> {
     let stored = StoredMap::of(found);
-    let count = u64::from(found.dirty_chunks.get());
-    if count > map.geometry().dirty_chunks_max() {
+    let count = found.dirty_chunks.get();
+    if u64::from(count) > map.geometry().dirty_chunks_max() {
         return Err(OpenError::Damaged(
             "its list of dirty lines is larger than its area".to_owned(),
         ));
     }
-    let first = map.geometry().chunk_count();
     let mut next = 0;
     while next < count {
-        let until = (next + CHUNKS_IN_FLIGHT as u64).min(count);
-        let chunks =
-            read_chunks(ssd, map.geometry(), stored.area, first + next..first + until).await;
+        let until = (next + CHUNKS_IN_FLIGHT).min(count);
+        let geometry = map.geometry();
+        let places = (next..until).map(|index| geometry.dirty_chunk_in_area(index));
+        let chunks = read_chunks(ssd, geometry, stored.area, places).await;
         for (chunk, index) in chunks.into_iter().zip(next..) {
-            take_dirty_chunk(map, uuid, &chunk.map_err(ssd_error)?, &stored, index as u32)?;
+            take_dirty_chunk(map, uuid, &chunk.map_err(ssd_error)?, &stored, index)?;
         }
         next = until;
     }
@@ -197,7 +212,7 @@ fn take_dirty_chunk(
 /// Takes in the segments in which the log goes on: it writes around the lines that live there.
 ///
 /// # Errors
-/// When their chunks are damaged or cannot be read.
+/// When the segments' chunks are damaged or cannot be read.
 pub(crate) async fn load_open_segments<S: BlockDevice>(
     ssd: &S,
     map: &mut Contents,
@@ -206,16 +221,14 @@ pub(crate) async fn load_open_segments<S: BlockDevice>(
 ) -> Result<(), OpenError> {
     let Some((stored, _)) = map.loading().map(Loading::source) else { return Ok(()) };
     for segment in open {
-        let slots = map.geometry().slots_of_segment(segment);
-        let per_chunk = map.geometry().slots_per_chunk();
-        let chunks = u64::from(slots.start / per_chunk)..u64::from((slots.end - 1) / per_chunk) + 1;
-        let read = read_chunks(ssd, map.geometry(), stored.area, chunks.clone()).await;
-        for (chunk, index) in read.into_iter().zip(chunks) {
-            load_chunk(map, uuid, &chunk.map_err(ssd_error)?, &stored, index, Some(slots.clone()))?;
-        }
+        let geometry = map.geometry();
+        let slots = geometry.slots_of_segment(segment);
+        let first = geometry.chunk_of(slots.start);
+        let last = geometry.chunk_of(Slot(slots.end.0 - 1));
+        load_chunks(ssd, map, uuid, &stored, first..last + 1, Some(&slots)).await?;
         if let Some(loading) = map.loading_mut() {
-            loading.begin_with(u64::from((slots.end - 1) / per_chunk));
-            slots.map(Slot).for_each(|slot| loading.decide(slot));
+            loading.begin_with(last);
+            each_slot(slots).for_each(|slot| loading.decide(slot));
         }
     }
     Ok(())

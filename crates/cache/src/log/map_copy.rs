@@ -8,7 +8,7 @@ use crate::format::chunk::{
 use crate::format::geometry::Geometry;
 use crate::format::superblock::NO_DIRTY_LIST;
 use crate::map::index::Index;
-use crate::numbers::Slot;
+use crate::numbers::{AreaChunk, MapChunk, each_slot};
 
 /// A copy of the map in the making.
 pub(super) struct MapCopy {
@@ -20,7 +20,7 @@ pub(super) struct MapCopy {
     /// Entries of the last chunk of the list of dirty lines.
     dirty: Vec<u8>,
     /// Chunks of the list that are full, and where in the area they belong.
-    dirty_ready: Vec<(u64, Buf)>,
+    dirty_ready: Vec<(AreaChunk, Buf)>,
     /// All chunks of the list so far, or `NO_DIRTY_LIST` when it has no room for them.
     dirty_chunks: u32,
 }
@@ -46,18 +46,19 @@ impl MapCopy {
         }
     }
 
-    /// The state of the slots of chunk `index` as it is now.
-    pub(super) fn copy_chunk(&mut self, index: &Index, number: u64) -> Buf {
+    /// The state of the slots of chunk `number` as it is now.
+    pub(super) fn copy_chunk(&mut self, index: &Index, number: MapChunk) -> Buf {
         let mut chunk = Buf::zeroed(CHUNK_BYTES);
         let slots = self.geometry.slots_of_chunk(number);
         let head = ChunkHead {
-            index: (number as u32).into(),
-            first_slot: slots.start.into(),
-            count: (slots.len() as u32).into(),
+            index: number.0.into(),
+            first_slot: slots.start.0.into(),
+            count: (slots.end - slots.start).into(),
             ..self.head
         };
         let bytes = self.geometry.state_bytes_per_slot();
-        for (slot, into) in slots.map(Slot).zip(chunk[CHUNK_HEAD_BYTES..].chunks_exact_mut(bytes)) {
+        for (slot, into) in each_slot(slots).zip(chunk[CHUNK_HEAD_BYTES..].chunks_exact_mut(bytes))
+        {
             if !index.is_used(slot) {
                 continue;
             }
@@ -76,7 +77,7 @@ impl MapCopy {
     }
 
     /// The chunks of the list that are full and were not taken yet, and where in the area they belong.
-    pub(super) fn take_ready(&mut self) -> Vec<(u64, Buf)> {
+    pub(super) fn take_ready(&mut self) -> Vec<(AreaChunk, Buf)> {
         std::mem::take(&mut self.dirty_ready)
     }
 
@@ -106,8 +107,7 @@ impl MapCopy {
             ..self.head
         };
         head.seal(&mut chunk);
-        let place = self.geometry.chunk_count() + u64::from(self.dirty_chunks);
-        self.dirty_ready.push((place, chunk));
+        self.dirty_ready.push((self.geometry.dirty_chunk_in_area(self.dirty_chunks), chunk));
         self.dirty_chunks += 1;
     }
 }

@@ -104,7 +104,7 @@ pub struct Label {
     pub uuid: [u8; 16],
     /// Grows with every opening.
     pub generation: u64,
-    /// Whether it was stopped in order.
+    /// Whether the cache was stopped in order.
     pub clean: bool,
     /// Dirty lines at the last checkpoint.
     pub dirty_lines: u64,
@@ -190,8 +190,8 @@ pub struct OpenOptions {
     pub unwritable: UnwritableSsd,
     /// Whether the origin must have what it had.
     pub origin: OriginTrust,
-    /// The volume that the superblock is to name from now on; mode and order are the settings'. Without one
-    /// the superblock goes on to say what it says.
+    /// The volume that the superblock is to name from now on; mode and order are the settings'. Without
+    /// an owner the superblock goes on to say what it says.
     pub owner: Option<Owner>,
 }
 
@@ -226,7 +226,7 @@ pub struct Opened {
     pub origin_changed: bool,
     /// Clean lines that were read from the origin, to know it by them.
     pub sampled_lines: u32,
-    /// Those of them that the origin has otherwise.
+    /// Sampled lines that the origin has otherwise.
     pub differing_lines: u32,
     /// The SSD takes no writes. The cache serves its lines, and clients' writes wait, until the caller has
     /// this on record and [begins the evacuation](crate::Cache::begin_evacuation).

@@ -129,7 +129,7 @@ pub(crate) async fn probe<S: BlockDevice>(ssd: &S) -> Result<Option<Label>, Open
 /// Reads the state of the cache on `ssd`.
 ///
 /// # Errors
-/// When it is not the expected cache, does not fit, or is damaged; nothing is changed then.
+/// When the SSD holds another cache, does not fit, or is damaged; nothing is changed then.
 pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
     ssd: &S,
     origin: &O,

@@ -3,8 +3,8 @@
 //! Records that a later head calls durable are taken by their head alone. Those after it may be torn, so
 //! their data is checked too; the first one that is not whole ends the log. A whole record left behind a
 //! torn one has an older generation than what was written since, and is not taken. Before the end is
-//! believed, the space behind it is searched for a head that proves a durable record missing. Where one
-//! is found the SSD is damaged, and nothing is guessed.
+//! believed, the space behind it is searched for a head that proves a durable record missing. Where such
+//! a head is found, the SSD is damaged, and nothing is guessed.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -24,7 +24,7 @@ use crate::log::form::LogState;
 use crate::log::open::{OpenError, ssd_error};
 use crate::log::ordered::Version;
 use crate::map::contents::Contents;
-use crate::map::index::Placement;
+use crate::map::index::PlacedLine;
 use crate::numbers::{Line, Segment, SegmentSlot, Slot};
 
 /// Replays the log from where the checkpoint ends; the number of records taken.
@@ -192,7 +192,7 @@ fn take_data(
     }
     let (crc, dirty) = (entry.crc.get(), entry.flags & FLAG_DIRTY != 0);
     let mask = (entry.flags & FLAG_MASKED != 0).then_some(entry.mask.get());
-    map.index_mut().place(Placement { line, slot, crc, dirty, mask, pending: false });
+    map.index_mut().place(PlacedLine { line, slot, crc, dirty, mask, pending: false });
     Ok(dirty.then_some(Version { slot, crc, mask }))
 }
 

@@ -1,6 +1,11 @@
 //! How far the end of a cache has come.
 
 use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
+use voltier_ring::Signal;
 
 /// The stages of a cache, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,22 +19,44 @@ pub(crate) enum Stage {
 }
 
 /// The stage of one cache: stages only advance.
-pub(crate) struct Lifecycle(Cell<Stage>);
+pub(crate) struct Lifecycle {
+    stage: Cell<Stage>,
+    /// Nobody waits for what a cache that stops does not need.
+    dropped: Signal,
+}
 
 impl Lifecycle {
     pub(crate) fn new() -> Self {
-        Self(Cell::new(Stage::Serving))
+        Self { stage: Cell::new(Stage::Serving), dropped: Signal::new() }
     }
 
     pub(crate) fn advance_to(&self, stage: Stage) {
-        self.0.set(self.0.get().max(stage));
+        self.stage.set(self.stage.get().max(stage));
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
-        self.0.get() >= Stage::Stopping
+        self.stage.get() >= Stage::Stopping
     }
 
     pub(crate) fn is_log_ending(&self) -> bool {
-        self.0.get() >= Stage::LogEnding
+        self.stage.get() >= Stage::LogEnding
+    }
+
+    /// The cache stops, and nobody waits for requests that run
+    /// [unless the cache stops](Self::unless_stopping).
+    pub(crate) fn drop_unneeded(&self) {
+        self.advance_to(Stage::Stopping);
+        self.dropped.notify();
+    }
+
+    /// Waits for a request that a cache which stops does not need; `None` when the cache stops before.
+    pub(crate) async fn unless_stopping<F: Future>(&self, request: F) -> Option<F::Output> {
+        let mut stopping = pin!(self.dropped.until(|| self.is_stopping()));
+        let mut request = pin!(request);
+        poll_fn(|context| match stopping.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => request.as_mut().poll(context).map(Some),
+        })
+        .await
     }
 }

@@ -5,10 +5,10 @@ use std::ops::Range;
 use voltier_block::SectorRange;
 
 use crate::format::geometry::{Geometry, mask_of};
-use crate::map::index::{Index, LINES_PER_EXTENT, Placement, SlotState};
+use crate::map::index::{Index, LINES_PER_EXTENT, PlacedLine, StoredSlot};
 use crate::map::loading::Loading;
 use crate::map::segments::{FreeSlots, Preparing, Segments};
-use crate::numbers::{Line, Segment, Slot, each_line, each_segment};
+use crate::numbers::{Line, Segment, Slot, each_line, each_segment, each_slot};
 use crate::policy::{Lines, Policy, PolicyKind};
 
 /// Slots of a checkpoint whose places are looked up together. As many cache misses are under way as a
@@ -127,7 +127,7 @@ impl Contents {
     }
 
     /// Puts a line into a free slot; `old` is the slot that has its older copy.
-    pub(crate) fn put(&mut self, placement: Placement, old: Option<Slot>) {
+    pub(crate) fn put(&mut self, placement: PlacedLine, old: Option<Slot>) {
         let (slot, line) = (placement.slot, placement.line);
         self.index.put(placement, old);
         match old {
@@ -199,7 +199,7 @@ impl Contents {
     /// Takes the clean lines of a segment out of the cache, to make room in it. The next record tells
     /// of it; should a crash come first, their checksums tell that they are not there any more.
     pub(crate) fn give_up_clean(&mut self, segment: Segment) {
-        for slot in self.geometry.slots_of_segment(segment).map(Slot) {
+        for slot in each_slot(self.geometry.slots_of_segment(segment)) {
             if self.index.evictable(slot) {
                 let line = self.index.line_of(slot);
                 self.forget(line, slot);
@@ -226,7 +226,7 @@ impl Contents {
         self.loading.is_none() || self.lines_expected() < capacity + capacity / 64
     }
 
-    /// The record of a slot never reaches the SSD. Of its line only those sectors are lost that the
+    /// The record of a slot never reaches the SSD. Of the line only those sectors are lost that the
     /// version before had dirty; the origin has the rest.
     pub(crate) fn lose_pending(&mut self, slot: Slot, lost: u128) {
         if self.index.is_pending(slot) {
@@ -315,8 +315,8 @@ impl Contents {
     fn used_slots(&self) -> Vec<Slot> {
         let segments = each_segment(self.geometry.segments());
         let live = segments.filter(|segment| self.index.live_in(*segment) > 0);
-        let slots = live.flat_map(|segment| self.geometry.slots_of_segment(segment));
-        slots.map(Slot).filter(|slot| self.index.is_used(*slot)).collect()
+        let slots = live.flat_map(|segment| each_slot(self.geometry.slots_of_segment(segment)));
+        slots.filter(|slot| self.index.is_used(*slot)).collect()
     }
 
     /// Drops the clean lines that `is_suspect` says of their first sector. The log need not hear of it:
@@ -338,15 +338,15 @@ impl Contents {
     }
 
     /// Whether something newer is known than what the map to be loaded says of a slot.
-    fn is_out_of_date(&self, loading: &Loading, slot: Slot, from: &SlotState) -> bool {
+    fn is_out_of_date(&self, loading: &Loading, slot: Slot, from: &StoredSlot) -> bool {
         loading.is_decided(slot)
             || self.index.is_used(slot)
             || loading.is_void(from.line)
             || self.index.lookup(from.line).is_some()
     }
 
-    /// Takes the state of a slot in, unless something newer is known. Whether it was taken.
-    pub(crate) fn take_slot(&mut self, slot: Slot, from: &SlotState) -> bool {
+    /// Takes the state of a slot in, unless something newer is known. Returns whether the state was taken.
+    pub(crate) fn take_slot(&mut self, slot: Slot, from: &StoredSlot) -> bool {
         let Some(loading) = &self.loading else { return false };
         if self.is_out_of_date(loading, slot, from) {
             return false;
@@ -356,8 +356,8 @@ impl Contents {
             self.suspect_lines += 1;
             return false;
         }
-        let SlotState { line, crc, dirty, mask } = *from;
-        self.index.put(Placement { line, slot, crc, dirty, mask, pending: false }, None);
+        let StoredSlot { line, crc, dirty, mask } = *from;
+        self.index.put(PlacedLine { line, slot, crc, dirty, mask, pending: false }, None);
         true
     }
 
@@ -374,11 +374,11 @@ impl Contents {
     pub(crate) fn clean_lines_of(
         &self,
         body: &[u8],
-        slots: Range<u32>,
+        slots: Range<Slot>,
     ) -> impl Iterator<Item = (Line, u32)> {
         let states = body.chunks_exact(self.geometry.state_bytes_per_slot());
-        states.zip(slots).filter_map(|(from, slot)| {
-            let (slot, loading) = (Slot(slot), self.loading.as_ref()?);
+        states.zip(each_slot(slots)).filter_map(|(from, slot)| {
+            let loading = self.loading.as_ref()?;
             let found = self.index.decode(slot, from).ok().flatten()?;
             let is_clean = !found.dirty && found.mask.is_none();
             let is_current = is_clean && !self.is_out_of_date(loading, slot, &found);
@@ -394,15 +394,14 @@ impl Contents {
     pub(crate) fn take_slots(
         &mut self,
         body: &[u8],
-        mut slots: Range<u32>,
+        slots: Range<Slot>,
         tell_policy: bool,
     ) -> Result<u64, String> {
         let bytes = self.geometry.state_bytes_per_slot();
-        let mut clean = 0;
+        let (mut slots, mut clean) = (each_slot(slots), 0);
         for group in body.chunks(LOOK_AHEAD_SLOTS * bytes) {
             self.index.warm_up(group.chunks_exact(bytes));
             for (from, slot) in group.chunks_exact(bytes).zip(&mut slots) {
-                let slot = Slot(slot);
                 let Some(found) = self.index.decode(slot, from)? else { continue };
                 clean += u64::from(!found.dirty);
                 if self.take_slot(slot, &found) && tell_policy {
@@ -419,8 +418,7 @@ impl Contents {
     /// A sentence that names the first account that does not balance.
     pub(crate) fn audit(&self) -> Result<(), String> {
         let (mut used, mut dirty) = (0, 0);
-        let slots = (0..self.geometry.slot_count()).map(Slot);
-        for slot in slots.filter(|slot| self.index.is_used(*slot)) {
+        for slot in each_slot(self.geometry.slots()).filter(|slot| self.index.is_used(*slot)) {
             let line = self.index.line_of(slot);
             let found = self.index.lookup(line);
             must(found == Some(slot), || {

@@ -29,9 +29,9 @@ const LINE_BITS_MAX: u32 = u64::BITS - LINE_SHIFT;
 /// Lines whose dirtiness is counted together: a destaging sweep skips clean extents by it.
 pub(crate) const LINES_PER_EXTENT: u64 = 256;
 
-/// Facts of the data in a slot when it is placed.
+/// A line on its way into a slot: the facts of its data.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Placement {
+pub(crate) struct PlacedLine {
     pub(crate) line: Line,
     pub(crate) slot: Slot,
     pub(crate) crc: u32,
@@ -43,7 +43,7 @@ pub(crate) struct Placement {
 
 /// The state of a slot with a line in it, as a checkpoint has it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SlotState {
+pub(crate) struct StoredSlot {
     pub(crate) line: Line,
     pub(crate) crc: u32,
     pub(crate) dirty: bool,
@@ -164,15 +164,15 @@ impl Index {
     }
 
     /// Puts a line into a free slot, taking it out of the slot it had, which is returned.
-    pub(crate) fn place(&mut self, placement: Placement) -> Option<Slot> {
+    pub(crate) fn place(&mut self, placement: PlacedLine) -> Option<Slot> {
         let old = self.lookup(placement.line);
         self.put(placement, old);
         old
     }
 
     /// Puts a line into a free slot; the line is known to be in slot `old`, or nowhere.
-    pub(crate) fn put(&mut self, placement: Placement, old: Option<Slot>) {
-        let Placement { line, slot, .. } = placement;
+    pub(crate) fn put(&mut self, placement: PlacedLine, old: Option<Slot>) {
+        let PlacedLine { line, slot, .. } = placement;
         assert!(!self.is_used(slot), "slot {slot} is taken");
         match old {
             Some(old) => {
@@ -291,8 +291,8 @@ impl Index {
     /// The state of a slot as a checkpoint has it; `None` when the slot is empty.
     ///
     /// # Errors
-    /// When it holds a line that the origin does not have.
-    pub(crate) fn decode(&self, slot: Slot, from: &[u8]) -> Result<Option<SlotState>, String> {
+    /// When the entry holds a line that the origin does not have.
+    pub(crate) fn decode(&self, slot: Slot, from: &[u8]) -> Result<Option<StoredSlot>, String> {
         let word = u32::from_le_bytes(from[5..9].try_into().expect("four bytes"));
         let state = u64::from(word);
         if state & USED == 0 {
@@ -307,7 +307,7 @@ impl Index {
         let mask_bytes = self.geometry.mask_bytes();
         let mut mask = [0; 16];
         mask[..mask_bytes].copy_from_slice(&from[9..9 + mask_bytes]);
-        Ok(Some(SlotState {
+        Ok(Some(StoredSlot {
             line,
             crc: word >> 8,
             dirty: state & DIRTY != 0,
@@ -361,9 +361,9 @@ mod tests {
         Index::new(&Geometry::plan(&options, 64 << 20, origin_sectors).unwrap())
     }
 
-    fn placement(line: u64, slot: u32, dirty: bool) -> Placement {
+    fn placement(line: u64, slot: u32, dirty: bool) -> PlacedLine {
         let (line, slot) = (Line(line), Slot(slot));
-        Placement { line, slot, crc: 0xaabb_ccdd, dirty, mask: None, pending: false }
+        PlacedLine { line, slot, crc: 0xaabb_ccdd, dirty, mask: None, pending: false }
     }
 
     #[test]
@@ -412,7 +412,7 @@ mod tests {
         let mut index = index();
         index.place(placement(1, 0, true));
         assert!(index.masks.is_empty() && index.mask(Slot(0)).is_none());
-        index.place(Placement { mask: Some(0b101), ..placement(2, 1, true) });
+        index.place(PlacedLine { mask: Some(0b101), ..placement(2, 1, true) });
         assert_eq!(index.mask(Slot(1)), Some(0b101));
         index.heal(Slot(1), 0b001, 0xff);
         assert_eq!(index.mask(Slot(1)), Some(0b100));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::format::chunk::ChunkName;
 use crate::format::geometry::Geometry;
 use crate::format::superblock::Superblock;
-use crate::numbers::{Line, Slot};
+use crate::numbers::{IntentRegion, Line, MapChunk, Slot};
 
 /// Where the map of a checkpoint is on the SSD.
 #[derive(Clone, Copy)]
@@ -42,8 +42,8 @@ impl IntentBits {
 
     /// Whether the bit of this sector's region is set.
     pub(crate) fn is_set(&self, sector: u64) -> bool {
-        let region = (sector / self.sectors_per_region) as usize;
-        self.bits[region / 8] & 1 << (region % 8) != 0
+        let (byte, bit) = IntentRegion::of_sector(sector, self.sectors_per_region).bit();
+        self.bits[byte] & bit != 0
     }
 }
 
@@ -72,7 +72,7 @@ impl Void {
 pub(crate) struct Loading {
     map: StoredMap,
     /// Where to begin: behind the end of the log is what it left longest ago, the emptiest of all.
-    first_chunk: u64,
+    first_chunk: MapChunk,
     /// One bit for every slot of which the map is not to be asked.
     decided: Vec<u64>,
     void: Void,
@@ -87,7 +87,7 @@ impl Loading {
     pub(crate) fn new(found: &Superblock, geometry: &Geometry) -> Self {
         Self {
             map: StoredMap::of(found),
-            first_chunk: 0,
+            first_chunk: MapChunk(0),
             decided: vec![0; geometry.slot_count().div_ceil(64) as usize],
             void: Void::default(),
             distrusted: None,
@@ -105,12 +105,12 @@ impl Loading {
     }
 
     /// Where the map is, and the chunk with which loading begins.
-    pub(crate) fn source(&self) -> (StoredMap, u64) {
+    pub(crate) fn source(&self) -> (StoredMap, MapChunk) {
         (self.map, self.first_chunk)
     }
 
     /// Loading begins with this chunk.
-    pub(crate) fn begin_with(&mut self, chunk: u64) {
+    pub(crate) fn begin_with(&mut self, chunk: MapChunk) {
         self.first_chunk = chunk;
     }
 

@@ -42,14 +42,14 @@ struct Waiter {
     waker: Waker,
 }
 
-/// The place of a request in the list of a bucket, until the request has the bucket or is dropped.
-struct Place<'a> {
+/// Takes a waiter out of the list of its bucket when the request has the bucket, or is dropped.
+struct WaiterGuard<'a> {
     locks: &'a LineLocks,
     bucket: u32,
     ticket: u64,
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
         self.locks.leave(self.bucket, self.ticket);
     }
@@ -133,12 +133,12 @@ impl LineLocks {
     async fn take_in_turn(&self, bucket: u32, access: Access) {
         let ticket = self.next_ticket.get();
         self.next_ticket.set(ticket + 1);
-        let mut place = None;
+        let mut guard = None;
         poll_fn(|context| {
-            if place.is_none() {
+            if guard.is_none() {
                 let waiter = Waiter { ticket, access, waker: context.waker().clone() };
                 self.waiting.borrow_mut().entry(bucket).or_default().push_back(waiter);
-                place = Some(Place { locks: self, bucket, ticket });
+                guard = Some(WaiterGuard { locks: self, bucket, ticket });
             }
             if self.is_first(bucket, ticket) && self.try_take(bucket, access) {
                 return Poll::Ready(());

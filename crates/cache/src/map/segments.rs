@@ -83,7 +83,7 @@ impl FreeSlots {
     }
 
     /// The first free slot at or after `from` for heads, if there is one for a line behind it.
-    pub(crate) fn head_place(&self, from: SegmentSlot) -> Option<SegmentSlot> {
+    pub(crate) fn head_slot(&self, from: SegmentSlot) -> Option<SegmentSlot> {
         self.next(from).filter(|slot| self.next(slot.behind()).is_some())
     }
 }
@@ -102,7 +102,7 @@ enum Life {
 
 struct SegmentState {
     life: Life,
-    /// All its lines are in the index; until then it is left alone.
+    /// All lines of the segment are in the index; until then the segment is left alone.
     known: bool,
     /// The last record in it: replay needs the segment until a checkpoint is past this.
     last_sequence: u64,
@@ -231,7 +231,7 @@ impl Segments {
             return Preparing::Read;
         }
         let free_slots = FreeSlots::of(segment, index, geometry);
-        if free_slots.head_place(SegmentSlot(0)).is_none() {
+        if free_slots.head_slot(SegmentSlot(0)).is_none() {
             return Preparing::NoRoom;
         }
         state.pins.advance();
@@ -295,7 +295,7 @@ impl Segments {
         self.all.iter().filter(preparing).count()
     }
 
-    /// Segments that a replay would walk.
+    /// Segments that a replay would scan.
     pub(crate) fn in_replay(&self) -> usize {
         self.all.iter().filter(|state| state.last_sequence >= self.replay_sequence).count()
     }
@@ -353,7 +353,7 @@ mod tests {
         let next = |from| free.next(SegmentSlot(from)).map(|slot| slot.0);
         assert_eq!((next(0), next(3), next(4)), (Some(3), Some(3), Some(63)));
         assert_eq!((next(64), next(130), next(192)), (Some(129), None, None));
-        let head_place = |from| free.head_place(SegmentSlot(from)).map(|slot| slot.0);
-        assert_eq!((head_place(4), head_place(64)), (Some(63), None));
+        let head_slot = |from| free.head_slot(SegmentSlot(from)).map(|slot| slot.0);
+        assert_eq!((head_slot(4), head_slot(64)), (Some(63), None));
     }
 }

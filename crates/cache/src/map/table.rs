@@ -13,11 +13,11 @@ const BUCKET_BYTES: usize = 64;
 const TAGS_MAX: usize = 16;
 /// The byte that counts entries that belong at or before this bucket and stand behind it.
 const DISPLACED: usize = BUCKET_BYTES - 1;
-/// Load at which the table is sized, in percent. Above it, looks pass over many full buckets.
+/// Load at which the table is sized, in percent. Above this load, looks pass over many full buckets.
 const LOAD_PERCENT: u64 = 92;
 /// A counter that reached this is not trusted to go down again: looks go on past such a bucket.
 const DISPLACED_MAX: u8 = u8::MAX;
-/// The tag of a free place.
+/// The tag of a free entry.
 const FREE: u8 = 0;
 
 /// Tags, then slots without gaps between them, then the counter.
@@ -49,10 +49,10 @@ impl Layout {
         Self { slots, slot_bits }
     }
 
-    /// The eight bytes in which the slot of a place lies, and the bit of them where it begins.
+    /// The eight bytes in which the slot of an entry lies, and the bit of them where it begins.
     #[inline]
-    fn window(self, place: usize) -> (usize, usize) {
-        let bit = self.slots * 8 + place * self.slot_bits;
+    fn window(self, entry: usize) -> (usize, usize) {
+        let bit = self.slots * 8 + entry * self.slot_bits;
         let at = (bit / 8).min(BUCKET_BYTES - 8);
         (at, bit - at * 8)
     }
@@ -62,29 +62,29 @@ impl Layout {
     }
 
     #[inline]
-    fn slot(self, bucket: &Bucket, place: usize) -> Slot {
-        let (at, shift) = self.window(place);
+    fn slot(self, bucket: &Bucket, entry: usize) -> Slot {
+        let (at, shift) = self.window(entry);
         Slot((window(bucket, at) >> shift & self.slot_mask()) as u32)
     }
 
     #[inline]
-    fn set_slot(self, bucket: &mut Bucket, place: usize, slot: Slot) {
+    fn set_slot(self, bucket: &mut Bucket, entry: usize, slot: Slot) {
         debug_assert!(u64::from(slot.0) <= self.slot_mask());
-        let (at, shift) = self.window(place);
+        let (at, shift) = self.window(entry);
         let word = window(bucket, at) & !(self.slot_mask() << shift) | u64::from(slot.0) << shift;
         bucket.0[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }
 
-    /// The places of a bucket whose tag is `tag`, in ascending order.
+    /// The entries of a bucket whose tag is `tag`, in ascending order.
     #[inline]
-    fn places_of(self, bucket: &Bucket, tag: u8) -> Places {
+    fn entries_of(self, bucket: &Bucket, tag: u8) -> Entries {
         const ONES: u128 = u128::MAX / 0xff;
         const LOW: u128 = ONES * 0x7f;
         let tags = bucket.0[..TAGS_MAX].try_into().expect("sixteen bytes");
         let differing = u128::from_le_bytes(tags) ^ (ONES * u128::from(tag));
         // The upper bit of each byte in which no bit differs.
         let same = !(((differing & LOW) + LOW) | differing | LOW);
-        Places(same & u128::MAX >> (8 * (TAGS_MAX - self.slots)))
+        Entries(same & u128::MAX >> (8 * (TAGS_MAX - self.slots)))
     }
 }
 
@@ -93,10 +93,10 @@ fn window(bucket: &Bucket, at: usize) -> u64 {
     u64::from_le_bytes(bucket.0[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// One bit for each place, in a byte of its own.
-struct Places(u128);
+/// One bit for each entry, in a byte of its own.
+struct Entries(u128);
 
-impl Iterator for Places {
+impl Iterator for Entries {
     type Item = usize;
 
     #[inline]
@@ -104,9 +104,9 @@ impl Iterator for Places {
         if self.0 == 0 {
             return None;
         }
-        let place = self.0.trailing_zeros() as usize / 8;
+        let entry = self.0.trailing_zeros() as usize / 8;
         self.0 &= self.0 - 1;
-        Some(place)
+        Some(entry)
     }
 }
 
@@ -127,9 +127,9 @@ impl Table {
     pub(crate) fn new(lines: u64, slots: u64) -> Self {
         let layout = Layout::new(slots);
         let in_bucket = layout.slots as u64;
-        let places = (lines * 100 / LOAD_PERCENT).max(slots) + 2 * in_bucket;
+        let entries = (lines * 100 / LOAD_PERCENT).max(slots) + 2 * in_bucket;
         let empty = Bucket([0; BUCKET_BYTES]);
-        Self { layout, buckets: vec![empty; places.div_ceil(in_bucket) as usize] }
+        Self { layout, buckets: vec![empty; entries.div_ceil(in_bucket) as usize] }
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
@@ -156,10 +156,10 @@ impl Table {
         let (mut at, tag) = self.home(line);
         for _ in 0..self.buckets.len() {
             let bucket = &self.buckets[at];
-            for place in self.layout.places_of(bucket, tag) {
-                let slot = self.layout.slot(bucket, place);
+            for entry in self.layout.entries_of(bucket, tag) {
+                let slot = self.layout.slot(bucket, entry);
                 if is_line(slot) {
-                    return Some((at, place, slot));
+                    return Some((at, entry, slot));
                 }
             }
             if bucket.displaced() == 0 {
@@ -181,9 +181,9 @@ impl Table {
         let (mut at, tag) = self.home(line);
         for _ in 0..self.buckets.len() {
             let bucket = &mut self.buckets[at];
-            if let Some(place) = self.layout.places_of(bucket, FREE).next() {
-                bucket.0[place] = tag;
-                self.layout.set_slot(bucket, place, slot);
+            if let Some(entry) = self.layout.entries_of(bucket, FREE).next() {
+                bucket.0[entry] = tag;
+                self.layout.set_slot(bucket, entry, slot);
                 return;
             }
             let displaced = bucket.displaced_mut();
@@ -195,16 +195,16 @@ impl Table {
 
     /// Points a line that is in the table to another slot.
     pub(crate) fn replace(&mut self, line: Line, old: Slot, new: Slot) {
-        let (bucket, place, _) =
+        let (bucket, entry, _) =
             self.find(line, |slot| slot == old).expect("the line is in the table");
-        self.layout.set_slot(&mut self.buckets[bucket], place, new);
+        self.layout.set_slot(&mut self.buckets[bucket], entry, new);
     }
 
     /// Takes a line out that is in the table at `slot`.
     pub(crate) fn remove(&mut self, line: Line, slot: Slot) {
-        let (bucket, place, _) =
+        let (bucket, entry, _) =
             self.find(line, |held| held == slot).expect("the line is in the table");
-        self.buckets[bucket].0[place] = FREE;
+        self.buckets[bucket].0[entry] = FREE;
         let mut at = self.home(line).0;
         while at != bucket {
             let passed = self.buckets[at].displaced_mut();
@@ -262,16 +262,16 @@ mod tests {
         for bits in 1..=32 {
             let layout = Layout::new(1 << bits);
             let mut bucket = Bucket([0; BUCKET_BYTES]);
-            let slot = |place: usize| Slot((place as u32).wrapping_mul(0x9e37_79b9) >> (32 - bits));
-            for place in (0..layout.slots).rev() {
-                bucket.0[place] = place as u8 % 3 + 1;
-                layout.set_slot(&mut bucket, place, slot(place));
+            let slot = |entry: usize| Slot((entry as u32).wrapping_mul(0x9e37_79b9) >> (32 - bits));
+            for entry in (0..layout.slots).rev() {
+                bucket.0[entry] = entry as u8 % 3 + 1;
+                layout.set_slot(&mut bucket, entry, slot(entry));
             }
             *bucket.displaced_mut() = 0xaa;
-            assert!((0..layout.slots).all(|place| layout.slot(&bucket, place) == slot(place)));
-            let second: Vec<usize> = layout.places_of(&bucket, 2).collect();
+            assert!((0..layout.slots).all(|entry| layout.slot(&bucket, entry) == slot(entry)));
+            let second: Vec<usize> = layout.entries_of(&bucket, 2).collect();
             assert!(second.iter().copied().eq((1..layout.slots).step_by(3)), "{bits}: {second:?}");
-            assert_eq!(layout.places_of(&bucket, FREE).count(), 0);
+            assert_eq!(layout.entries_of(&bucket, FREE).count(), 0);
         }
     }
 

@@ -16,8 +16,8 @@ use super::packed::{PackedLines, scale, spread};
 
 use crate::numbers::{Line, Slot};
 
-/// Slots the clock hand passes per call. Within them it takes the coldest evictable line if none
-/// is quite cold. 256 four-bit states are two cache lines of the processor.
+/// Slots the clock hand passes per call. Within these slots the hand takes the coldest
+/// evictable line if none is quite cold. 256 four-bit states are two cache lines of the processor.
 const CLOCK_LOOKS_MAX: u32 = 256;
 
 /// Uses in the small queue that move a line to the main part.

@@ -5,7 +5,7 @@
 //!
 //! Writes are coalesced: of those that wait at the same time, only the newest is written. Writes wait for
 //! their lines, and for the log when it has enough to do. None of those that wait has been answered, and
-//! no reader can have seen one. So it is as if all had been written, one behind the other in the order of
+//! no reader can have seen one. The effect is as if all had been written, one by one in the order of
 //! their arrival, and they are answered together.
 
 use std::cell::{Cell, RefCell};

@@ -30,7 +30,7 @@ use crate::serve::flush::Flusher;
 use crate::serve::route::{Router, WritePath};
 use crate::serve::same_range::{self, Coalescing, Overwritten, Role, WriteAnswer};
 
-/// Share of the cache that may be dirty, in percent. Writers wait above it: what is left keeps the
+/// Share of the cache that may be dirty, in percent. Writers wait above this share: what is left keeps the
 /// policy able to evict and reclaiming able to find room.
 const DIRTY_LIMIT_PERCENT: u64 = 90;
 
@@ -161,7 +161,7 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
                     return Wait::Leader(guard, overwritten);
                 }
                 Role::Waiter(answer) => {
-                    // Without one the first was dropped: the next try is for the lines themselves.
+                    // No answer: the first write was dropped, and the next try is for the lines themselves.
                     if let Some(answer) = answer.await {
                         add(&self.counters.overwritten_writes, 1);
                         return Wait::Overwritten(answer);

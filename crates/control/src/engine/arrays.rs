@@ -1,7 +1,7 @@
 //! The control plane's view of arrays.
 
 use voltier_array::{
-    Consistency, JournalState, MemberIndex, MemberRecord, MemberState, Superblock,
+    Consistency, Integrity, JournalState, MemberIndex, MemberRecord, MemberState, Superblock,
 };
 
 use crate::array_settings::ArraySettings;
@@ -26,6 +26,8 @@ pub struct MemberLabel {
     pub chunk_bytes: u32,
     /// Protection of parity against a crash.
     pub consistency: Consistency,
+    /// The checksums that the members keep.
+    pub integrity: Integrity,
     /// Identity of the member: a copy of its drive has the same.
     pub member: Identity,
     /// The place of the member in the array.
@@ -74,6 +76,7 @@ impl From<Superblock> for MemberLabel {
             level: ArrayLevel(geometry.level()),
             chunk_bytes: (geometry.chunk_sectors() * voltier_block::SECTOR_BYTES) as u32,
             consistency: array.consistency,
+            integrity: array.places.integrity(),
             member: Identity(array[member].uuid),
             place: member.0 as u32,
             event: array.event,
@@ -92,6 +95,8 @@ pub struct OpenedArray {
     pub size_bytes: u64,
     /// Level of the array: parity may have been added since it was made.
     pub level: ArrayLevel,
+    /// The checksums that the members keep.
+    pub integrity: Integrity,
     /// Changes of membership so far, this opening included.
     pub events: u64,
     /// The device of each place, as far as the devices given tell.
@@ -164,7 +169,7 @@ impl ArrayDevices {
 
 /// The label of a spare.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpareLabel {
+pub struct SpareOwner {
     /// The identity of the array for which the spare waits, or the one that its pool's record has.
     pub owner: Identity,
     /// The name of the array or pool.
@@ -184,30 +189,35 @@ pub enum Replaced {
 
 /// The arrays of the data path, as the service uses them. Arrays are known by their names.
 pub trait ArrayEngine {
+    /// Whether an array is open. A move to another core that fails closes the array.
+    fn has_array(&self, _name: &ArrayName) -> bool {
+        true
+    }
+
     /// The superblock on a device; `None` when it is no member of an array. Nothing is
     /// written. The device is not in use.
     ///
     /// # Errors
-    /// When it cannot be read, or is damaged or of a newer version.
+    /// When the label cannot be read, or is damaged or of a newer version.
     fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>>;
 
     /// The same for the label of a device that has the journal of an array.
     ///
     /// # Errors
-    /// When it cannot be read, or is damaged or of a newer version.
+    /// When the label cannot be read, or is damaged or of a newer version.
     fn journal_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>>;
 
     /// The same for the label of a device that waits as a spare; `None` too when the label is not whole.
     ///
     /// # Errors
-    /// When it cannot be read, or is damaged or of a newer version.
-    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>>;
+    /// When the label cannot be read, or is damaged or of a newer version.
+    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareOwner>>;
 
     /// Makes a spare of a device that is not in use. `wipe` first clears both of its ends of what they held.
     ///
     /// # Errors
     /// When the device cannot be written.
-    fn label_spare(&self, device: &DeviceSpec, label: &SpareLabel, wipe: bool)
+    fn label_spare(&self, device: &DeviceSpec, label: &SpareOwner, wipe: bool)
     -> ControlResult<()>;
 
     /// Makes an array of the record's members, in their order, with its journal on the record's device
@@ -244,13 +254,13 @@ pub trait ArrayEngine {
     /// Erases the label of a member. The device is not in use.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the device cannot be written.
     fn erase_label(&self, device: &DeviceSpec) -> ControlResult<()>;
 
     /// The first bytes of an open array, as far as marks of file systems and others are looked for.
     ///
     /// # Errors
-    /// When it is not open, or cannot be read.
+    /// When the array is not open, or cannot be read.
     fn array_head(&self, name: &ArrayName) -> ControlResult<Vec<u8>>;
 
     /// Takes a member out of service, at once and whatever the member does. Whether the other members say so
@@ -277,7 +287,12 @@ pub trait ArrayEngine {
     ///
     /// # Errors
     /// The array is as before then.
-    fn take_back(&self, name: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool>;
+    fn restore_member(
+        &self,
+        name: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<bool>;
 
     /// Keeps a device for the next member that is lost, or takes it for one that is.
     ///
@@ -288,7 +303,7 @@ pub trait ArrayEngine {
     /// Whether a device suits an open array as a spare; nothing is changed.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The reason why the device does not suit.
     fn check_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()>;
 
     /// Adds a parity row on these devices, one for each group, and begins to fill it. A member for
@@ -314,7 +329,7 @@ pub trait ArrayEngine {
     /// Starts a scrub.
     ///
     /// # Errors
-    /// When one is running.
+    /// When a scrub is running.
     fn start_scrub(&self, name: &ArrayName, repair: Repair) -> ControlResult<()>;
 
     /// Gives an open array its settings.

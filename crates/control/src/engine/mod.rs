@@ -28,7 +28,7 @@ use crate::status::VolumeStatus;
 
 pub use arrays::{
     ArrayDevices, ArrayEngine, ArrayNews, JournalDeviceLabel, LabelledPlace, MemberLabel,
-    OpenedArray, Replaced, SpareLabel,
+    OpenedArray, Replaced, SpareOwner,
 };
 
 /// Whether an SSD is made a cache or was one.
@@ -120,8 +120,8 @@ pub struct CacheHealth {
     pub dirty_lines: Option<u64>,
     /// Whether the SSD was given up since the cache was opened.
     pub ssd_failed: bool,
-    /// Whether that was because the SSD is gone. Until the loss is on record the origin is changed by nothing
-    /// but dirty lines.
+    /// Whether the SSD was given up because it is gone. Until the loss is on record, nothing but dirty lines
+    /// changes the origin.
     pub ssd_is_gone: bool,
 }
 
@@ -147,7 +147,7 @@ pub trait Engine: ArrayEngine + 'static {
     /// Size of a device in bytes as far as its name tells: `u64::MAX` for a path.
     ///
     /// # Errors
-    /// When its profile is unknown.
+    /// When the device's profile is unknown.
     fn size_of(&self, device: &DeviceSpec) -> ControlResult<u64>;
 
     /// Looks at a device before it is used. An engine whose devices are not this machine's answers
@@ -162,6 +162,12 @@ pub trait Engine: ArrayEngine + 'static {
     /// The storage that a path leads to now; `None` when nothing is there.
     fn id_of(&self, machine: &Machine, path: &Path) -> Option<DeviceId> {
         DeviceId::of_path(machine, path)
+    }
+
+    /// Whether a drive still has requests of a volume or an array of this daemon, which has let the drive go.
+    /// Such a drive looks as if another program used it, and so does one whose file system does not answer.
+    fn is_letting_go(&self, _machine: &Machine, _path: &Path) -> bool {
+        false
     }
 
     /// Whether a block device is at a path: the kernel gives such names in the order in which it finds

@@ -1,6 +1,7 @@
 //! The bytes of a registry: records in JSON, with a head line that says version and checksum.
 
 use serde::{Deserialize, Serialize};
+use voltier_array::Integrity;
 
 use crate::array_settings::{ArraySettings, HealthSettings, MergeSettings};
 use crate::records::{Desired, PoolRecord, RegisteredArray, VolumeRecord};
@@ -12,8 +13,12 @@ use crate::spec::DeviceSpec;
 /// limits of their own, 3 for arrays that merge small writes as usual. Version 4 is for caches whose
 /// `congested` is as usual, and arrays whose deadline is. Version 5 is for caches of which none is evacuated.
 /// Version 6 is for volumes and arrays of which none is stopped, version 7 for exports that only the user of
-/// the daemon may open. Version 8 is for caches whose deadline is as usual.
-pub const REGISTRY_VERSION: u32 = 9;
+/// the daemon may open. Version 8 is for caches whose deadline is as usual, version 9 for
+/// arrays of which none keeps checksums.
+pub const REGISTRY_VERSION: u32 = 10;
+
+/// The first version whose checksum covers the version.
+const VERSION_IN_CHECKSUM: u32 = 10;
 
 const FORMAT: &str = "voltier-registry";
 const TAIL: &str = "\n}\n";
@@ -52,7 +57,10 @@ impl Body {
         let is_evacuating =
             |volume: &VolumeRecord| volume.cache.as_ref().is_some_and(|cache| cache.evacuating);
         let is_stopped = |volume: &VolumeRecord| volume.desired == Desired::Stopped;
-        if self.volumes.iter().any(silent_else) {
+        let has_checksums = |array: &RegisteredArray| array.integrity != Integrity::None;
+        if self.arrays.iter().any(has_checksums) {
+            10
+        } else if self.volumes.iter().any(silent_else) {
             9
         } else if self.volumes.iter().any(|volume| !volume.export_access.is_empty()) {
             8
@@ -147,15 +155,21 @@ pub(super) fn head(version: u32, checksum: u32) -> String {
     )
 }
 
-pub(super) fn checksum(body: &str) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, body.as_bytes()) as u32
+/// The checksum of a body; from [`VERSION_IN_CHECKSUM`] on it covers the version too.
+pub(super) fn checksum(version: u32, body: &str) -> u32 {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    if version >= VERSION_IN_CHECKSUM {
+        digest.update(&version.to_le_bytes());
+    }
+    digest.update(body.as_bytes());
+    digest.finalize() as u32
 }
 
 /// The bytes of a registry.
 pub(super) fn encode(body: &Body) -> Vec<u8> {
     let version = body.version();
     let body = serde_json::to_string_pretty(body).expect("a registry has only plain values");
-    format!("{}{body}{TAIL}", head(version, checksum(&body))).into_bytes()
+    format!("{}{body}{TAIL}", head(version, checksum(version, &body))).into_bytes()
 }
 
 /// The records in the bytes of a registry, or why they are none.
@@ -173,11 +187,11 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Body, String> {
         return Err(format!("it has version {version}, this program knows {REGISTRY_VERSION}"));
     }
     let body = rest.strip_suffix(TAIL).ok_or_else(damaged)?;
-    if format!("{first}\n") != head(version, checksum(body)) || version == 0 {
+    if format!("{first}\n") != head(version, checksum(version, body)) || version == 0 {
         return Err(damaged());
     }
     let body: Body = serde_json::from_str(body).map_err(|error| format!("it is wrong: {error}"))?;
-    // The head is not in the checksum; what is written has the version of what is in it.
+    // Checksums of old versions do not cover the head. A registry has the version that its records need.
     if version != body.version() {
         return Err(format!("it is wrong: what is in it is not of version {version}"));
     }

@@ -42,7 +42,7 @@ impl Registry {
     /// Reads the registry that is kept in `store`.
     ///
     /// # Errors
-    /// When it is foreign, newer or damaged.
+    /// When the registry is foreign, newer or damaged.
     pub fn load_from(store: Box<dyn RegistryStore>) -> ControlResult<Self> {
         let body = match store.read()? {
             None => Body::default(),
@@ -188,7 +188,7 @@ mod tests {
     use super::body::*;
     use super::store::previous_path;
     use super::*;
-    use voltier_array::Consistency;
+    use voltier_array::{Consistency, Integrity};
 
     use crate::array_settings::*;
     use crate::export_access::ExportAccess;
@@ -231,6 +231,7 @@ mod tests {
             level: "5".parse().unwrap(),
             chunk_bytes: 16384,
             consistency: Consistency::Journal,
+            integrity: Integrity::None,
             size_bytes: 1 << 30,
             events: 4,
             members: vec![Some("/dev/sdb".parse().unwrap()), None, Some("mem:1G".parse().unwrap())],
@@ -414,6 +415,41 @@ mod tests {
             let is_said = String::from_utf8(bytes).unwrap().contains("deadline_s");
             assert_eq!(is_said, version == 9, "an older program reads what is as usual");
         }
+    }
+
+    #[test]
+    fn an_array_with_checksums_needs_version_10() {
+        let mut record = array("r");
+        let bytes = encode(&Body { arrays: vec![record.clone()], ..Body::default() });
+        assert!(!String::from_utf8(bytes).unwrap().contains("integrity"), "as before checksums");
+        record.integrity = Integrity::Crc32c;
+        let body = Body { arrays: vec![record], ..Body::default() };
+        assert_eq!(body.version(), 10);
+        let bytes = encode(&body);
+        assert_eq!(decode(&bytes).unwrap().arrays, body.arrays);
+        assert!(String::from_utf8(bytes).unwrap().contains("\"integrity\": \"crc32c\""));
+    }
+
+    #[test]
+    fn the_checksum_covers_the_version_from_10_on() {
+        let mut record = array("r");
+        for (integrity, version) in [(Integrity::None, 2), (Integrity::Crc32c, 10)] {
+            record.integrity = integrity;
+            let body = Body { arrays: vec![record.clone()], ..Body::default() };
+            let text = String::from_utf8(encode(&body)).unwrap();
+            let (_, rest) = text.split_once('\n').unwrap();
+            let records = rest.strip_suffix("\n}\n").unwrap();
+            let of_records = checksum(1, records);
+            let has_old_checksum = text.starts_with(&head(version, of_records));
+            assert_eq!(has_old_checksum, version < 10, "version {version}");
+            for other in (1..=REGISTRY_VERSION).filter(|other| *other != version) {
+                let said = format!("\"version\":{version},");
+                let other = text.replacen(&said, &format!("\"version\":{other},"), 1);
+                assert!(decode(other.as_bytes()).is_err(), "{said}");
+            }
+        }
+        let without = format!("{}{}", head(10, checksum(1, "{}")), "{}\n}\n");
+        assert!(decode(without.as_bytes()).unwrap_err().contains("checksum"));
     }
 
     #[test]

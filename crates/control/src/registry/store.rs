@@ -32,14 +32,14 @@ pub trait RegistryStore: fmt::Debug + Send {
     /// The bytes last written; `None` when nothing ever was.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// When the bytes cannot be read.
     fn read(&self) -> ControlResult<Option<Vec<u8>>>;
 
     /// Replaces all bytes, on the medium when it returns: whatever happens, either the old ones or
     /// the new ones are there.
     ///
     /// # Errors
-    /// When that cannot be done; the old ones are there then.
+    /// When the bytes cannot be stored; the old ones are there then.
     fn write(&mut self, bytes: &[u8]) -> ControlResult<()>;
 
     /// Looks whether a registry that has grown a little could be written now. Changes nothing.

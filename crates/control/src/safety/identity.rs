@@ -4,7 +4,6 @@ use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use super::looks::STAT_MAX;
 use super::machine::Machine;
 
 /// Identity of a piece of storage, with what it lies on as far as the kernel shows it.
@@ -34,7 +33,7 @@ impl DeviceId {
             return found(machine, path);
         }
         let (own, at) = (machine.clone(), path.to_owned());
-        machine.stats.ask(path, STAT_MAX, move || found(&own, &at)).flatten()
+        machine.ask(path, move || found(&own, &at)).flatten()
     }
 
     /// The identity of a storage that this machine does not know: a simulated drive's number.
@@ -70,7 +69,7 @@ impl DeviceId {
             || other.beneath.contains(&self.own)
     }
 
-    /// Whether this is the other storage, or a part of it.
+    /// Whether this storage is the other one, or a part of it.
     pub(crate) fn lies_on(&self, other: &DeviceId) -> bool {
         self.own == other.own || self.beneath.contains(&other.own)
     }

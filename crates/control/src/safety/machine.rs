@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::looks::Looks;
+use super::looks::{Looks, STAT_MAX};
 
 /// Where the kernel's tables are read: the real ones, or copies in tests. Clones know of the same devices
 /// that do not answer.
@@ -18,6 +18,15 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// The answer to a question about a path; `None` when its file system does not answer soon.
+    pub fn ask<T: Send + 'static>(
+        &self,
+        path: &Path,
+        question: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.stats.ask(path, STAT_MAX, question)
+    }
+
     /// This machine.
     pub fn real() -> Self {
         Self::of_tables(PathBuf::from("/proc"), PathBuf::from("/sys"))

@@ -74,8 +74,8 @@ fn with_marks(machine: &Machine, mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
 /// Looks at a device.
 ///
 /// # Errors
-/// When it does not exist, is neither a regular file nor a block device, or cannot be opened for writing.
-/// So too when it has no whole sector, or does not answer for too long.
+/// When the path does not exist, is neither a regular file nor a block device, or cannot be opened for
+/// writing. So too when it has no whole sector, or does not answer for too long.
 pub fn examine(machine: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
     let (own, at) = (machine.clone(), path.to_owned());
     let examined = machine.looks.ask(path, ANSWER_MAX, move || examine_now(&own, &at, role));

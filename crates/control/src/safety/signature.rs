@@ -20,11 +20,11 @@ pub(super) const LOOK_BYTES: usize = 68 << 10;
 pub(super) struct Content {
     /// Name of the content, with its article.
     pub(super) what: String,
-    /// Whether it is a cache or a part of an array of this program.
+    /// Whether the signature is of a cache or a part of an array of this program.
     pub(super) is_ours: bool,
-    /// Whether it is a spare: the label says whose.
+    /// Whether the signature is of a spare: the label says whose.
     pub(super) is_spare: bool,
-    /// Whether it is a cache.
+    /// Whether the signature is of a cache.
     pub(super) is_cache: bool,
 }
 

@@ -3,6 +3,7 @@
 //! Buses are slow and enclosures are switched on late. So nothing is opened without a recorded device before
 //! its hold-off is over ([why](../../../../docs/adr/0030-drives-that-come-late.md)).
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::live::now;
@@ -60,6 +61,8 @@ impl Missing {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Absence {
     pub(super) missing: Vec<Missing>,
+    /// Places of an array whose members the labels count on, and for which the record has no path.
+    pub(super) places: BTreeSet<u32>,
     /// The beginning of the hold-off. None of what does not wait.
     pub(super) since: Option<Instant>,
     /// The end of the hold-off, while nothing is done because of it.
@@ -77,8 +80,43 @@ impl Absence {
         Some(left.as_secs() + u64::from(left.subsec_nanos() > 0))
     }
 
+    /// Whether a device is missing.
+    pub(super) fn lacks_any(&self) -> bool {
+        !self.missing.is_empty() || !self.places.is_empty()
+    }
+
     pub(super) fn awaited(&self) -> Vec<String> {
-        self.missing.iter().map(|missing| missing.device.to_string()).collect()
+        let devices = self.missing.iter().map(|missing| missing.device.to_string());
+        devices.chain(self.places.iter().map(|place| format!("member {place}"))).collect()
+    }
+
+    /// Awaits the members alone of an array that is open, by the devices on record before and now. A member
+    /// whose path another one has now has none.
+    pub(super) fn keep_members(
+        &mut self,
+        before: &[Option<DeviceSpec>],
+        now: &[Option<DeviceSpec>],
+    ) {
+        self.missing.retain(Missing::is_member);
+        for (place, was) in (0_u32..).zip(before) {
+            let is_without = now.get(place as usize).is_some_and(Option::is_none);
+            let Some(was) = was.as_ref().filter(|_| is_without) else { continue };
+            if self.missing.iter().any(|missing| missing.device == *was) {
+                self.forget(was);
+                self.places.insert(place);
+            }
+        }
+    }
+
+    /// Awaits members under paths that the record has for them now: pairs of places and paths.
+    pub(super) fn found_paths(&mut self, found: Vec<(u32, DeviceSpec)>) {
+        for (place, device) in found {
+            self.places.remove(&place);
+            let (hindrance, why) = (Hindrance::Absent, format!("{device} was not there"));
+            let missing =
+                Missing { device, part: "member", identity: None, seen: None, hindrance, why };
+            self.missing.push(missing);
+        }
     }
 
     /// The state of a drive of a volume that is not open.
@@ -118,13 +156,19 @@ impl Absence {
         let is_known = |it: &&Missing| {
             before.is_some_and(|before| before.missing.iter().any(|known| known.why == it.why))
         };
-        self.missing.iter().filter(|it| !is_known(it)).map(|it| it.why.clone()).collect()
+        let mut news: Vec<String> =
+            self.missing.iter().filter(|it| !is_known(it)).map(|it| it.why.clone()).collect();
+        let is_new = |place: &&u32| before.is_none_or(|before| !before.places.contains(place));
+        let places = self.places.iter().filter(is_new);
+        news.extend(places.map(|place| format!("member {place} is not there, under any path")));
+        news
     }
 
     /// One clear line for commands that need the volume or array. `verb` is `voltier` or `voltier array`.
     pub(super) fn text(&self, verb: &str, name: &str) -> String {
         let named = |it: &Missing| format!("its {} {}{}", it.part, it.device, it.hindrance.words());
-        let named = self.missing.iter().map(named);
+        let places = self.places.iter().map(|place| format!("its member {place}"));
+        let named = self.missing.iter().map(named).chain(places);
         let named = named.collect::<Vec<_>>().join(", ");
         format!(
             "it waits for {named}; `{verb} show {name}` says how long, `{verb} start {name}` tries it now"

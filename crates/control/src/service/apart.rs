@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::turn::Turn;
 use crate::engine::{
     CacheLabel, CacheStart, Engine, JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume,
-    Replaced, SpareLabel,
+    Replaced, SpareOwner,
 };
 use crate::error::ControlResult;
 use crate::export_access::ExportAccess;
@@ -77,7 +77,7 @@ impl<E: Engine> Apart<'_, E> {
         self.0.wait_for(reading(device), |engine, _| engine.journal_label_of(device))
     }
 
-    pub(super) fn spare_label_of(self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+    pub(super) fn spare_label_of(self, device: &DeviceSpec) -> ControlResult<Option<SpareOwner>> {
         self.0.wait_for(reading(device), |engine, _| engine.spare_label_of(device))
     }
 
@@ -95,11 +95,19 @@ impl<E: Engine> Apart<'_, E> {
         self.0.wait_for(step, |engine, _| engine.erase_label(device))
     }
 
-    /// Notes that the engine may move the arrays that a volume stands on.
+    /// Notes that the engine may move the arrays that a volume stands on, or that it has ended to. An array
+    /// that a failed move has closed is not open any more.
     fn move_arrays(&mut self, record: &VolumeRecord, is_moving: bool) {
         for name in record.devices().filter_map(DeviceSpec::array) {
-            if let Some(live) = self.0.live_arrays.get_mut(name) {
-                live.is_moving = is_moving;
+            let has_array = self.0.engine.has_array(name);
+            let Some(live) = self.0.live_arrays.get_mut(name) else { continue };
+            live.is_moving = is_moving;
+            if !is_moving && !has_array && live.size_bytes.take().is_some() {
+                live.error = format!(
+                    "it could not be moved to the core of the volume {}; `voltier array start {name}` \
+                     opens it again",
+                    record.name
+                );
             }
         }
     }
@@ -220,14 +228,14 @@ impl<E: Engine> Apart<'_, E> {
         self.0.wait_for(step, |engine, _| engine.replace_member(name, place, device))
     }
 
-    pub(super) fn take_back(
+    pub(super) fn restore_member(
         self,
         name: &ArrayName,
         place: u32,
         device: &DeviceSpec,
     ) -> ControlResult<bool> {
         let step = format!("writing to {device}");
-        self.0.wait_for(step, |engine, _| engine.take_back(name, place, device))
+        self.0.wait_for(step, |engine, _| engine.restore_member(name, place, device))
     }
 
     pub(super) fn add_spare(self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {

@@ -1,10 +1,14 @@
 //! The way of each request to the code that answers it, behind the checks that all requests share.
 
-use super::turn::{State, Turn};
-use super::{import, late, stops, subjects};
+use super::state::State;
+use super::turn::Turn;
+use super::{
+    array_members, array_show, arrays, drains, exports, import, late, records, show, spare_pools,
+    stops, subjects, volumes,
+};
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
-use crate::protocol::{Request, Response};
+use crate::protocol::{ArrayRequest, Request, Response};
 
 /// The answer to a ping, for which nobody needs the service.
 pub(crate) fn pong() -> Response {
@@ -37,30 +41,77 @@ fn dispatch<E: Engine>(turn: &mut Turn<E>, request: Request) -> ControlResult<Re
     } else if let Some(array) = subjects::array_of_request_at_once(&request) {
         turn.wait_for_start_of(array)?;
     }
-    turn.record_what_happened();
+    records::record_what_happened(turn);
     if subjects::needs_a_record(&request) {
         // So that a full state folder is found before anything has changed.
         turn.registry.check_room()?;
     }
     match request {
         Request::Ping => Ok(pong()),
-        Request::Create { name, origin, cache } => turn.create(name, origin, cache),
-        Request::Delete { name, flush } => turn.delete(&name, flush),
-        Request::Show { name: Some(name) } => turn.show(&name),
-        Request::Show { name: None } => Ok(turn.show_all()),
+        Request::Create { name, origin, cache } => volumes::create(turn, name, origin, cache),
+        Request::Delete { name, flush } => volumes::delete(turn, &name, flush),
+        Request::Show { name: Some(name) } => show::show(turn, &name),
+        Request::Show { name: None } => Ok(show::show_all(turn)),
         Request::Start { name } => late::start_volume(turn, &name),
         Request::Stop { name, now } => stops::stop_volume(turn, &name, now),
         Request::StopDaemon { now } => stops::stop_daemon(turn, now),
-        Request::Set { name, changes } => turn.set(&name, &changes),
-        Request::Flush { name } => turn.flush(&name),
-        Request::Attach { name, cache } => turn.attach(&name, cache),
-        Request::Detach { name, flush } => turn.detach(&name, flush),
+        Request::Set { name, changes } => volumes::set(turn, &name, &changes),
+        Request::Flush { name } => volumes::flush(turn, &name),
+        Request::Attach { name, cache } => volumes::attach(turn, &name, cache),
+        Request::Detach { name, flush } => volumes::detach(turn, &name, flush),
         Request::Export { name, export, insecure, access } => {
-            turn.export(&name, export, insecure, access)
+            exports::export(turn, &name, export, insecure, access)
         }
-        Request::Unexport { name, export, now } => turn.unexport(&name, export.as_ref(), now),
+        Request::Unexport { name, export, now } => {
+            exports::unexport(turn, &name, export.as_ref(), now)
+        }
         Request::Import { order } => import::import(turn, &order),
-        Request::Array { ask } => turn.array(ask),
-        Request::Job { id } => turn.job_response(id),
+        Request::Array { ask } => dispatch_array(turn, ask),
+        Request::Job { id } => drains::job_response(turn, id),
+    }
+}
+
+/// The answer to a request about arrays and pools.
+fn dispatch_array<E: Engine>(turn: &mut Turn<E>, ask: ArrayRequest) -> ControlResult<Response> {
+    match ask {
+        ArrayRequest::Create { array, integrity } => arrays::create(turn, array, integrity),
+        ArrayRequest::Show { name: Some(name) } => {
+            turn.array_record(&name)?;
+            Ok(array_show::response(turn, &name, Vec::new()))
+        }
+        ArrayRequest::Show { name: None } => {
+            let records = turn.registry.arrays().to_vec();
+            let arrays = records.iter().map(|record| array_show::status(turn, record)).collect();
+            Ok(Response::Arrays { arrays })
+        }
+        ArrayRequest::Assemble { devices, force } => arrays::assemble(turn, devices, force),
+        ArrayRequest::Start { name } => late::start_array(turn, &name),
+        ArrayRequest::Stop { name } => stops::stop_array(turn, &name),
+        ArrayRequest::Fail { name, member } => arrays::fail_member(turn, &name, &member),
+        ArrayRequest::Delete { name, erase } => arrays::delete(turn, &name, erase),
+        ArrayRequest::Replace { name, old, new, force } => {
+            array_members::replace(turn, &name, &old, new, force)
+        }
+        ArrayRequest::AddSpare { name, spare, force } => {
+            array_members::add_spare(turn, &name, spare, force)
+        }
+        ArrayRequest::Grow { name, by, devices, force } => {
+            array_members::grow(turn, &name, by, devices, force)
+        }
+        ArrayRequest::Rebuild { name } => array_members::start_task(turn, &name, E::start_rebuild),
+        ArrayRequest::Scrub { name, repair } => {
+            array_members::start_task(turn, &name, |engine, name| engine.start_scrub(name, repair))
+        }
+        ArrayRequest::Set { name, changes } => array_members::set(turn, &name, &changes),
+        ArrayRequest::PoolAdd { pool, devices, force } => {
+            spare_pools::add_to_pool(turn, &pool, devices, force)
+        }
+        ArrayRequest::PoolRemove { pool, devices } => {
+            spare_pools::remove_from_pool(turn, &pool, &devices)
+        }
+        ArrayRequest::PoolShow { pool } => spare_pools::show_pools(turn, pool.as_ref()),
+        ArrayRequest::SetJournal { name, journal, force } => {
+            array_members::set_journal(turn, &name, journal, force)
+        }
     }
 }

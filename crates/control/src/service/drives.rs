@@ -66,7 +66,7 @@ pub(super) fn place_of<E: Engine>(
 
 /// Where a drive of a record is.
 enum Whereabouts {
-    /// Where it was, or nowhere, or without a mark to know it by.
+    /// The drive is where the record says, or nowhere, or without a mark to know it by.
     AsRecorded,
     Moved(DeviceSpec),
     /// Nowhere, and a drive with this identity, or with none, is where it was.

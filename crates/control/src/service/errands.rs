@@ -8,8 +8,11 @@ use std::time::{Duration, Instant};
 use super::apart::apart;
 use super::claims::{ClaimId, Subject};
 use super::crash_wait::{CRASH_STEP, CRASH_TRIES};
-use super::turn::{State, Turn};
-use super::{Service, faults, late, pulled, stops, subjects};
+use super::state::State;
+use super::turn::{Turn, Turns};
+use super::{
+    array_open, arrays, drains, exports, faults, finish, late, pulled, spare_pools, stops, subjects,
+};
 use crate::engine::Engine;
 use crate::name::{ArrayName, VolumeName};
 use crate::records::Desired;
@@ -84,11 +87,11 @@ fn groups(state: &State) -> Vec<Group> {
 
 /// Claims all that is on record for the start; the start itself, group by group.
 pub(crate) fn begin_to_start<E: Engine>(
-    service: &Service<E>,
+    turns: &Turns<E>,
     after_crash: bool,
     device_wait: Duration,
 ) -> Vec<Errand> {
-    let mut turn = service.turn();
+    let mut turn = turns.begin();
     turn.device_wait = device_wait;
     turn.crash_tries = if after_crash { CRASH_TRIES } else { 1 };
     let mut errands = Vec::new();
@@ -100,67 +103,69 @@ pub(crate) fn begin_to_start<E: Engine>(
     }
     let volumes = turn.registry.volumes().to_vec();
     for export in volumes.iter().flat_map(|record| &record.exports) {
-        // Also those of volumes that will not come up: nobody else knows whose they were.
+        // Exports of volumes that will not come up are cleared, too: nobody else knows of them.
         apart(&mut turn).clear_dead(export);
     }
     // All of the start shares its patience.
     turn.busy_tries = turn.crash_tries;
-    turn.reconcile_pools();
+    spare_pools::reconcile_pools(&mut turn);
     turn.crash_tries = turn.busy_tries;
     errands
 }
 
 /// The errands of a look for devices that nothing is in the way of.
-pub(crate) fn due_looks<E: Engine>(service: &Service<E>, now: Instant) -> Vec<Errand> {
-    let turn = service.turn();
+pub(crate) fn due_looks<E: Engine>(turns: &Turns<E>, now: Instant) -> Vec<Errand> {
+    let turn = turns.begin();
     let (arrays, volumes) = late::looked_for(&turn);
     let mut errands: Vec<Errand> = arrays.into_iter().map(Errand::Members).collect();
     errands.extend(volumes.into_iter().map(Errand::Drives));
     errands.extend((!turn.unfit_spares.is_empty()).then_some(Errand::AskSpares));
-    errands.extend(turn.due_exports(now).into_iter().map(Errand::Exports));
+    errands.extend(exports::due_exports(&turn, now).into_iter().map(Errand::Exports));
     errands.retain(|errand| is_free(&turn, errand));
     errands
 }
 
 /// How soon to look for devices again, if there is anything to look for.
-pub(crate) fn next_look<E: Engine>(service: &Service<E>, now: Instant) -> Option<Duration> {
-    let turn = service.turn();
-    let looks = [late::next_look(&turn), turn.next_asking(), turn.next_export(now)];
+pub(crate) fn next_look<E: Engine>(turns: &Turns<E>, now: Instant) -> Option<Duration> {
+    let turn = turns.begin();
+    let looks =
+        [late::next_look(&turn), spare_pools::next_asking(&turn), exports::next_export(&turn, now)];
     looks.into_iter().flatten().min()
 }
 
 /// The jobs whose drains have ended and that nothing is in the way of.
-pub(crate) fn due_jobs<E: Engine>(service: &Service<E>) -> Vec<Errand> {
-    let mut turn = service.turn();
-    let drained = turn.drained_jobs().into_iter();
+pub(crate) fn due_jobs<E: Engine>(turns: &Turns<E>) -> Vec<Errand> {
+    let mut turn = turns.begin();
+    let drained = drains::drained_jobs(&mut turn).into_iter();
     let errands = drained.map(|(id, name)| Errand::Job(id, name));
     errands.filter(|errand| is_free(&turn, errand)).collect()
 }
 
 /// The volumes whose SSDs went away with dirty lines, and that nothing is in the way of.
-pub(crate) fn due_pulled<E: Engine>(service: &Service<E>) -> Vec<Errand> {
-    let turn = service.turn();
+pub(crate) fn due_pulled<E: Engine>(turns: &Turns<E>) -> Vec<Errand> {
+    let turn = turns.begin();
     let errands = turn.pulled.keys().cloned().map(Errand::Pulled);
     errands.filter(|errand| is_free(&turn, errand)).collect()
 }
 
 /// The errand of arrays that want spares which a pool has, if there are any.
-pub(crate) fn due_spares<E: Engine>(service: &Service<E>) -> Option<Errand> {
-    let turn = service.turn();
-    (turn.has_spares_to_give() && is_free(&turn, &Errand::Spares)).then_some(Errand::Spares)
+pub(crate) fn due_spares<E: Engine>(turns: &Turns<E>) -> Option<Errand> {
+    let turn = turns.begin();
+    (spare_pools::has_spares_to_give(&turn) && is_free(&turn, &Errand::Spares))
+        .then_some(Errand::Spares)
 }
 
 /// The way to rest, group by group.
-pub(crate) fn begin_to_rest<E: Engine>(service: &Service<E>) -> Vec<Errand> {
-    let mut turn = service.turn();
+pub(crate) fn begin_to_rest<E: Engine>(turns: &Turns<E>) -> Vec<Errand> {
+    let mut turn = turns.begin();
     (turn.stopping, turn.at_rest) = (true, true);
     faults::notice(&mut turn);
     groups(&turn).into_iter().map(Errand::Stop).collect()
 }
 
 /// Does an errand, unless another command has its subjects by now.
-pub(crate) fn run<E: Engine>(service: &Service<E>, errand: &Errand, now: Instant) {
-    let mut turn = service.turn();
+pub(crate) fn run<E: Engine>(turns: &Turns<E>, errand: &Errand, now: Instant) {
+    let mut turn = turns.begin();
     if let Errand::Start(group) = errand {
         return start_group(&mut turn, group, now);
     }
@@ -171,20 +176,20 @@ pub(crate) fn run<E: Engine>(service: &Service<E>, errand: &Errand, now: Instant
         return;
     }
     let subjects = subjects_of(&turn, errand);
-    // Without its subjects the errand comes again, if it is still needed.
+    // An errand that does not get its subjects comes again, if it is still needed.
     let _ = turn.with_claim(errand.words(), subjects, |turn| carry_out(turn, errand, now));
 }
 
 /// Waits for a start of the daemon as long as the start gets on.
-pub(crate) fn wait_for_a_quick_start<E: Engine>(service: &Service<E>) {
-    while is_starting_quickly(&service.turn()) {
+pub(crate) fn wait_for_a_quick_start<E: Engine>(turns: &Turns<E>) {
+    while is_starting_quickly(&turns.begin()) {
         std::thread::park_timeout(CRASH_STEP);
     }
 }
 
 /// Whether an errand waits for a device, and has done so for a while.
-pub(crate) fn hangs<E: Engine>(service: &Service<E>, errand: &Errand) -> bool {
-    let turn = service.turn();
+pub(crate) fn hangs<E: Engine>(turns: &Turns<E>, errand: &Errand) -> bool {
+    let turn = turns.begin();
     let subjects = subjects_of(&turn, errand);
     turn.claims.waits_longer(&subjects, QUICK_STEP)
 }
@@ -224,11 +229,11 @@ fn carry_out<E: Engine>(turn: &mut Turn<E>, errand: &Errand, now: Instant) {
     match errand {
         Errand::Members(name) => late::look_for_members(turn, name, now),
         Errand::Drives(name) => late::look_for_drives(turn, name, now),
-        Errand::Exports(name) => turn.try_exports_again(name, now),
-        Errand::Job(id, name) => turn.end_drained(*id, name),
+        Errand::Exports(name) => exports::try_exports_again(turn, name, now),
+        Errand::Job(id, name) => finish::end_drained(turn, *id, name),
         Errand::Pulled(name) => pulled::wait_for_ssd(turn, name, now),
-        Errand::Spares => turn.notice_array_events(),
-        Errand::AskSpares => turn.ask_spares_again(now),
+        Errand::Spares => spare_pools::notice_array_events(turn),
+        Errand::AskSpares => spare_pools::ask_spares_again(turn, now),
         Errand::Start(_) | Errand::Stop(_) => {}
     }
 }
@@ -240,7 +245,7 @@ fn start_group<E: Engine>(turn: &mut Turn<E>, group: &Group, now: Instant) {
     if !turn.stopping {
         turn.busy_tries = turn.crash_tries;
         for name in &group.arrays {
-            turn.start_array(name, now);
+            arrays::start(turn, name, now);
         }
         for name in &group.volumes {
             let Some(record) = turn.registry.find(name).cloned() else { continue };
@@ -266,7 +271,7 @@ fn stop_group<E: Engine>(turn: &mut Turn<E>, group: &Group) {
             }
             turn.live.remove(name);
         }
-        group.arrays.iter().for_each(|name| turn.bring_array_to_rest(name));
+        group.arrays.iter().for_each(|name| array_open::bring_to_rest(turn, name));
     });
 }
 

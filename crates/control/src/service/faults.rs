@@ -40,19 +40,19 @@ fn in_words(why: &str, start: &str) -> String {
     )
 }
 
-/// Tries to open a volume or an array. After a failure alone the attempt is patient, as a start after a crash
-/// is. The drives are busy until they have ended the requests of before.
+/// Tries to open a volume or an array. After a failure alone, and after a stop that left requests behind, the
+/// attempt is patient, as a start after a crash is. The drives are busy until they have ended these requests.
 pub(super) fn attempt<E: Engine>(
     service: &mut Turn<E>,
-    has_crashed: bool,
+    is_patient: bool,
     open: impl FnOnce(&mut Turn<E>),
 ) {
     let before = service.busy_tries;
-    if has_crashed {
+    if is_patient {
         service.busy_tries = CRASH_TRIES;
     }
     open(service);
-    if has_crashed {
+    if is_patient {
         service.busy_tries = before;
     }
 }

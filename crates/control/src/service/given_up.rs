@@ -4,8 +4,8 @@
 //! superblock wherever the SSD is there. An origin that a cache on another SSD names gets no new volume.
 
 use super::apart::apart;
-use super::survey;
 use super::turn::Turn;
+use super::{admit, look, survey};
 use crate::engine::{CacheLabel, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
@@ -16,7 +16,7 @@ use crate::spec::DeviceSpec;
 /// Keeps other commands from the SSD of a cache that is about to leave the record.
 pub(super) fn reserve<E: Engine>(service: &mut Turn<E>, cache: &CacheRecord) {
     if let Some(id) = cache.device.path().and_then(|path| service.id_of(path)) {
-        service.reserve(id);
+        admit::reserve(service, id);
     }
 }
 
@@ -62,8 +62,11 @@ pub(super) fn no_cache_names<E: Engine>(
     let Some(mark) = mark.filter(|mark| mark.is_known()) else { return Ok(()) };
     for path in apart(service).own_devices() {
         let device = DeviceSpec::Path(path);
-        let is_given = ssd.is_some_and(|ssd| service.is_same(ssd, &device));
-        if is_given || service.user_of_device(&device).is_some() || service.look(&device).is_err() {
+        let is_given = ssd.is_some_and(|ssd| admit::is_same(service, ssd, &device));
+        if is_given
+            || admit::user_of_device(service, &device).is_some()
+            || look::look(service, &device).is_err()
+        {
             continue;
         }
         let Ok(Some(label)) = apart(service).cache_label_of(&device) else { continue };

@@ -10,26 +10,41 @@ use super::absence::Hindrance;
 use super::apart::apart;
 use super::last_search::Copied;
 use super::turn::Turn;
+use super::{admit, look};
 use crate::engine::{Engine, MemberLabel};
+use crate::error::ControlResult;
 use crate::records::RegisteredArray;
 use crate::safety::DeviceId;
 use crate::spec::DeviceSpec;
 
 /// The recorded devices that a search is for.
 pub(super) enum Wanted {
-    /// All that have paths.
+    /// All that have paths, and the members of places without one.
     All,
-    /// These: the others are in use.
-    These(Vec<DeviceSpec>),
+    /// These devices, and the members of these places without a path: the others are in use.
+    These { devices: Vec<DeviceSpec>, places: BTreeSet<u32> },
 }
 
 impl Wanted {
     fn has(&self, device: &DeviceSpec) -> bool {
         let is_one = match self {
             Self::All => true,
-            Self::These(devices) => devices.contains(device),
+            Self::These { devices, .. } => devices.contains(device),
         };
         is_one && device.path().is_some()
+    }
+
+    /// Whether the member of a place is searched for, of which the record has no path.
+    fn has_place(&self, place: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::These { places, .. } => places.iter().any(|it| *it as usize == place),
+        }
+    }
+
+    /// Whether the members of some places are searched for, whatever is on record.
+    fn names_places(&self) -> bool {
+        matches!(self, Self::These { places, .. } if !places.is_empty())
     }
 }
 
@@ -85,12 +100,12 @@ pub(super) fn find<E: Engine>(
     let mut found = Parts::default();
     let mut recorded: Vec<&DeviceSpec> = Vec::new();
     for device in record.devices().filter(|device| wanted.has(device)) {
-        if !recorded.contains(&device) && service.look(device).is_ok() {
-            found.parts.extend(part_of(service, record, device));
+        if !recorded.contains(&device) && look::look(service, device).is_ok() {
+            found.parts.extend(part_of(service, record, device).unwrap_or_default());
         }
         recorded.push(device);
     }
-    if recorded.is_empty() {
+    if recorded.is_empty() && !wanted.names_places() {
         return found;
     }
     for path in apart(service).own_devices() {
@@ -123,8 +138,12 @@ impl Parts {
         if is_recorded || is_found || is_served(service, &id) {
             return;
         }
-        match service.look_once(&device) {
-            Ok(_) => self.parts.extend(part_of(service, record, &device)),
+        match look::look_once(service, &device) {
+            Ok(_) => match part_of(service, record, &device) {
+                Ok(part) => self.parts.extend(part),
+                // Nobody knows yet what it says.
+                Err(_) => self.hindered.push(device),
+            },
             Err((Hindrance::Absent, _)) => {}
             Err((Hindrance::Busy | Hindrance::Silent, _)) => self.hindered.push(device),
         }
@@ -133,8 +152,9 @@ impl Parts {
     /// Whether a recorded device is not among them.
     fn lack_one(&self, record: &RegisteredArray, wanted: &Wanted) -> bool {
         let members = record.members.iter().enumerate();
-        let mut members =
-            members.filter(|(_, known)| known.as_ref().is_some_and(|it| wanted.has(it)));
+        let mut members = members.filter(|(place, known)| {
+            known.as_ref().map_or(wanted.has_place(*place), |it| wanted.has(it))
+        });
         let is_member =
             |part: &Part, place| part.member().is_some_and(|it| it.place as usize == place);
         let has_spare = |part: &&Part| matches!(part.label, PartLabel::Spare);
@@ -212,11 +232,7 @@ impl Parts {
             !is_copied && !record.incoming.contains(device)
         };
         let device_of = |(place, known): (usize, &Option<DeviceSpec>)| {
-            let is_wanted = match (known, wanted) {
-                (Some(known), wanted) => wanted.has(known),
-                (None, Wanted::All) => true,
-                (None, Wanted::These(_)) => false,
-            };
+            let is_wanted = known.as_ref().map_or(wanted.has_place(place), |it| wanted.has(it));
             let labels = self.parts.iter().filter(is_member);
             let labels = labels.filter_map(|part| Some((part.member()?, &part.device)));
             let labels = labels.filter(|(label, _)| !is_replaced(label));
@@ -279,19 +295,20 @@ fn part_of<E: Engine>(
     service: &mut Turn<E>,
     record: &RegisteredArray,
     device: &DeviceSpec,
-) -> Option<Part> {
+) -> ControlResult<Option<Part>> {
     let array = record.uuid;
-    let label = if let Some(label) = apart(service).label_of(device).ok()? {
-        (label.array == array).then_some(PartLabel::Member(label))?
-    } else if let Some(label) = apart(service).journal_label_of(device).ok()? {
-        (label.array == array).then_some(PartLabel::Journal)?
+    let label = if let Some(label) = apart(service).label_of(device)? {
+        (label.array == array).then_some(PartLabel::Member(label))
+    } else if let Some(label) = apart(service).journal_label_of(device)? {
+        (label.array == array).then_some(PartLabel::Journal)
     } else {
-        let label = apart(service).spare_label_of(device).ok()??;
-        (label.owner == array).then_some(PartLabel::Spare)?
+        let label = apart(service).spare_label_of(device)?;
+        label.filter(|label| label.owner == array).map(|_| PartLabel::Spare)
     };
+    let Some(label) = label else { return Ok(None) };
     let part = Part { device: device.clone(), label };
     let is_current = part.member().is_none_or(|label| is_current(label, record));
-    (!is_of_a_volume(service, device, is_current)).then_some(part)
+    Ok((!is_of_a_volume(service, device, is_current)).then_some(part))
 }
 
 /// Whether a device is a drive of a volume: by the mark that the volume knows its drive by. Without a mark
@@ -309,7 +326,7 @@ fn is_of_a_volume<E: Engine>(
     });
     drives.any(|(drive, known)| match known.filter(|known| known.is_known()) {
         Some(known) => mark.as_ref() == Some(known),
-        None => !is_in_service && service.is_same(drive, device),
+        None => !is_in_service && admit::is_same(service, drive, device),
     })
 }
 

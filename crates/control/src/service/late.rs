@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use super::absence::{Absence, Missing};
 use super::apart::apart;
-use super::faults;
 use super::live::{Live, LiveArray, now};
 use super::moved::{self, Located};
-use super::stops;
-use super::survey;
 use super::turn::Turn;
+use super::{
+    admit, array_events, array_members, array_open, array_show, faults, look, show, start, stops,
+    survey,
+};
 use crate::engine::Engine;
 use crate::error::ControlResult;
 use crate::name::{ArrayName, VolumeName};
@@ -63,7 +64,7 @@ pub(super) fn look_for_drives<E: Engine>(service: &mut Turn<E>, name: &VolumeNam
 }
 
 fn is_late(absence: &Absence) -> bool {
-    absence.since.is_some() || !absence.missing.is_empty()
+    absence.since.is_some() || absence.lacks_any()
 }
 
 /// The paths that a start opens, or a look for missing devices if there is one.
@@ -128,17 +129,19 @@ pub(super) fn look_for_members<E: Engine>(service: &mut Turn<E>, name: &ArrayNam
     };
     let Some(live) = service.live_arrays.get(&name) else { return };
     let (mut absence, is_open) = (live.absence.clone(), live.size_bytes.is_some());
-    let is_late = absence.since.is_some() || !absence.missing.is_empty();
-    let has_news = is_late && moved::has_news(service, &record);
+    let has_news = is_late(&absence) && moved::has_news(service, &record);
     if is_open {
+        forget_taken_places(service, &record);
         if has_news {
             record = moved::follow(service, record);
-            let live = service.live_arrays.get(&name);
-            absence = live.map(|live| live.absence.clone()).unwrap_or_default();
         }
+        let live = service.live_arrays.get(&name);
+        absence = live.map(|live| live.absence.clone()).unwrap_or_default();
         for missing in absence.missing {
             let (device, is_spare) = (&missing.device, missing.is_spare());
             let is_ours = match is_spare {
+                // A spare that became a member comes as the member.
+                true if record.members.contains(&Some(device.clone())) => continue,
                 true => record.spares.contains(device),
                 false => record.members.contains(&Some(device.clone())),
             };
@@ -148,8 +151,8 @@ pub(super) fn look_for_members<E: Engine>(service: &mut Turn<E>, name: &ArrayNam
                 && survey::has_come(service, &missing)
             {
                 if is_spare {
-                    service.spare_again(&name, device);
-                    service.record_array_events();
+                    array_members::spare_again(service, &name, device);
+                    array_events::record(service);
                 } else {
                     member_has_come(service, &name, &missing);
                 }
@@ -206,8 +209,8 @@ fn attempt_located<E: Engine>(
     let name = record.name.clone();
     let survey = survey::survey(service, &record, &located.others);
     let until = since.map(|since| survey.until(since, wait)).filter(|until| now < *until);
-    if until.is_some() && !survey.missing.is_empty() {
-        let absence = Absence { missing: survey.missing, since, until };
+    if until.is_some() && !(survey.missing.is_empty() && survey.places.is_empty()) {
+        let absence = Absence { missing: survey.missing, places: survey.places, since, until };
         let error = absence.text("voltier array", name.as_str());
         let before = service.live_arrays.get(&name).map(|live| &live.absence);
         for missing in absence.news_since(before) {
@@ -217,7 +220,7 @@ fn attempt_located<E: Engine>(
         service.live_arrays.insert(name, live);
         return;
     }
-    service.assemble_recorded(record, survey);
+    array_open::assemble(service, record, survey);
     if let Some(live) = service.live_arrays.get_mut(&name)
         && live.size_bytes.is_none()
     {
@@ -233,8 +236,9 @@ pub(super) fn try_volume<E: Engine>(
     since: Option<Instant>,
     now: Instant,
 ) {
-    let has_crashed = service.crashed.has_volume(&record.name);
-    faults::attempt(service, has_crashed, |service| attempt_volume(service, record, since, now));
+    let is_left = record.devices().any(|device| look::is_letting_go(service, device));
+    let is_patient = is_left || service.crashed.has_volume(&record.name);
+    faults::attempt(service, is_patient, |service| attempt_volume(service, record, since, now));
 }
 
 fn attempt_volume<E: Engine>(
@@ -251,7 +255,7 @@ fn attempt_volume<E: Engine>(
         let ends = arrays.filter_map(|live| live.absence.until).chain([begun + wait]);
         let until = ends.max().filter(|until| now < *until && !missing.is_empty());
         if until.is_some() {
-            let absence = Absence { missing, since, until };
+            let absence = Absence { missing, since, until, ..Absence::default() };
             let before = service.live.get(&name).map(|live| &live.absence);
             for missing in absence.news_since(before) {
                 service.log(&name, &format!("waits: {missing}"));
@@ -261,13 +265,13 @@ fn attempt_volume<E: Engine>(
             return;
         }
     }
-    service.open_up(record);
+    start::open_up(service, record);
     if service.live.get(&name).is_some_and(|live| !live.is_open) {
         let missing = survey::missing_drives(service, record);
         let since = since.filter(|since| now < *since + wait);
         let ssd_label = survey::ssd_label(service, record, &missing);
         if let Some(live) = service.live.get_mut(&name) {
-            live.absence = Absence { missing, since, until: None };
+            live.absence = Absence { missing, since, ..Absence::default() };
             live.ssd_label = ssd_label;
         }
     }
@@ -311,7 +315,7 @@ pub(super) fn start_volume<E: Engine>(
         try_volume(service, &record, None, now());
     }
     service.open_record(name)?;
-    Ok(service.volume(name))
+    Ok(show::volume(service, name))
 }
 
 /// Assembles an array now, with what is there.
@@ -329,7 +333,7 @@ pub(super) fn start_array<E: Engine>(
         service.size_of_array(name)?;
         serve_again(service, name, now());
     }
-    Ok(service.array_response(name, Vec::new()))
+    Ok(array_show::response(service, name, Vec::new()))
 }
 
 /// Puts a member back that was missing when its array was assembled.
@@ -365,7 +369,7 @@ fn member_has_come<E: Engine>(service: &mut Turn<E>, name: &ArrayName, missing: 
         }
         service.engine.log(&format!("array {name}: {line}"));
     }
-    service.record_array_events();
+    array_events::record(service);
 }
 
 fn take_member_back<E: Engine>(
@@ -374,20 +378,28 @@ fn take_member_back<E: Engine>(
     missing: &Missing,
 ) -> ControlResult<Comeback> {
     let (record, device) = (service.array_record(name)?, &missing.device);
-    service.look_at(device, 0, "member")?;
+    look::look_at(service, device, 0, "member")?;
     let place = match apart(service).label_of(device)? {
         Some(label) if label.array == record.uuid => label.place,
         _ => return Ok(Comeback::Stranger),
     };
-    service.is_nobody_elses(device, record.uuid)?;
-    // Where it was, or where another member that is missing was: not the device of one in service.
+    admit::is_nobody_elses(service, device, record.uuid)?;
+    // The path of before, or one where another member that is missing was: not the device of one in service.
     let known = record.members.get(place as usize).and_then(Option::as_ref);
     let is_free = |known| known == device || is_missing(service, name, known);
     if !known.is_none_or(is_free) {
         return Ok(Comeback::Stranger);
     }
-    let is_back = apart(service).take_back(name, place, device)?;
+    let is_back = apart(service).restore_member(name, place, device)?;
     Ok(if is_back { Comeback::Done(place) } else { Comeback::Refused(place) })
+}
+
+/// Awaits no member for a place that another device has got meanwhile.
+fn forget_taken_places<E: Engine>(service: &mut Turn<E>, record: &RegisteredArray) {
+    let has_path = |place: u32| record.members.get(place as usize).is_some_and(Option::is_some);
+    if let Some(live) = service.live_arrays.get_mut(&record.name) {
+        live.absence.places.retain(|place| !has_path(*place));
+    }
 }
 
 /// A spare or another device has the place of a member that is missing.

@@ -65,7 +65,7 @@ pub(super) struct LiveArray {
     pub(super) size_bytes: Option<u64>,
     /// Devices of the record that are not in service, and why.
     pub(super) left_out: Vec<String>,
-    /// Why it is not open; empty when it is.
+    /// The reason why the array is not open; empty when the array is.
     pub(super) error: String,
     /// Devices of the record that a command is bringing to the array: the array does not know them yet.
     pub(super) arriving: Vec<DeviceSpec>,
@@ -73,7 +73,7 @@ pub(super) struct LiveArray {
     pub(super) is_moving: bool,
     /// The devices that it lacks: of an open array the members that were in service before.
     pub(super) absence: Absence,
-    /// Where its devices were looked for.
+    /// The search for the array's devices.
     pub(super) search: Search,
 }
 

@@ -7,7 +7,10 @@
 mod absence;
 mod admit;
 mod apart;
+mod array_events;
 mod array_members;
+mod array_open;
+mod array_show;
 mod arrays;
 mod claims;
 mod crash_wait;
@@ -18,21 +21,27 @@ mod drives;
 pub(crate) mod errands;
 mod exports;
 mod faults;
+mod finish;
 mod given_up;
 mod import;
+mod in_use;
 mod jobs;
 mod label_search;
 mod last_search;
 mod late;
 mod live;
+mod look;
+mod lost_ssds;
 mod moved;
 mod pulled;
 mod records;
+mod removal;
 pub(crate) mod show;
 mod silence;
 mod spare_labels;
 mod spare_pools;
 mod start;
+mod state;
 mod stops;
 mod subjects;
 mod survey;
@@ -41,7 +50,6 @@ mod unfit_spare;
 mod volumes;
 mod wanting;
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, Waker};
@@ -51,23 +59,19 @@ use crate::safety::Machine;
 
 use claims::ClaimId;
 pub(crate) use crash_wait::{CRASH_STEP, CRASH_TRIES};
-use desk::Desk;
 pub(crate) use dispatch::pong;
 pub use late::DEVICE_WAIT_S;
 use live::now;
-use turn::{State, Turn};
+use turn::{Turn, Turns};
 
 /// Volumes, arrays, registry and jobs of one state folder. Clones are ways to the same one.
 pub struct Service<E> {
-    engine: Arc<E>,
-    machine: Machine,
-    desk: Arc<Desk<State>>,
+    turns: Turns<E>,
 }
 
 impl<E> Clone for Service<E> {
     fn clone(&self) -> Self {
-        let (engine, desk) = (Arc::clone(&self.engine), Arc::clone(&self.desk));
-        Self { engine, machine: self.machine.clone(), desk }
+        Self { turns: self.turns.clone() }
     }
 }
 
@@ -77,16 +81,21 @@ const START_HANG: Duration = Duration::from_secs(30);
 impl<E: Engine> Service<E> {
     /// A service over a registry; nothing is open until [`Service::start`].
     pub fn new(engine: E, registry: Registry, machine: Machine) -> Self {
-        Self { engine: Arc::new(engine), machine, desk: Desk::new(State::new(registry)) }
+        Self { turns: Turns::new(engine, registry, machine) }
     }
 
     fn turn(&self) -> Turn<E> {
-        Turn::begin(&self.engine, &self.machine, &self.desk)
+        self.turns.begin()
+    }
+
+    /// The turns with the state, for errands.
+    pub(crate) fn turns(&self) -> &Turns<E> {
+        &self.turns
     }
 
     /// Sets the waker for the loss of an SSD.
     pub fn set_waker(&self, waker: Waker) {
-        self.engine.set_waker(waker);
+        self.turns.engine().set_waker(waker);
     }
 
     /// Sets how long a command waits for another one that has its volume or array.
@@ -98,14 +107,14 @@ impl<E: Engine> Service<E> {
     /// afterwards: see [`Service::step_jobs`].
     pub fn handle(&self, request: Request) -> Response {
         let response = self.answer(request);
-        errands::due_spares(self).inspect(|errand| errands::run(self, errand, now()));
+        errands::due_spares(&self.turns).inspect(|errand| errands::run(&self.turns, errand, now()));
         response
     }
 
     /// Answers one request; all that may follow from it is left to errands.
     pub(crate) fn answer(&self, request: Request) -> Response {
         if request.is_a_look() {
-            errands::wait_for_a_quick_start(self);
+            errands::wait_for_a_quick_start(&self.turns);
         }
         dispatch::answer(&mut self.turn(), request)
     }
@@ -117,22 +126,26 @@ impl<E: Engine> Service<E> {
     /// After a crash the kernel may still be taking the daemon before apart. The sockets of that daemon
     /// answer and its locks hold for a moment longer than the process. Then what is busy is tried again.
     pub fn start(&self, after_crash: bool, device_wait: Duration) {
-        let start = errands::begin_to_start(self, after_crash, device_wait);
-        start.iter().for_each(|errand| errands::run(self, errand, now()));
+        let start = errands::begin_to_start(&self.turns, after_crash, device_wait);
+        start.iter().for_each(|errand| errands::run(&self.turns, errand, now()));
     }
 
     /// Looks for missing devices, and tries what waits for them, and exports that could not be opened.
     /// Returns how soon to look again, if there is anything to look for.
     pub fn look_for_devices(&self, now: Instant) -> Option<Duration> {
-        errands::due_looks(self, now).iter().for_each(|errand| errands::run(self, errand, now));
-        errands::due_spares(self).inspect(|errand| errands::run(self, errand, now));
-        errands::next_look(self, now)
+        errands::due_looks(&self.turns, now)
+            .iter()
+            .for_each(|errand| errands::run(&self.turns, errand, now));
+        errands::due_spares(&self.turns).inspect(|errand| errands::run(&self.turns, errand, now));
+        errands::next_look(&self.turns, now)
     }
 
     /// Looks at every running job and ends those whose drain has ended. Returns whether any still
     /// runs: then call again soon.
     pub fn step_jobs(&self) -> bool {
-        errands::due_jobs(self).iter().for_each(|errand| errands::run(self, errand, now()));
+        errands::due_jobs(&self.turns)
+            .iter()
+            .for_each(|errand| errands::run(&self.turns, errand, now()));
         self.has_jobs()
     }
 
@@ -142,8 +155,8 @@ impl<E: Engine> Service<E> {
 
     /// Brings everything to rest: exports closed, logs checkpointed, dirty lines kept.
     pub fn stop(&self) {
-        let stop = errands::begin_to_rest(self);
-        stop.iter().for_each(|errand| errands::run(self, errand, now()));
+        let stop = errands::begin_to_rest(&self.turns);
+        stop.iter().for_each(|errand| errands::run(&self.turns, errand, now()));
     }
 
     /// Whether something recorded is not open yet because a device of it is awaited, or not tried yet.
@@ -158,14 +171,16 @@ impl<E: Engine> Service<E> {
     /// The devices that the next start or look will open, to be knocked at.
     pub(crate) fn knock(&self) {
         let paths = late::paths_to_open(&self.turn());
-        self.machine.knock(paths);
+        self.turns.machine().knock(paths);
     }
 
     /// Records SSDs that the data path gave up, so that they are not trusted after a restart. Whether all of
     /// them are on record: clients wait for that, so a record that failed is tried again.
     pub fn notice_lost_ssds(&self) -> bool {
-        let all_recorded = self.turn().notice_lost_ssds();
-        errands::due_pulled(self).iter().for_each(|errand| errands::run(self, errand, now()));
+        let all_recorded = lost_ssds::notice(&mut self.turn());
+        errands::due_pulled(&self.turns)
+            .iter()
+            .for_each(|errand| errands::run(&self.turns, errand, now()));
         all_recorded
     }
 
@@ -173,13 +188,13 @@ impl<E: Engine> Service<E> {
     /// instance must know that when the member is the only one that comes back; spares take places. Then
     /// gives spares of pools to arrays that want some.
     pub fn notice_array_events(&self) {
-        self.turn().notice_array_events();
+        spare_pools::notice_array_events(&mut self.turn());
     }
 
     /// Records what the data path has done by itself, and what could not be recorded before. Whether all of
     /// it is on record: clients may wait for that, so what failed is tried again.
     pub fn record_news(&self) -> bool {
-        self.turn().record_news()
+        records::record_news(&mut self.turn())
     }
 
     /// A client has received this answer.
@@ -199,11 +214,11 @@ impl<E: Engine> Service<E> {
 
     /// Everybody who uses an export now, in words.
     pub(crate) fn users(&self) -> Vec<String> {
-        stops::users(&mut self.turn())
+        in_use::users(&mut self.turn())
     }
 
     /// One line of the daemon's log, about no volume.
     pub(crate) fn say(&self, text: &str) {
-        self.engine.log(text);
+        self.turns.engine().log(text);
     }
 }

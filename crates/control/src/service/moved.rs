@@ -7,6 +7,7 @@ use super::apart::apart;
 use super::label_search::{Wanted, around, find, is_current};
 use super::last_search::{Copied, Search};
 use super::live::LiveArray;
+use super::look;
 use super::survey::missing_as;
 use super::turn::Turn;
 use crate::engine::Engine;
@@ -103,7 +104,7 @@ pub(super) fn has_news<E: Engine>(service: &mut Turn<E>, record: &RegisteredArra
     let now = Some(around(service, record));
     // An array that was made or assembled by a command was never looked for.
     let is_same = search.around.is_none() || search.around == now;
-    if is_same && !search.hindered.iter().any(|device| service.look_once(device).is_ok()) {
+    if is_same && !search.hindered.iter().any(|device| look::look_once(service, device).is_ok()) {
         return false;
     }
     let parts = find(service, record, &wanted);
@@ -120,8 +121,9 @@ pub(super) fn has_news<E: Engine>(service: &mut Turn<E>, record: &RegisteredArra
 fn wanted_of(live: &LiveArray) -> Wanted {
     match live.size_bytes {
         Some(_) => {
-            let missing = &live.absence.missing;
-            Wanted::These(missing.iter().map(|missing| missing.device.clone()).collect())
+            let Absence { missing, places, .. } = &live.absence;
+            let devices = missing.iter().map(|missing| missing.device.clone()).collect();
+            Wanted::These { devices, places: places.clone() }
         }
         None => Wanted::All,
     }
@@ -140,6 +142,13 @@ pub(super) fn follow<E: Engine>(service: &mut Turn<E>, record: RegisteredArray) 
     let members = members.filter_map(|(was, is)| Some((was.as_ref()?, is.as_ref()?)));
     let moved: Vec<_> = members.chain(record.spares.iter().zip(&now.spares)).collect();
     live.absence.follow(&moved);
+    let found = live
+        .absence
+        .places
+        .iter()
+        .filter_map(|place| Some((*place, now.members.get(*place as usize)?.clone()?)));
+    let found = found.collect();
+    live.absence.found_paths(found);
     let gone: Vec<String> = said.iter().map(|copied| copied.line(&name)).collect();
     live.left_out.retain(|line| !gone.contains(line));
     let copies: Vec<String> = located.search.copies.iter().map(|it| it.line(&name)).collect();

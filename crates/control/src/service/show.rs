@@ -1,5 +1,6 @@
 //! The state of volumes, put together from the registry, the service and the data path.
 
+use super::array_show;
 use super::claims::Subject;
 use super::jobs::Purpose;
 use super::turn::Turn;
@@ -21,113 +22,118 @@ use crate::status::{
 /// Ranges of each list in the state of all volumes: 10,000 of them fit in one answer.
 const LISTED_OF_ALL_MAX: usize = 8;
 
-impl<E: Engine> Turn<E> {
-    pub(super) fn show(&mut self, name: &VolumeName) -> ControlResult<Response> {
-        let record = self.record(name)?;
-        Ok(Response::Volume { volume: Box::new(self.status(&record)) })
-    }
+pub(super) fn show<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) -> ControlResult<Response> {
+    let record = turn.record(name)?;
+    Ok(Response::Volume { volume: Box::new(status(turn, &record)) })
+}
 
-    pub(super) fn show_all(&mut self) -> Response {
-        let records = self.registry.volumes().to_vec();
-        let mut volumes: Vec<_> = records.iter().map(|record| self.status(record)).collect();
-        volumes.iter_mut().for_each(|volume| list_at_most(volume, LISTED_OF_ALL_MAX));
-        Response::Volumes { volumes }
-    }
+pub(super) fn show_all<E: Engine>(turn: &mut Turn<E>) -> Response {
+    let records = turn.registry.volumes().to_vec();
+    let mut volumes: Vec<_> = records.iter().map(|record| status(turn, record)).collect();
+    volumes.iter_mut().for_each(|volume| list_at_most(volume, LISTED_OF_ALL_MAX));
+    Response::Volumes { volumes }
+}
 
-    fn export_status(&mut self, name: &VolumeName, export: &ExportSpec) -> ExportStatus {
-        let live = self.live.get(name);
-        let closed = live.and_then(|it| it.closed_exports.iter().find(|it| it.export == *export));
-        let trouble = match closed {
-            Some(closed) => Some(closed.error.clone()),
-            None => self.engine.export_trouble(name, export),
-        };
-        let (state, error) = match trouble {
-            Some(why) => (ExportState::Failed, why),
-            None => (ExportState::Open, String::new()),
-        };
-        let record = self.registry.find(name);
-        ExportStatus {
-            kind: export.kind().to_owned(),
-            uri: export.uri(name),
-            state,
-            error,
-            access: record.and_then(|record| record.access_of(export)).cloned(),
-        }
+fn export_status<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+    export: &ExportSpec,
+) -> ExportStatus {
+    let live = turn.live.get(name);
+    let closed = live.and_then(|it| it.closed_exports.iter().find(|it| it.export == *export));
+    let trouble = match closed {
+        Some(closed) => Some(closed.error.clone()),
+        None => turn.engine.export_trouble(name, export),
+    };
+    let (state, error) = match trouble {
+        Some(why) => (ExportState::Failed, why),
+        None => (ExportState::Open, String::new()),
+    };
+    let record = turn.registry.find(name);
+    ExportStatus {
+        kind: export.kind().to_owned(),
+        uri: export.uri(name),
+        state,
+        error,
+        access: record.and_then(|record| record.access_of(export)).cloned(),
     }
+}
 
-    /// Everything about one volume.
-    pub(super) fn status(&mut self, record: &VolumeRecord) -> VolumeStatus {
-        let mut status = self.status_of(record);
-        let subject = Subject::Volume(record.name.clone());
-        status.under_way = self.claims.under_way(&subject, self.own()).unwrap_or_default();
-        if self.claims.starts(&subject, self.own()) && !self.is_open(&record.name) {
-            status.state = VolumeState::Starting;
-        }
-        self.add_trouble(&mut status.error);
-        status
-    }
+/// The answer with the state of a volume just handled.
+pub(super) fn volume<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) -> Response {
+    let record = turn.registry.find(name).cloned().expect("a volume just handled is recorded");
+    Response::Volume { volume: Box::new(status(turn, &record)) }
+}
 
-    fn status_of(&mut self, record: &VolumeRecord) -> VolumeStatus {
-        let mut status = recorded(record);
-        let name = &record.name;
-        let Some(live) = self.live.get(name) else { return status };
-        status.error.clone_from(&live.error);
-        status.waits_for = live.absence.awaited();
-        status.waits_seconds = live.absence.seconds_left();
-        let is_waiting = live.absence.is_waiting();
-        let uptime = live.opened_at.elapsed();
-        status.uptime_seconds = uptime.as_secs();
-        if !live.is_open {
-            if is_waiting {
-                status.state = VolumeState::Waiting;
-            }
-            status.hdd.state = live.absence.state_of(&record.origin);
-            if let Some(cache) = record.cache.as_ref().filter(|cache| cache.failed.is_none()) {
-                status.ssd.state = live.absence.state_of(&cache.device);
-            }
-            if let Some(label) = &live.ssd_label {
-                status.lines.dirty = label.dirty_lines;
-                status.ssd.size_bytes = label.size_bytes;
-            }
-            return status;
-        }
-        status.exports =
-            record.exports.iter().map(|export| self.export_status(name, export)).collect();
-        status.hdd.state = DeviceState::Online;
-        status.ssd.state = match &record.cache {
-            None => DeviceState::None,
-            Some(cache) if cache.failed.is_some() => DeviceState::Failed,
-            Some(_) => DeviceState::Online,
-        };
-        for (device, state) in [
-            (Some(&record.origin), &mut status.hdd.state),
-            (record.cache.as_ref().map(|cache| &cache.device), &mut status.ssd.state),
-        ] {
-            let is_online = *state == DeviceState::Online;
-            if is_online && device.is_some_and(|device| self.is_degraded_array(device)) {
-                *state = DeviceState::Degraded;
-            }
-        }
-        self.engine.fill_status(name, &mut status);
-        if self.jobs.running(name).is_some() {
-            status.destage = "draining".to_owned();
-        }
-        status.hit_rate =
-            HitRates { read: status.reads.hit_rate(), write: status.writes.hit_rate() };
-        let leaving = self.jobs.running(name).is_some_and(|(_, why)| why != Purpose::Flush);
-        let out_of_service = [DeviceState::Failed, DeviceState::Evacuating];
-        let does_not_work = [DeviceState::Silent, DeviceState::Refusing];
-        let is_silent =
-            [&status.ssd, &status.hdd].iter().any(|it| does_not_work.contains(&it.state));
-        let failed =
-            out_of_service.contains(&status.ssd.state) || is_silent || status.lost_ranges > 0;
-        status.state = match (leaving, failed) {
-            (_, true) => VolumeState::Degraded,
-            (true, false) => VolumeState::Draining,
-            (false, false) => VolumeState::Running,
-        };
-        status
+/// Everything about one volume.
+pub(super) fn status<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> VolumeStatus {
+    let mut status = status_of(turn, record);
+    let subject = Subject::Volume(record.name.clone());
+    status.under_way = turn.claims.under_way(&subject, turn.own()).unwrap_or_default();
+    if turn.claims.starts(&subject, turn.own()) && !turn.is_open(&record.name) {
+        status.state = VolumeState::Starting;
     }
+    turn.add_trouble(&mut status.error);
+    status
+}
+
+fn status_of<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> VolumeStatus {
+    let mut status = recorded(record);
+    let name = &record.name;
+    let Some(live) = turn.live.get(name) else { return status };
+    status.error.clone_from(&live.error);
+    status.waits_for = live.absence.awaited();
+    status.waits_seconds = live.absence.seconds_left();
+    let is_waiting = live.absence.is_waiting();
+    let uptime = live.opened_at.elapsed();
+    status.uptime_seconds = uptime.as_secs();
+    if !live.is_open {
+        if is_waiting {
+            status.state = VolumeState::Waiting;
+        }
+        status.hdd.state = live.absence.state_of(&record.origin);
+        if let Some(cache) = record.cache.as_ref().filter(|cache| cache.failed.is_none()) {
+            status.ssd.state = live.absence.state_of(&cache.device);
+        }
+        if let Some(label) = &live.ssd_label {
+            status.lines.dirty = label.dirty_lines;
+            status.ssd.size_bytes = label.size_bytes;
+        }
+        return status;
+    }
+    status.exports =
+        record.exports.iter().map(|export| export_status(turn, name, export)).collect();
+    status.hdd.state = DeviceState::Online;
+    status.ssd.state = match &record.cache {
+        None => DeviceState::None,
+        Some(cache) if cache.failed.is_some() => DeviceState::Failed,
+        Some(_) => DeviceState::Online,
+    };
+    for (device, state) in [
+        (Some(&record.origin), &mut status.hdd.state),
+        (record.cache.as_ref().map(|cache| &cache.device), &mut status.ssd.state),
+    ] {
+        let is_online = *state == DeviceState::Online;
+        if is_online && device.is_some_and(|device| array_show::is_degraded(turn, device)) {
+            *state = DeviceState::Degraded;
+        }
+    }
+    turn.engine.fill_status(name, &mut status);
+    if turn.jobs.running(name).is_some() {
+        status.destage = "draining".to_owned();
+    }
+    status.hit_rate = HitRates { read: status.reads.hit_rate(), write: status.writes.hit_rate() };
+    let leaving = turn.jobs.running(name).is_some_and(|(_, why)| why != Purpose::Flush);
+    let out_of_service = [DeviceState::Failed, DeviceState::Evacuating];
+    let does_not_work = [DeviceState::Silent, DeviceState::Refusing];
+    let is_silent = [&status.ssd, &status.hdd].iter().any(|it| does_not_work.contains(&it.state));
+    let failed = out_of_service.contains(&status.ssd.state) || is_silent || status.lost_ranges > 0;
+    status.state = match (leaving, failed) {
+        (_, true) => VolumeState::Degraded,
+        (true, false) => VolumeState::Draining,
+        (false, false) => VolumeState::Running,
+    };
+    status
 }
 
 /// The exports of a volume that is not open.

@@ -1,5 +1,6 @@
 //! Drives of a volume that answer nothing: requests that need them are refused, with the way on.
 
+use super::show;
 use super::turn::Turn;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
@@ -23,7 +24,7 @@ pub(super) fn must_answer<E: Engine>(
     record: &VolumeRecord,
     way_on: WayOn,
 ) -> ControlResult<()> {
-    let status = service.status(record);
+    let status = show::status(service, record);
     refusal(&status, true, way_on).or_else(|| refusal(&status, false, way_on)).map_or(Ok(()), Err)
 }
 
@@ -32,7 +33,7 @@ pub(super) fn hdd_must_answer<E: Engine>(
     service: &mut Turn<E>,
     record: &VolumeRecord,
 ) -> ControlResult<()> {
-    refusal(&service.status(record), false, WayOn::StopNow).map_or(Ok(()), Err)
+    refusal(&show::status(service, record), false, WayOn::StopNow).map_or(Ok(()), Err)
 }
 
 fn refusal(status: &VolumeStatus, is_ssd: bool, way_on: WayOn) -> Option<ControlError> {

@@ -5,7 +5,7 @@
 //! are cleared, and the device gets a label. All that is found there later came after the consent.
 
 use super::turn::Turn;
-use crate::engine::{Engine, SpareLabel};
+use crate::engine::{Engine, SpareOwner};
 use crate::error::{ControlError, ControlResult};
 use crate::name::PoolName;
 use crate::records::{Identity, RegisteredArray};
@@ -13,20 +13,20 @@ use crate::safety::{self, Machine, Role};
 use crate::spec::DeviceSpec;
 
 /// The label of a spare of an array.
-pub(super) fn of_array(array: &RegisteredArray) -> SpareLabel {
-    SpareLabel { owner: array.uuid, name: array.name.to_string() }
+pub(super) fn of_array(array: &RegisteredArray) -> SpareOwner {
+    SpareOwner { owner: array.uuid, name: array.name.to_string() }
 }
 
 /// The label of a spare of a pool, with the owner that the pool's record has for the spare.
-pub(super) fn of_pool(pool: &PoolName, owner: Identity) -> SpareLabel {
-    SpareLabel { owner, name: pool.to_string() }
+pub(super) fn of_pool(pool: &PoolName, owner: Identity) -> SpareOwner {
+    SpareOwner { owner, name: pool.to_string() }
 }
 
 /// Makes a spare of a device that was admitted; `wipe` clears both of its ends.
 fn write<E: Engine>(
     engine: &E,
     device: &DeviceSpec,
-    label: &SpareLabel,
+    label: &SpareOwner,
     wipe: bool,
 ) -> ControlResult<()> {
     match device.path() {
@@ -45,7 +45,8 @@ fn names<E: Engine>(engine: &E, device: &DeviceSpec, owner: Identity) -> bool {
 /// Refuses a device that is not the spare of this owner any more.
 ///
 /// # Errors
-/// Why it is not: somebody uses the device, something else is on it, or the label is another one or gone.
+/// The reason why the device is none: somebody uses the device, something else is on it, or the label is
+/// another one or gone.
 pub(super) fn check<E: Engine>(
     engine: &E,
     machine: &Machine,
@@ -72,7 +73,7 @@ pub(super) fn check<E: Engine>(
 pub(super) fn write_label<E: Engine>(
     turn: &mut Turn<E>,
     device: &DeviceSpec,
-    label: &SpareLabel,
+    label: &SpareOwner,
     wipe: bool,
 ) -> ControlResult<()> {
     let step = format!("writing the label of a spare to {device}");

@@ -5,13 +5,13 @@ use super::apart::apart;
 use super::live::LiveArray;
 use super::silence::{self, WayOn};
 use super::turn::Turn;
+use super::{array_events, array_show, drains, exports, in_use, lost_ssds, show};
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, VolumeName};
 use crate::protocol::Response;
 use crate::records::{Desired, VolumeRecord};
-use crate::safety::users;
 
 /// Brings a volume to rest as the end of the daemon would, and leaves it so over restarts.
 pub(super) fn stop_volume<E: Engine>(
@@ -21,7 +21,7 @@ pub(super) fn stop_volume<E: Engine>(
 ) -> ControlResult<Response> {
     let mut record = service.record(name)?;
     match record.desired {
-        Desired::Stopped => return Ok(service.volume(name)),
+        Desired::Stopped => return Ok(show::volume(service, name)),
         Desired::Serving => {}
         Desired::Detaching | Desired::Deleting => {
             return Err(ControlError::failed(format!(
@@ -29,10 +29,10 @@ pub(super) fn stop_volume<E: Engine>(
             )));
         }
     }
-    service.has_no_job(name)?;
+    drains::has_no_job(service, name)?;
     if !now {
         silence::must_answer(service, &record, WayOn::StopNow)?;
-        is_unused(service, &record, &format!("voltier stop {name} --now"))?;
+        in_use::is_unused(service, &record, &format!("voltier stop {name} --now"))?;
     }
     record.desired = Desired::Stopped;
     service.registry.put(record.clone())?;
@@ -48,10 +48,10 @@ pub(super) fn stop_volume<E: Engine>(
     }
     service.live.remove(name);
     service.log(name, "stopped; its dirty lines stay on its SSD");
-    closed.map(|()| service.volume(name))
+    closed.map(|()| show::volume(service, name))
 }
 
-/// Closes the files of a volume. When one of them is in use, those before it open again.
+/// Closes the files of a volume. When a file is in use, those before it open again.
 fn close_files<E: Engine>(
     service: &mut Turn<E>,
     record: &VolumeRecord,
@@ -61,7 +61,7 @@ fn close_files<E: Engine>(
     let is_file = |export: &&ExportSpec| matches!(export, ExportSpec::Fuse(_));
     let files: Vec<_> = record.exports.iter().filter(is_file).collect();
     if cut_off {
-        sync_above(service, name, &record.exports);
+        in_use::sync_above(service, name, &record.exports);
     }
     for (at, export) in files.iter().enumerate() {
         if service.is_closed(name, export) {
@@ -70,7 +70,7 @@ fn close_files<E: Engine>(
         let Err(error) = apart(service).unexport(name, export, cut_off) else { continue };
         for before in &files[..at] {
             if let Err(error) = apart(service).export(name, before, record.access_of(before)) {
-                service.try_later(name, before, error.message);
+                exports::try_later(service, name, before, error.message);
             }
         }
         return Err(error);
@@ -86,7 +86,7 @@ pub(super) fn bring_to_rest<E: Engine>(
 ) -> ControlResult<()> {
     let name = &record.name;
     let mut at_rest = true;
-    sync_above(service, name, &record.exports);
+    in_use::sync_above(service, name, &record.exports);
     for export in &record.exports {
         if !service.is_closed(name, export)
             && let Err(error) = apart(service).unexport(name, export, true)
@@ -95,26 +95,10 @@ pub(super) fn bring_to_rest<E: Engine>(
             service.log(name, &error.message);
         }
     }
-    service.record_lost_ssds();
-    let recorded = service.record_dirt(name, at_rest);
+    lost_ssds::record(service);
+    let recorded = drains::record_dirt(service, name, at_rest);
     service.note(name, recorded);
     apart(service).close(name)
-}
-
-/// Has file systems on files in use write out what they hold, before the files are taken from them.
-pub(super) fn sync_above<E: Engine>(
-    service: &mut Turn<E>,
-    name: &VolumeName,
-    exports: &[ExportSpec],
-) {
-    for export in exports {
-        if let ExportSpec::Fuse(path) = export
-            && service.engine.clients(name, export) > 0
-        {
-            let step = format!("having what is mounted over {} written out", path.display());
-            service.wait_for(step, |_, machine| users::sync_above(machine, path));
-        }
-    }
 }
 
 /// Brings an array to rest, and leaves it so over restarts.
@@ -124,14 +108,14 @@ pub(super) fn stop_array<E: Engine>(
 ) -> ControlResult<Response> {
     let mut record = service.array_record(name)?;
     if record.stopped {
-        return Ok(service.array_response(name, Vec::new()));
+        return Ok(array_show::response(service, name, Vec::new()));
     }
     if let Some(user) = service.user_of_array(name, None).filter(|user| service.is_open(user)) {
         return Err(ControlError::failed(format!(
             "the array {name} is in use by volume {user}; `voltier stop {user}` first"
         )));
     }
-    service.record_array_events();
+    array_events::record(service);
     record = service.array_record(name)?;
     record.stopped = true;
     service.registry.put_array(record)?;
@@ -139,64 +123,17 @@ pub(super) fn stop_array<E: Engine>(
     let closed = if is_open { apart(service).close_array(name) } else { Ok(()) };
     service.live_arrays.insert(name.clone(), LiveArray::stopped(name));
     service.engine.log(&format!("array {name}: stopped"));
-    closed.map(|()| service.array_response(name, Vec::new()))
+    closed.map(|()| array_show::response(service, name, Vec::new()))
 }
 
 /// Answers a request to end the daemon. The client waits for the end of the process.
 pub(super) fn stop_daemon<E: Engine>(service: &mut Turn<E>, now: bool) -> ControlResult<Response> {
     if !now {
-        refuse(&users(service), "voltier stop --now")?;
+        in_use::refuse(&in_use::users(service), "voltier stop --now")?;
     }
     service.stopping = true;
     service.ends_now = true;
     Ok(Response::Stopping)
-}
-
-/// Everybody who uses an export now, in words.
-pub(super) fn users<E: Engine>(service: &mut Turn<E>) -> Vec<String> {
-    let records = service.registry.volumes().to_vec();
-    records.iter().flat_map(|record| users_of(service, record)).collect()
-}
-
-fn users_of<E: Engine>(service: &mut Turn<E>, record: &VolumeRecord) -> Vec<String> {
-    let name = &record.name;
-    if !service.is_open(name) {
-        return Vec::new();
-    }
-    let in_words = |export: &ExportSpec| match service.engine.clients(name, export) {
-        0 => None,
-        clients => Some(match export {
-            ExportSpec::Nbd(_) => {
-                format!("{clients} client(s) use {} of {name}", export.uri(name))
-            }
-            ExportSpec::Fuse(path) => match users::users_of_file(&service.machine, path).join(", ")
-            {
-                known if known.is_empty() => format!("{} of {name} is open", path.display()),
-                known => format!("{} of {name} is in use by {known}", path.display()),
-            },
-        }),
-    };
-    record.exports.iter().filter_map(in_words).collect()
-}
-
-/// Refuses while somebody uses an export of a volume; `cut_off` is the command that does it all the same.
-pub(super) fn is_unused<E: Engine>(
-    service: &mut Turn<E>,
-    record: &VolumeRecord,
-    cut_off: &str,
-) -> ControlResult<()> {
-    refuse(&users_of(service, record), cut_off)
-}
-
-fn refuse(users: &[String], cut_off: &str) -> ControlResult<()> {
-    if users.is_empty() {
-        return Ok(());
-    }
-    Err(ControlError::in_use(format!(
-        "{}; unmount and disconnect, or cut them off with `{cut_off}`: what they have not written is \
-         lost then",
-        users.join("; ")
-    )))
 }
 
 /// Lets a stopped volume be served again; its record then.

@@ -56,7 +56,7 @@ fn of_array_request(ask: &ArrayRequest) -> Option<Vec<Subject>> {
         | ArrayRequest::Fail { .. }
         | ArrayRequest::Rebuild { .. }
         | ArrayRequest::Scrub { .. } => None,
-        ArrayRequest::Create { array: new } => array(&new.name),
+        ArrayRequest::Create { array: new, .. } => array(&new.name),
         // The members say which array it is.
         ArrayRequest::Assemble { .. } => Some(Vec::new()),
         ArrayRequest::PoolAdd { pool, .. } | ArrayRequest::PoolRemove { pool, .. } => {

@@ -1,12 +1,14 @@
 //! The survey of recorded devices before an array or a volume is opened: which are there, and which may come.
 //! A look for late devices asks here whether one has come.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use voltier_array::MemberState;
 
 use super::absence::{Hindrance, Missing};
 use super::apart::apart;
+use super::look;
 use super::turn::Turn;
 use crate::engine::{CacheLabel, Engine, MemberLabel};
 use crate::records::{CacheRecord, RegisteredArray, VolumeRecord};
@@ -25,6 +27,8 @@ pub(super) struct Survey {
     pub(super) left_out: Vec<String>,
     /// Devices that the array counts on and that may still come.
     pub(super) missing: Vec<Missing>,
+    /// Places whose members the labels count on, that are not there, and for which the record has no path.
+    pub(super) places: BTreeSet<u32>,
     /// Whether no redundancy would be left without them, or the array not be assembled at all.
     is_exposed: bool,
 }
@@ -47,7 +51,7 @@ pub(super) fn survey<E: Engine>(
     // A spare that has the array's label was taken before a crash.
     let spares: Vec<DeviceSpec> = record.spares.clone();
     let (taken, free): (Vec<_>, Vec<_>) =
-        spares.into_iter().partition(|spare| service.has_label(spare, record.uuid));
+        spares.into_iter().partition(|spare| look::has_label(service, spare, record.uuid));
     let members = record.members.iter().flatten().map(|device| (device, "member"));
     let ours = members.chain(record.incoming.iter().map(|device| (device, "pending member")));
     let ours = ours.chain(record.journal.iter().map(|device| (device, "journal")));
@@ -84,8 +88,9 @@ pub(super) fn survey<E: Engine>(
     missing.retain(|missing| {
         is_awaited(record, newest, missing) && !is_elsewhere(record, newest, &known, missing)
     });
-    let is_exposed = is_exposed(record, newest, &missing);
-    Survey { present, left_out, missing, is_exposed }
+    let is_exposed = is_exposed(newest, &known, &missing);
+    let places = newest.map(|newest| places_without_path(record, newest, &known));
+    Survey { present, left_out, missing, places: places.unwrap_or_default(), is_exposed }
 }
 
 /// The members that are there with their labels, among them devices on their way and spares that became
@@ -185,19 +190,22 @@ fn displaced<E: Engine>(
             missing.push(missing_as(service, device, "member", None, (Hindrance::Absent, why)));
         }
     }
-    let known_at = |place: usize| record.members.get(place).and_then(Option::as_ref);
-    let mut places = newest.places.iter().enumerate();
-    let lacks_pending = places.any(|(place, own)| {
-        is_counted_on(own.state) && known_at(place).is_none() && !is_labelled(newest, labels, place)
-    });
-    for (device, label) in devices.iter().zip(labels).filter(|_| lacks_pending) {
-        if record.incoming.contains(device) && known_at(label.place as usize).is_some() {
-            let why = format!("{device} is member {}, and no pending member", label.place);
-            let why = (Hindrance::Absent, why);
-            missing.push(missing_as(service, device, "pending member", None, why));
-        }
-    }
     missing
+}
+
+/// The places that the newest label counts on, of which no device has the label, and the record no path. A
+/// crash left them so, or other devices have got their paths.
+fn places_without_path(
+    record: &RegisteredArray,
+    newest: &MemberLabel,
+    labels: &[MemberLabel],
+) -> BTreeSet<u32> {
+    let has_path = |place: usize| record.members.get(place).is_some_and(Option::is_some);
+    let places = (0_u32..).zip(&newest.places).filter(|(place, own)| {
+        let place = *place as usize;
+        is_counted_on(own.state) && !has_path(place) && !is_labelled(newest, labels, place)
+    });
+    places.map(|(place, _)| place).collect()
 }
 
 /// Whether one of these labels is that of the member in a place.
@@ -238,7 +246,7 @@ pub(super) fn missing_drives<E: Engine>(
             missing.push(missing_as(service, device, part, identity, why));
             continue;
         };
-        if let Err(why) = service.look(&found) {
+        if let Err(why) = look::look(service, &found) {
             missing.push(missing_as(service, device, part, identity, why));
         }
     }
@@ -251,7 +259,7 @@ pub(super) fn hindered<E: Engine>(
     device: &DeviceSpec,
     part: &'static str,
 ) -> Option<Missing> {
-    let why = service.look(device).err()?;
+    let why = look::look(service, device).err()?;
     Some(missing_as(service, device, part, None, why))
 }
 
@@ -291,7 +299,7 @@ pub(super) fn has_come<E: Engine>(service: &mut Turn<E>, missing: &Missing) -> b
     let Some(path) = device.path() else { return false };
     let Some(found) = found(service, device, identity.as_ref()) else { return false };
     if *hindrance != Hindrance::Absent {
-        return service.look(&found).is_ok();
+        return look::look(service, &found).is_ok();
     }
     identity.as_ref().is_some_and(DriveIdentity::is_known) || service.id_of(path) != *seen
 }
@@ -318,20 +326,17 @@ fn is_awaited(record: &RegisteredArray, newest: Option<&MemberLabel>, missing: &
 
 /// Whether a group would have no redundancy left without what is missing, or could not serve. Without a label
 /// to go by, yes.
-fn is_exposed(record: &RegisteredArray, newest: Option<&MemberLabel>, missing: &[Missing]) -> bool {
-    let Some(label) = newest else { return true };
-    let is_missing = |place: usize| {
-        let known = record.members.get(place).and_then(Option::as_ref);
-        missing.iter().any(|it| it.part == "member" && known == Some(&it.device))
-    };
+fn is_exposed(newest: Option<&MemberLabel>, labels: &[MemberLabel], missing: &[Missing]) -> bool {
+    let Some(newest) = newest else { return true };
     let mut lost: Vec<u32> = Vec::new();
-    for (place, own) in label.places.iter().enumerate() {
+    for (place, own) in newest.places.iter().enumerate() {
         let group = own.group as usize;
         lost.resize(lost.len().max(group + 1), 0);
-        lost[group] += u32::from(own.state != MemberState::InService || is_missing(place));
+        let serves = own.state == MemberState::InService && is_labelled(newest, labels, place);
+        lost[group] += u32::from(!serves);
     }
     let is_journal_missing = missing.iter().any(|it| it.part == "journal");
-    is_journal_missing || lost.iter().any(|lost| *lost >= label.redundancy)
+    is_journal_missing || lost.iter().any(|lost| *lost >= newest.redundancy)
 }
 
 /// The superblock of the SSD of a volume that could not be opened, if the SSD is there and the volume's.

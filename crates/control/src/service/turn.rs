@@ -1,92 +1,63 @@
-//! The state of the service, and a turn with it: what commands and errands do their work through.
+//! A turn with the state of the service: what commands and errands do their work through.
 //!
 //! A turn has the state alone until it waits for a device, and may claim subjects for longer (see `desk` and
 //! `claims`). Nothing here names a command: commands name the turn.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::claims::{ClaimId, Claims, Subject};
+use super::claims::{ClaimId, Subject};
 use super::desk::Desk;
-use super::jobs::Jobs;
-use super::live::{Crashed, Live, LiveArray, now};
-use super::unfit_spare::UnfitSpare;
-use super::wanting::Wanting;
+use super::live::now;
+use super::state::State;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};
-use crate::protocol::Response;
-use crate::records::VolumeRecord;
 use crate::registry::Registry;
-use crate::safety::Machine;
-use crate::suggest;
-
-/// How long a command waits for another one that has its volume or array, unless told otherwise.
-const QUEUE_WAIT: Duration = Duration::from_secs(30);
-
-/// The state of a service: one turn at a time has it.
-pub(super) struct State {
-    pub(super) registry: Registry,
-    pub(super) live: BTreeMap<VolumeName, Live>,
-    pub(super) live_arrays: BTreeMap<ArrayName, LiveArray>,
-    /// Arrays that wanted spares of their pools when they were last asked.
-    pub(super) wanting: Vec<Wanting>,
-    /// Spares of pools that did not serve an array, until something changes there.
-    pub(super) unfit_spares: BTreeMap<(ArrayName, String), UnfitSpare>,
-    /// Volumes whose users say that what their origins hold counts, until they have been opened once.
-    pub(super) adopted_origins: BTreeSet<VolumeName>,
-    /// Volumes whose SSD went away with so many dirty lines, until they wait for that SSD.
-    pub(super) pulled: BTreeMap<VolumeName, u64>,
-    pub(super) jobs: Jobs,
-    pub(super) crashed: Crashed,
-    pub(super) claims: Claims,
-    /// The claims of a start of the daemon that has not ended.
-    pub(super) starting: BTreeSet<ClaimId>,
-    pub(super) stopping: bool,
-    /// Volumes and arrays come to rest, and nothing else is done.
-    pub(super) at_rest: bool,
-    /// Attempts that a start has left for what is busy.
-    pub(super) crash_tries: u32,
-    /// Whether the end of the daemon does not wait for clients.
-    pub(super) ends_now: bool,
-    /// How long a recorded device that is not there is awaited.
-    pub(super) device_wait: Duration,
-    /// How long a command waits for another one.
-    pub(super) queue_wait: Duration,
-    /// Something was not recorded: told, and tried again.
-    pub(super) is_troubled: bool,
-}
-
-impl State {
-    /// The state over a registry; nothing is open.
-    pub(super) fn new(registry: Registry) -> Self {
-        Self {
-            registry,
-            live: BTreeMap::new(),
-            live_arrays: BTreeMap::new(),
-            wanting: Vec::new(),
-            unfit_spares: BTreeMap::new(),
-            adopted_origins: BTreeSet::new(),
-            pulled: BTreeMap::new(),
-            jobs: Jobs::default(),
-            crashed: Crashed::default(),
-            claims: Claims::default(),
-            starting: BTreeSet::new(),
-            stopping: false,
-            at_rest: false,
-            crash_tries: 1,
-            ends_now: false,
-            device_wait: Duration::ZERO,
-            queue_wait: QUEUE_WAIT,
-            is_troubled: false,
-        }
-    }
-}
+use crate::safety::{DeviceId, Machine};
 
 /// How often a command that waits for another one looks whether it has ended.
 const CLAIM_STEP: Duration = Duration::from_millis(10);
+
+/// The turns with the state of one service. Clones are ways to the same state.
+pub(crate) struct Turns<E> {
+    engine: Arc<E>,
+    machine: Machine,
+    desk: Arc<Desk<State>>,
+}
+
+impl<E> Clone for Turns<E> {
+    fn clone(&self) -> Self {
+        let (engine, desk) = (Arc::clone(&self.engine), Arc::clone(&self.desk));
+        Self { engine, machine: self.machine.clone(), desk }
+    }
+}
+
+impl<E: Engine> Turns<E> {
+    /// Turns with the state over a registry; nothing is open.
+    pub(super) fn new(engine: E, registry: Registry, machine: Machine) -> Self {
+        Self { engine: Arc::new(engine), machine, desk: Desk::new(State::new(registry)) }
+    }
+
+    /// The data path, for what needs no state.
+    pub(super) fn engine(&self) -> &E {
+        &self.engine
+    }
+
+    /// The machine, for what needs no state.
+    pub(super) fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Waits for the state, which every turn gives back soon.
+    pub(super) fn begin(&self) -> Turn<E> {
+        let Self { engine, machine, desk } = self.clone();
+        Turn { engine, machine, busy_tries: 1, claim: None, state: Some(desk.take()), desk }
+    }
+}
 
 /// A turn with the state of the service, with a claim if it changes something.
 pub(super) struct Turn<E> {
@@ -127,18 +98,6 @@ impl<E> Drop for Turn<E> {
 }
 
 impl<E: Engine> Turn<E> {
-    /// Waits for the state, which every turn gives back soon.
-    pub(super) fn begin(engine: &Arc<E>, machine: &Machine, desk: &Arc<Desk<State>>) -> Self {
-        Self {
-            engine: Arc::clone(engine),
-            machine: machine.clone(),
-            busy_tries: 1,
-            claim: None,
-            state: Some(desk.take()),
-            desk: Arc::clone(desk),
-        }
-    }
-
     /// Asks the data path or the machine for something that a device may delay. Other turns go on meanwhile.
     pub(super) fn wait_for<T>(&mut self, step: String, ask: impl FnOnce(&E, &Machine) -> T) -> T {
         self.note_step(step);
@@ -206,7 +165,7 @@ impl<E: Engine> Turn<E> {
     /// Waits until a start of the daemon has tried an array: a command may come right after the daemon.
     ///
     /// # Errors
-    /// When that takes longer than a command waits for another one.
+    /// When the start takes longer than a command waits for another one.
     pub(super) fn wait_for_start_of(&mut self, name: &ArrayName) -> ControlResult<()> {
         let subject = Subject::Array(name.clone());
         let until = now() + self.queue_wait;
@@ -266,33 +225,6 @@ impl<E: Engine> Turn<E> {
         ))
     }
 
-    /// The record of a volume.
-    pub(super) fn record(&self, name: &VolumeName) -> ControlResult<VolumeRecord> {
-        self.registry.find(name).cloned().ok_or_else(|| {
-            let names: Vec<&str> =
-                self.registry.volumes().iter().map(|volume| volume.name.as_str()).collect();
-            let hint = if names.is_empty() {
-                "there are none yet: voltier create".to_owned()
-            } else {
-                suggest::hint(name.as_str(), &names)
-            };
-            ControlError::failed(format!("no volume `{name}`; {hint}"))
-        })
-    }
-
-    /// The record of a volume that is open, for requests that need the data path.
-    pub(super) fn open_record(&self, name: &VolumeName) -> ControlResult<VolumeRecord> {
-        let record = self.record(name)?;
-        record.must_not_be_stopped()?;
-        match self.live.get(name) {
-            Some(live) if live.is_open => Ok(record),
-            Some(live) => {
-                Err(ControlError::failed(format!("{name} is not served: {}", live.error)))
-            }
-            None => Err(ControlError::failed(format!("{name} is not served; see daemon.log"))),
-        }
-    }
-
     /// Writes down what went wrong with something nobody waits for: in the log and in `show`.
     pub(super) fn note(&mut self, name: &VolumeName, outcome: ControlResult<()>) {
         self.note_unless(false, name, outcome);
@@ -320,8 +252,15 @@ impl<E: Engine> Turn<E> {
         self.engine.log(&format!("{name}: {text}"));
     }
 
-    pub(super) fn volume(&mut self, name: &VolumeName) -> Response {
-        let record = self.registry.find(name).cloned().expect("a volume just handled is recorded");
-        Response::Volume { volume: Box::new(self.status(&record)) }
+    /// Writes into the log what went wrong with an array.
+    pub(super) fn note_array(&mut self, name: &ArrayName, outcome: ControlResult<()>) {
+        if let Err(error) = outcome {
+            self.engine.warn(&format!("array {name}: {}", error.message));
+        }
+    }
+
+    /// The storage that a path leads to, if its file system says so at once.
+    pub(super) fn id_of(&self, path: &Path) -> Option<DeviceId> {
+        self.engine.id_of(&self.machine, path)
     }
 }

@@ -19,12 +19,12 @@ impl UnfitSpare {
         Self { why, asked_at: now, is_due: false }
     }
 
-    /// Why it did not serve.
+    /// The reason why the spare did not serve.
     pub(super) fn why(&self) -> &str {
         &self.why
     }
 
-    /// Whether it is to be asked again.
+    /// Whether the spare is to be asked again.
     pub(super) fn is_due(&self) -> bool {
         self.is_due
     }

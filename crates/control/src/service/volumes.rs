@@ -2,382 +2,328 @@
 
 use std::collections::BTreeMap;
 
-use super::admit::{Admitted, Beside};
-use super::apart::apart;
-use super::given_up;
-use super::jobs::Purpose;
-use super::late;
-use super::live::Live;
-use super::silence::{self, WayOn};
-use super::stops;
-use super::turn::Turn;
 use voltier_cache::Mode;
 
+use super::admit::{self, Admitted, Beside};
+use super::apart::apart;
+use super::jobs::Purpose;
+use super::live::{Live, now};
+use super::silence::{self, WayOn};
+use super::turn::Turn;
+use super::{drains, exports, finish, given_up, in_use, late, look, removal, show};
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
 use crate::protocol::{NewCache, Response};
 use crate::records::{CacheRecord, Desired, VolumeRecord};
 use crate::safety::Role;
-use crate::settings::{ORIGIN_KEY, Settings};
+use crate::settings::ORIGIN_KEY;
 use crate::spec::DeviceSpec;
 use crate::status::DeviceState;
 
-impl<E: Engine> Turn<E> {
-    pub(super) fn create(
-        &mut self,
-        name: VolumeName,
-        origin: DeviceSpec,
-        cache: Option<NewCache>,
-    ) -> ControlResult<Response> {
-        if self.registry.find(&name).is_some() {
-            return Err(ControlError::failed(format!(
-                "a volume `{name}` exists; choose another name or `voltier delete {name}` first"
-            )));
-        }
-        let Admitted { size_bytes, mark } =
-            self.admit(&origin, Role::Origin, false, Beside::None)?;
-        let ssd = cache.as_ref().map(|new| &new.device);
-        given_up::no_cache_names(self, &origin, mark.as_ref(), ssd)?;
-        let cache = match cache {
-            None => None,
-            Some(new) => Some(self.admit_cache(new, &origin)?),
-        };
-        let mut record = VolumeRecord {
-            name: name.clone(),
-            uuid: self.engine.draw_identity()?,
-            size_bytes,
-            origin_identity: mark,
-            origin,
-            cache,
-            exports: Vec::new(),
-            export_access: BTreeMap::new(),
-            desired: Desired::Serving,
-        };
-        // No export is open yet, so nothing can be acknowledged before the record is written.
-        let opened = apart(self).open(&record, CacheStart::Format)?;
-        record.size_bytes = opened.size_bytes;
-        if let Some(cache) = &mut record.cache {
-            cache.generation = opened.generation;
-        }
-        if let Err(error) = self.registry.put(record) {
-            let undone = self.undo_create(&name);
-            self.note(&name, undone);
+pub(super) fn create<E: Engine>(
+    turn: &mut Turn<E>,
+    name: VolumeName,
+    origin: DeviceSpec,
+    cache: Option<NewCache>,
+) -> ControlResult<Response> {
+    if turn.registry.find(&name).is_some() {
+        return Err(ControlError::failed(format!(
+            "a volume `{name}` exists; choose another name or `voltier delete {name}` first"
+        )));
+    }
+    let Admitted { size_bytes, mark } =
+        admit::admit(turn, &origin, Role::Origin, false, Beside::None)?;
+    let ssd = cache.as_ref().map(|new| &new.device);
+    given_up::no_cache_names(turn, &origin, mark.as_ref(), ssd)?;
+    let cache = match cache {
+        None => None,
+        Some(new) => Some(admit::admit_cache(turn, new, &origin)?),
+    };
+    let mut record = VolumeRecord {
+        name: name.clone(),
+        uuid: turn.engine.draw_identity()?,
+        size_bytes,
+        origin_identity: mark,
+        origin,
+        cache,
+        exports: Vec::new(),
+        export_access: BTreeMap::new(),
+        desired: Desired::Serving,
+    };
+    // No export is open yet, so nothing can be acknowledged before the record is written.
+    let opened = apart(turn).open(&record, CacheStart::Format)?;
+    record.size_bytes = opened.size_bytes;
+    if let Some(cache) = &mut record.cache {
+        cache.generation = opened.generation;
+    }
+    if let Err(error) = turn.registry.put(record) {
+        let undone = undo_create(turn, &name);
+        turn.note(&name, undone);
+        return Err(error);
+    }
+    turn.live.insert(name.clone(), Live { is_open: true, ..Live::new() });
+    Ok(show::volume(turn, &name))
+}
+
+fn undo_create<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) -> ControlResult<()> {
+    // Without a cache there is none to take away: that is no error here.
+    let _ = apart(turn).detach(name, false);
+    apart(turn).close(name)
+}
+
+pub(super) fn set<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+    changes: &[(String, String)],
+) -> ControlResult<Response> {
+    if let [(key, device)] = changes
+        && key == ORIGIN_KEY
+    {
+        return take_origin(turn, name, device.parse()?);
+    }
+    let mut record = turn.open_record(name)?;
+    drains::not_leaving(turn, name)?;
+    not_evacuating(turn, &record)?;
+    let before = record.clone();
+    let cache = live_cache(&mut record)?;
+    for (key, value) in changes {
+        cache.settings.apply(key, value)?;
+    }
+    cache.settings.check()?;
+    cache.maybe_dirty |= cache.settings.mode.writes_back();
+    let settings = cache.settings.clone();
+    turn.registry.put(record)?;
+    if let Err(error) = apart(turn).configure(name, &settings) {
+        let mut record = turn.record(name)?;
+        record.cache = restored(record.cache, before.cache);
+        turn.registry.put(record)?;
+        return Err(error);
+    }
+    Ok(show::volume(turn, name))
+}
+
+pub(super) fn flush<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) -> ControlResult<Response> {
+    let mut record = turn.open_record(name)?;
+    live_cache(&mut record)?;
+    silence::must_answer(turn, &record, WayOn::Wait)?;
+    let id = drains::start_job(turn, name, Purpose::Flush)?;
+    drains::job_response(turn, id)
+}
+
+pub(super) fn attach<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+    new: NewCache,
+) -> ControlResult<Response> {
+    let record = turn.open_record(name)?;
+    drains::not_leaving(turn, name)?;
+    if record.cache.is_some() {
+        return Err(ControlError::failed(format!(
+            "{name} has a cache; `voltier detach {name}` takes it away first"
+        )));
+    }
+    let cache = admit::admit_cache(turn, new, &record.origin)?;
+    // Clients are writing, so the record must say that lines may be dirty before one can be. A cache
+    // that is recorded but was never made must not look dirty. So the cache starts in wt.
+    let settings = cache.settings.clone();
+    let mut quiet = cache;
+    quiet.settings.mode = Mode::WriteThrough;
+    quiet.maybe_dirty = false;
+    let mut with_cache = record.clone();
+    with_cache.cache = Some(quiet.clone());
+    turn.registry.put(with_cache.clone())?;
+    let attached = apart(turn).attach(&with_cache);
+    let mut record = turn.record(name)?;
+    match attached {
+        Ok(generation) => quiet.generation = generation,
+        Err(error) => {
+            record.cache = None;
+            turn.registry.put(record)?;
             return Err(error);
         }
-        self.live.insert(name.clone(), Live { is_open: true, ..Live::new() });
-        Ok(self.volume(&name))
     }
-
-    fn undo_create(&mut self, name: &VolumeName) -> ControlResult<()> {
-        // Without a cache there is none to take away: that is no error here.
-        let _ = apart(self).detach(name, false);
-        apart(self).close(name)
+    if let Some(cache) = &mut record.cache {
+        cache.generation = quiet.generation;
+        cache.settings = settings.clone();
+        cache.maybe_dirty |= settings.mode.writes_back();
     }
-
-    pub(super) fn set(
-        &mut self,
-        name: &VolumeName,
-        changes: &[(String, String)],
-    ) -> ControlResult<Response> {
-        if let [(key, device)] = changes
-            && key == ORIGIN_KEY
-        {
-            return self.take_origin(name, device.parse()?);
-        }
-        let mut record = self.open_record(name)?;
-        self.not_leaving(name)?;
-        self.not_evacuating(&record)?;
-        let before = record.clone();
-        let cache = live_cache(&mut record)?;
-        for (key, value) in changes {
-            cache.settings.apply(key, value)?;
-        }
-        cache.settings.check()?;
-        cache.maybe_dirty |= cache.settings.mode.writes_back();
-        let settings = cache.settings.clone();
-        self.registry.put(record)?;
-        if let Err(error) = apart(self).configure(name, &settings) {
-            let mut record = self.record(name)?;
-            record.cache = restored(record.cache, before.cache);
-            self.registry.put(record)?;
-            return Err(error);
-        }
-        Ok(self.volume(name))
+    turn.registry.put(record)?;
+    if settings.mode != Mode::WriteThrough {
+        apart(turn).configure(name, &settings)?;
     }
+    Ok(show::volume(turn, name))
+}
 
-    pub(super) fn flush(&mut self, name: &VolumeName) -> ControlResult<Response> {
-        let mut record = self.open_record(name)?;
-        live_cache(&mut record)?;
-        silence::must_answer(self, &record, WayOn::Wait)?;
-        let id = self.start_job(name, Purpose::Flush)?;
-        self.job_response(id)
+pub(super) fn detach<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+    flush: bool,
+) -> ControlResult<Response> {
+    let mut record = turn.record(name)?;
+    let Some(cache) = record.cache.clone() else {
+        return Err(ControlError::failed(format!("{name} has no cache to detach")));
+    };
+    record.must_not_be_stopped()?;
+    let is_open = turn.is_open(name);
+    if flush {
+        not_evacuating(turn, &record)?;
+        silence::must_answer(turn, &record, WayOn::GiveUp)?;
+    } else {
+        silence::hdd_must_answer(turn, &record)?;
     }
-
-    pub(super) fn attach(&mut self, name: &VolumeName, new: NewCache) -> ControlResult<Response> {
-        let record = self.open_record(name)?;
-        self.not_leaving(name)?;
-        if record.cache.is_some() {
-            return Err(ControlError::failed(format!(
-                "{name} has a cache; `voltier detach {name}` takes it away first"
-            )));
-        }
-        let cache = self.admit_cache(new, &record.origin)?;
-        // Clients are writing, so the record must say that lines may be dirty before one can be. A cache
-        // that is recorded but was never made must not look dirty. So it starts in wt.
-        let settings = cache.settings.clone();
-        let mut quiet = cache;
-        quiet.settings.mode = Mode::WriteThrough;
-        quiet.maybe_dirty = false;
-        let mut with_cache = record.clone();
-        with_cache.cache = Some(quiet.clone());
-        self.registry.put(with_cache.clone())?;
-        let attached = apart(self).attach(&with_cache);
-        let mut record = self.record(name)?;
-        match attached {
-            Ok(generation) => quiet.generation = generation,
-            Err(error) => {
-                record.cache = None;
-                self.registry.put(record)?;
-                return Err(error);
-            }
-        }
-        if let Some(cache) = &mut record.cache {
-            cache.generation = quiet.generation;
-            cache.settings = settings.clone();
-            cache.maybe_dirty |= settings.mode.writes_back();
-        }
-        self.registry.put(record)?;
-        if settings.mode != Mode::WriteThrough {
-            apart(self).configure(name, &settings)?;
-        }
-        Ok(self.volume(name))
+    if !is_open || cache.failed.is_some() {
+        may_lose(name, &cache, flush)?;
+        return detach_at_once(turn, name);
     }
+    if !flush {
+        drains::give_up_job(turn, name, Purpose::Detach)?;
+        return detach_at_once(turn, name);
+    }
+    leave(turn, name, &mut record, Desired::Detaching, Purpose::Detach)
+}
 
-    pub(super) fn detach(&mut self, name: &VolumeName, flush: bool) -> ControlResult<Response> {
-        let mut record = self.record(name)?;
-        let Some(cache) = record.cache.clone() else {
-            return Err(ControlError::failed(format!("{name} has no cache to detach")));
-        };
+/// Detaches without a drain; dirty lines are given up.
+fn detach_at_once<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) -> ControlResult<Response> {
+    drains::at_once(turn, name, Purpose::Detach, |turn| finish::drop_cache(turn, name, false))
+}
+
+pub(super) fn delete<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+    flush: bool,
+) -> ControlResult<Response> {
+    if turn.registry.find(name).is_none()
+        && let Some(id) = turn.jobs.untold_delete(name)
+    {
+        return drains::job_response(turn, id);
+    }
+    let mut record = turn.record(name)?;
+    match turn.jobs.running(name) {
+        Some((id, Purpose::Delete)) if flush => return drains::job_response(turn, id),
+        Some((_, Purpose::Delete)) => {}
+        _ => drains::not_leaving(turn, name)?,
+    }
+    if flush && record.cache.is_some() {
         record.must_not_be_stopped()?;
-        let is_open = self.is_open(name);
-        if flush {
-            self.not_evacuating(&record)?;
-            silence::must_answer(self, &record, WayOn::GiveUp)?;
-        } else {
-            silence::hdd_must_answer(self, &record)?;
-        }
-        if !is_open || cache.failed.is_some() {
-            self.may_lose(name, &cache, flush)?;
-            return self.finish_now(name, Purpose::Detach, false);
-        }
-        if !flush {
-            self.give_up_job(name, Purpose::Detach)?;
-            return self.finish_now(name, Purpose::Detach, false);
-        }
-        self.leave(name, &mut record, Desired::Detaching, Purpose::Detach)
     }
+    in_use::is_unused(turn, &record, &format!("voltier unexport {name} --now"))?;
+    if flush {
+        not_evacuating(turn, &record)?;
+        silence::must_answer(turn, &record, WayOn::GiveUp)?;
+    } else {
+        silence::hdd_must_answer(turn, &record)?;
+    }
+    let is_open = turn.is_open(name);
+    let drains = match &record.cache {
+        Some(cache) if !is_open || cache.failed.is_some() => {
+            may_lose(name, cache, flush)?;
+            false
+        }
+        Some(_) => flush,
+        None => false,
+    };
+    exports::close_exports(turn, &mut record)?;
+    if !flush {
+        drains::give_up_job(turn, name, Purpose::Delete)?;
+    }
+    if drains {
+        leave(turn, name, &mut record, Desired::Deleting, Purpose::Delete)
+    } else {
+        drains::at_once(turn, name, Purpose::Delete, |turn| removal::drop_volume(turn, name, false))
+    }
+}
 
-    pub(super) fn delete(&mut self, name: &VolumeName, flush: bool) -> ControlResult<Response> {
-        if self.registry.find(name).is_none()
-            && let Some(id) = self.jobs.untold_delete(name)
-        {
-            return self.job_response(id);
-        }
-        let mut record = self.record(name)?;
-        match self.jobs.running(name) {
-            Some((id, Purpose::Delete)) if flush => return self.job_response(id),
-            Some((_, Purpose::Delete)) => {}
-            _ => self.not_leaving(name)?,
-        }
-        if flush && record.cache.is_some() {
-            record.must_not_be_stopped()?;
-        }
-        stops::is_unused(self, &record, &format!("voltier unexport {name} --now"))?;
-        if flush {
-            self.not_evacuating(&record)?;
-            silence::must_answer(self, &record, WayOn::GiveUp)?;
-        } else {
-            silence::hdd_must_answer(self, &record)?;
-        }
-        let is_open = self.is_open(name);
-        let drains = match &record.cache {
-            Some(cache) if !is_open || cache.failed.is_some() => {
-                self.may_lose(name, cache, flush)?;
-                false
-            }
-            Some(_) => flush,
-            None => false,
-        };
-        self.close_exports(&mut record)?;
-        if !flush {
-            self.give_up_job(name, Purpose::Delete)?;
-        }
-        if drains {
-            self.leave(name, &mut record, Desired::Deleting, Purpose::Delete)
-        } else {
-            self.finish_now(name, Purpose::Delete, false)
+/// Refuses changes of a cache whose SSD takes no writes: its dirty lines reach the origin first.
+fn not_evacuating<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> ControlResult<()> {
+    let status = show::status(turn, record);
+    if status.ssd.state != DeviceState::Evacuating {
+        return Ok(());
+    }
+    let (name, lines) = (&record.name, status.lines.dirty);
+    Err(ControlError::failed(format!(
+        "the SSD of {name} takes no writes, and {lines} dirty lines of it are being written to {}; wait \
+         until `voltier show {name}` says that nothing is lost, or `voltier detach --no-flush {name}` \
+         gives them up",
+        record.origin
+    )))
+}
+
+/// Sends a volume on its way out: no new dirty lines, the old ones drained as a job.
+fn leave<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+    record: &mut VolumeRecord,
+    desired: Desired,
+    purpose: Purpose,
+) -> ControlResult<Response> {
+    if turn.jobs.running(name).is_none() {
+        record.desired = desired;
+        turn.registry.put(record.clone())?;
+    }
+    match drains::drain_for(turn, name, purpose) {
+        Ok(id) => drains::job_response(turn, id),
+        Err(error) => {
+            drains::stay(turn, name);
+            Err(error)
         }
     }
+}
 
-    /// Refuses changes of a cache whose SSD takes no writes: its dirty lines reach the origin first.
-    fn not_evacuating(&mut self, record: &VolumeRecord) -> ControlResult<()> {
-        let status = self.status(record);
-        if status.ssd.state != DeviceState::Evacuating {
-            return Ok(());
-        }
-        let (name, lines) = (&record.name, status.lines.dirty);
-        Err(ControlError::failed(format!(
-            "the SSD of {name} takes no writes, and {lines} dirty lines of it are being written to {}; wait \
-             until `voltier show {name}` says that nothing is lost, or `voltier detach --no-flush {name}` \
-             gives them up",
+/// Refuses to give a cache up that may hold the only copy of something, unless told to.
+fn may_lose(name: &VolumeName, cache: &CacheRecord, flush: bool) -> ControlResult<()> {
+    if !cache.maybe_dirty || !flush {
+        return Ok(());
+    }
+    Err(ControlError::failed(format!(
+        "the cache of {name} ({}) is not there and may hold {}; \
+         bring it back, and the volume is served, or give them up with --no-flush",
+        cache.device,
+        cache.newest_data()
+    )))
+}
+
+/// Takes a drive as the origin of a volume that is not served. The user of the command says that what
+/// the drive holds counts: as a copy, as the same drive with another mark, or changed since. The cache
+/// goes on with that drive.
+fn take_origin<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+    device: DeviceSpec,
+) -> ControlResult<Response> {
+    let record = turn.record(name)?;
+    record.must_not_be_stopped()?;
+    if turn.is_open(name) {
+        return Err(ControlError::failed(format!(
+            "{name} is served from {}: its origin changes only while it is not served",
             record.origin
-        )))
+        )));
     }
-
-    /// Sends a volume on its way out: no new dirty lines, the old ones drained as a job.
-    fn leave(
-        &mut self,
-        name: &VolumeName,
-        record: &mut VolumeRecord,
-        desired: Desired,
-        purpose: Purpose,
-    ) -> ControlResult<Response> {
-        if self.jobs.running(name).is_none() {
-            record.desired = desired;
-            self.registry.put(record.clone())?;
-        }
-        match self.drain_for(name, purpose) {
-            Ok(id) => self.job_response(id),
-            Err(error) => {
-                self.stay(name);
-                Err(error)
-            }
-        }
+    if device.is_volatile() {
+        return Err(ControlError::failed(format!(
+            "{device} is empty at every start: the origin of {name} cannot be there; give the drive \
+             that holds what its origin held"
+        )));
     }
-
-    /// Starts the drain of a volume that is leaving.
-    pub(super) fn drain_for(&mut self, name: &VolumeName, purpose: Purpose) -> ControlResult<u64> {
-        let record = self.record(name)?;
-        if let Some(cache) = &record.cache
-            && cache.settings.mode.writes_back()
-        {
-            let quiet = Settings { mode: Mode::PassThrough, ..cache.settings.clone() };
-            apart(self).configure(name, &quiet)?;
-        }
-        self.start_job(name, purpose)
+    let Admitted { size_bytes, mark } =
+        admit::admit(turn, &device, Role::Origin, false, Beside::Cache(&record))?;
+    look::large_enough(&device, size_bytes, record.size_bytes, "origin")?;
+    let taken = VolumeRecord { origin: device, origin_identity: mark, ..record.clone() };
+    turn.registry.put(taken.clone())?;
+    let since = late::hold_off_of(turn, name);
+    turn.adopted_origins.insert(name.clone());
+    // The SSD may come late too: then the volume waits for it, and has its new origin.
+    late::try_volume(turn, &taken, since.or(Some(now())), now());
+    let is_refused = |live: &&Live| !live.is_open && !live.absence.is_waiting();
+    let refused = turn.live.get(name).filter(is_refused);
+    if let Some(error) = refused.map(|live| live.error.clone()) {
+        turn.adopted_origins.remove(name);
+        turn.registry.put(record.clone())?;
+        late::try_volume(turn, &record, since, now());
+        return Err(ControlError::failed(error));
     }
-
-    /// The last step of a detach: recorded first, because from then on the SSD is stale.
-    pub(super) fn drop_cache(&mut self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
-        let record = self.record(name)?;
-        let mut plain = VolumeRecord { desired: Desired::Serving, ..record };
-        let was = plain.cache.take();
-        was.iter().for_each(|cache| given_up::reserve(self, cache));
-        if !self.is_open(name) {
-            self.registry.put(plain.clone())?;
-            was.iter().for_each(|cache| given_up::erase(self, name, cache));
-            late::bring_up(self, &plain);
-            return Ok(());
-        }
-        let detached = self.forget_cache(plain, write_back)?;
-        let failed = was.filter(|cache| cache.failed.is_some());
-        failed.iter().for_each(|cache| given_up::erase(self, name, cache));
-        let had_failed = failed.is_some();
-        if let Some(live) = self.live.get_mut(name) {
-            live.error.clear();
-        }
-        if !had_failed {
-            self.note(name, detached);
-        }
-        Ok(())
-    }
-
-    /// The last step of a delete: the cache goes first. So a crash between the steps leaves a plain
-    /// volume on its way out.
-    pub(super) fn drop_volume(&mut self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
-        let record = self.record(name)?;
-        let mut plain = VolumeRecord { desired: Desired::Deleting, ..record };
-        let was = plain.cache.take();
-        was.iter().for_each(|cache| given_up::reserve(self, cache));
-        let is_open = self.is_open(name);
-        if is_open {
-            if was.is_none() {
-                self.registry.put(plain)?;
-            } else if let Err(error) = self.forget_cache(plain, write_back)? {
-                self.log(name, &error.message);
-            }
-            if let Err(error) = apart(self).close(name) {
-                self.log(name, &error.message);
-            }
-        } else if was.is_some() {
-            self.registry.put(plain)?;
-        }
-        let stays_labelled = was.filter(|cache| !is_open || cache.failed.is_some());
-        stays_labelled.iter().for_each(|cache| given_up::erase(self, name, cache));
-        self.registry.remove(name)?;
-        self.live.remove(name);
-        Ok(())
-    }
-
-    /// Records an open volume as one without a cache, and takes the cache away. With `write_back`,
-    /// requests wait meanwhile: what they wrote after the last dirty line was written back would be
-    /// lost by a crash between the two. The inner result is that of unmarking the SSD.
-    fn forget_cache(
-        &mut self,
-        plain: VolumeRecord,
-        write_back: bool,
-    ) -> ControlResult<ControlResult<()>> {
-        let name = plain.name.clone();
-        if write_back {
-            apart(self).quiesce(&name)?;
-        }
-        if let Err(error) = self.registry.put(plain) {
-            self.engine.resume(&name);
-            return Err(error);
-        }
-        Ok(apart(self).detach(&name, write_back))
-    }
-
-    /// Records how much a lost SSD would lose. With `at_rest`, or in a mode that makes no dirt, a
-    /// clean one would lose nothing.
-    pub(super) fn record_dirt(&mut self, name: &VolumeName, at_rest: bool) -> ControlResult<()> {
-        let mut record = self.record(name)?;
-        let before = record.clone();
-        // A volume that failed meanwhile cannot say, and what is on record stays.
-        let health = self.engine.health(name);
-        let Some(dirty_lines) = health.dirty_lines else { return Ok(()) };
-        let mut status = super::show::recorded(&record);
-        self.engine.fill_status(name, &mut status);
-        if let Some(cache) = &mut record.cache {
-            cache.dirty_lines = dirty_lines;
-            // An SSD that is gone may come back: nothing is lost before that is on record.
-            if cache.failed.is_some() || !health.ssd_is_gone {
-                // Of what was lost, clients may have written some anew.
-                (cache.lost, cache.lost_total) = (status.lost, status.lost_ranges);
-            }
-            let stays_clean = at_rest || !cache.settings.mode.writes_back();
-            cache.maybe_dirty &= dirty_lines > 0 || !stays_clean;
-        }
-        if record == before { Ok(()) } else { self.registry.put(record) }
-    }
-
-    /// Refuses to give a cache up that may hold the only copy of something, unless told to.
-    fn may_lose(&self, name: &VolumeName, cache: &CacheRecord, flush: bool) -> ControlResult<()> {
-        if !cache.maybe_dirty || !flush {
-            return Ok(());
-        }
-        Err(ControlError::failed(format!(
-            "the cache of {name} ({}) is not there and may hold {}; \
-             bring it back, and the volume is served, or give them up with --no-flush",
-            cache.device,
-            cache.newest_data()
-        )))
-    }
-
-    pub(super) fn is_open(&self, name: &VolumeName) -> bool {
-        self.live.get(name).is_some_and(|live| live.is_open)
-    }
+    turn.log(name, &format!("its origin is {} now, as its user says", taken.origin));
+    Ok(show::volume(turn, name))
 }
 
 /// The record of a cache with the settings of before.

@@ -45,7 +45,12 @@ impl Fixture {
     }
 
     pub(super) fn make(&self, members: &[&str]) -> Request {
-        Request::Array { ask: ArrayRequest::Create { array: self.new_array(members) } }
+        Request::Array {
+            ask: ArrayRequest::Create {
+                array: self.new_array(members),
+                integrity: voltier_array::Integrity::None,
+            },
+        }
     }
 
     fn assemble(&self, members: &[&str]) -> Request {
@@ -95,7 +100,9 @@ fn a_journal_device_is_on_record_before_it_is_the_arrays_and_looked_at_after_a_c
     let mut fixture = Fixture::new();
     let mut new = fixture.new_array(&["d1", "d2", "d3"]);
     new.journal = Some(fixture.device("d4"));
-    fixture.ask(Request::Array { ask: ArrayRequest::Create { array: new } });
+    fixture.ask(Request::Array {
+        ask: ArrayRequest::Create { array: new, integrity: voltier_array::Integrity::None },
+    });
     fixture.restart(false);
     assert_eq!(fixture.calls(), ["assemble r5 of 4", "pace r5 normal"]);
     let set = |journal, force| Request::Array {
@@ -140,13 +147,17 @@ fn members_that_are_given_twice_taken_or_hold_something_are_refused() {
     }
     let mut nested = fixture.new_array(&["d1", "d2", "d3"]);
     nested.members[2] = on("r5");
-    let error = fixture.error(Request::Array { ask: ArrayRequest::Create { array: nested } });
+    let error = fixture.error(Request::Array {
+        ask: ArrayRequest::Create { array: nested, integrity: voltier_array::Integrity::None },
+    });
     assert!(error.contains("arrays do not stand on arrays"), "{error}");
     assert_eq!(fixture.calls(), [""; 0], "nothing was asked of the drives");
     assert!(fixture.registry().arrays().is_empty());
     let mut forced = fixture.new_array(&["d1", "d2", "d4"]);
     forced.force = true;
-    fixture.ask(Request::Array { ask: ArrayRequest::Create { array: forced } });
+    fixture.ask(Request::Array {
+        ask: ArrayRequest::Create { array: forced, integrity: voltier_array::Integrity::None },
+    });
     assert!(fixture.error(fixture.make(&["d1", "d2", "d3"])).contains("an array `r5` exists"));
     let taken =
         Request::Create { name: "w".parse().unwrap(), origin: fixture.device("d1"), cache: None };
@@ -322,7 +333,9 @@ fn a_drive_of_a_volume_that_has_the_path_of_a_lost_member_does_not_come_to_the_a
     let mut fixture = Fixture::new();
     let mut new = fixture.new_array(&["d1", "d2", "d3"]);
     new.journal = Some(fixture.device("d5"));
-    fixture.ask(Request::Array { ask: ArrayRequest::Create { array: new } });
+    fixture.ask(Request::Array {
+        ask: ArrayRequest::Create { array: new, integrity: voltier_array::Integrity::None },
+    });
     fixture.create(Mode::WriteThrough);
     fixture.ask(fixture.fail("d2"));
     for lost in ["d2", "d5"] {
@@ -383,7 +396,7 @@ fn spares_wait_take_places_and_come_back_after_a_restart_unless_they_hold_someth
     let mut fixture = Fixture::new();
     let mut array = fixture.new_array(&["d1", "d2", "d3"]);
     array.spares = vec![fixture.device("d4")];
-    fixture.ask(ask_of(ArrayRequest::Create { array }));
+    fixture.ask(ask_of(ArrayRequest::Create { array, integrity: voltier_array::Integrity::None }));
     fixture.ask(fixture.spare("d5", false));
     assert!(fixture.error(fixture.spare("d5", false)).contains("already part of array r5"));
     fixture.restart(true);
@@ -494,4 +507,22 @@ fn paces_are_kept_and_given_to_the_array_again_after_a_restart() {
     fixture.ask(ask_of(ArrayRequest::Rebuild { name: r5() }));
     fixture.ask(ask_of(ArrayRequest::Scrub { name: r5(), repair: Repair::Located }));
     assert_eq!(fixture.calls(), ["rebuild r5", "scrub r5 Located"]);
+}
+
+#[test]
+fn an_array_that_a_failed_move_has_closed_is_opened_again() {
+    let mut fixture = Fixture::new();
+    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+    fixture.service.handle(over_r5());
+    fixture.service.handle(Request::Stop { name: name(), now: false });
+    fixture.steer(|books| books.moves_fail = true);
+    fixture.error(Request::Start { name: name() });
+    let array = fixture.array();
+    assert_eq!(array.state, ArrayState::Failed, "{array:?}");
+    assert!(array.error.contains("`voltier array start r5`"), "{}", array.error);
+    fixture.steer(|books| books.moves_fail = false);
+    fixture.ask(Request::Array { ask: ArrayRequest::Start { name: r5() } });
+    assert_ne!(fixture.array().state, ArrayState::Failed);
+    fixture.service.handle(Request::Start { name: name() });
+    assert_eq!(fixture.state().state, VolumeState::Running);
 }

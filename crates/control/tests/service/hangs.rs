@@ -152,6 +152,10 @@ fn a_look_is_answered_whichever_command_hangs() {
     }
     let fixture = a_cached_volume_on_an_array();
     fixture.service.handle(stop);
+    while_it_hangs(&fixture, "letting go", start.clone(), |service| {
+        looks_are_answered(service, "start: asking", "/ssd");
+    });
+    volume_of(fixture.service.handle(Request::Stop { name: name(), now: false }));
     while_it_hangs(&fixture, "open", start, |service| {
         looks_are_answered(service, "start: opening", "/ssd");
         let shown = volume_of(service.handle(Request::Show { name: Some(name()) }));
@@ -173,7 +177,9 @@ fn a_member_is_failed_while_a_command_for_another_array_and_for_the_same_one_han
     let mut fixture = Fixture::new();
     fixture.ask(fixture.make(&["d1", "d2", "d3"]));
     let other = NewArray { name: s5(), ..fixture.new_array(&["d4", "d5", "d6"]) };
-    fixture.ask(Request::Array { ask: ArrayRequest::Create { array: other } });
+    fixture.ask(Request::Array {
+        ask: ArrayRequest::Create { array: other, integrity: voltier_array::Integrity::None },
+    });
     let hung = replace(&fixture, "d7");
     let replaced = while_it_hangs(&fixture, "replace", hung, |service| {
         for array in [s5(), r5()] {

@@ -47,9 +47,8 @@ impl Fixture {
     }
 
     /// A crash left the array with labels that know a member more; the record has its device on the way.
-    fn was_growing(&self, new: &str) {
+    fn was_growing(&self, new: &str, state: MemberState) {
         let mut places = self.steer_and_read(|books| books.labels[&self.path("d1")].places.clone());
-        let state = MemberState::Rebuilding;
         places.push(LabelledPlace { state, member: Identity([9; 16]), ..places[0] });
         let labels: Vec<_> = ["d1", "d2", "d3"].map(|drive| self.take_label(drive)).into();
         let own = MemberLabel { member: Identity([9; 16]), place: 3, ..labels[0].clone() };
@@ -300,7 +299,7 @@ fn a_late_member_is_awaited_while_a_new_one_or_another_has_its_path() {
     let is_now = [("away/0", "d3"), ("away/2", "d4"), ("away/3", "d1")];
     for late in 0..is_now.len() {
         let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
-        fixture.was_growing("d4");
+        fixture.was_growing("d4", MemberState::Rebuilding);
         fixture.shuffle(&moves);
         for (at, is_now) in is_now.iter().enumerate() {
             fixture.shuffle(if at == late { &[] } else { std::slice::from_ref(is_now) });
@@ -313,6 +312,104 @@ fn a_late_member_is_awaited_while_a_new_one_or_another_has_its_path() {
         fixture.look(begun, 1);
         serves_whole(&fixture.array());
         fixture.has_places(&["d3", "d2", "d4", "d1"]);
+    }
+}
+
+/// Goal: a member that comes after the hold-off returns, whichever device has its path on record.
+/// Method: as above, with a hold-off that ends before the late member comes.
+#[test]
+fn a_member_whose_path_another_one_has_returns_after_the_hold_off() {
+    let moves = [("d1", "away/0"), ("d3", "away/2"), ("d4", "away/3")];
+    let is_now = [("away/0", "d3"), ("away/2", "d4"), ("away/3", "d1")];
+    for (late, place) in [0, 2, 3].into_iter().enumerate() {
+        let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
+        fixture.was_growing("d4", MemberState::Rebuilding);
+        fixture.shuffle(&moves);
+        for (at, is_now) in is_now.iter().enumerate() {
+            fixture.shuffle(if at == late { &[] } else { std::slice::from_ref(is_now) });
+        }
+        fixture.restart_and_wait(false, WAIT);
+        let begun = super::late::now();
+        fixture.look(begun, 91);
+        assert_eq!(fixture.array().state, ArrayState::Degraded, "{late}: {:?}", fixture.array());
+        fixture.calls();
+        fixture.look(begun, 95);
+        assert_eq!(fixture.calls(), [""; 0], "{late}");
+        fixture.shuffle(&is_now[late..=late]);
+        fixture.look(begun, 100);
+        assert_eq!(fixture.calls(), [format!("take back r5 {place}")], "{:?}", fixture.array());
+        serves_whole(&fixture.array());
+        fixture.has_places(&["d3", "d2", "d4", "d1"]);
+    }
+}
+
+/// Goal: an array waits for a new member as long as for others that it needs for its redundancy.
+/// Method: a crash left the array with a new member for capacity, in service from its first label on.
+#[test]
+fn a_new_member_that_is_late_leaves_an_array_exposed_and_returns_after_the_hold_off() {
+    for state in [MemberState::InService, MemberState::Rebuilding] {
+        let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
+        fixture.was_growing("d4", state);
+        fixture.shuffle(&[("d4", "away/d4")]);
+        fixture.restart_and_wait(false, WAIT);
+        let begun = super::late::now();
+        fixture.look(begun, 31);
+        let array = fixture.array();
+        assert_eq!(array.state, ArrayState::Waiting, "{state:?}: {array:?}");
+        fixture.look(begun, 91);
+        assert_eq!(fixture.array().state, ArrayState::Degraded, "{:?}", fixture.array());
+        assert_eq!(fixture.array().waits_for, ["member 3"]);
+        fixture.calls();
+        fixture.look(begun, 95);
+        fixture.shuffle(&[("away/d4", "d4")]);
+        fixture.look(begun, 100);
+        assert_eq!(fixture.calls(), ["take back r5 3"]);
+        serves_whole(&fixture.array());
+        fixture.has_places(&["d1", "d2", "d3", "d4"]);
+    }
+}
+
+/// Goal: an array waits for each member that its labels count on, also one without a path on record.
+/// Method: a place without a path gets the path of another member, which comes late under a new path, within
+/// the hold-off and after.
+#[test]
+fn a_member_without_a_path_on_record_is_awaited() {
+    for (comes_at, is_read_at) in [(1, 1), (100, 100), (100, 105)] {
+        let mut fixture = Fixture::array_of(&["d1", "d2", "d3", "d4"]);
+        let labels: Vec<_> = ["d1", "d2", "d3", "d4"].map(|it| fixture.take_label(it)).into();
+        let mut places = labels[0].places.clone();
+        places[3].state = MemberState::Lost;
+        for (drive, label) in ["d1", "d2", "d3"].into_iter().zip(&labels) {
+            let event = label.event + 1;
+            let label =
+                MemberLabel { event, places: places.clone(), redundancy: 2, ..label.clone() };
+            fixture.put_label(drive, label);
+        }
+        fixture.put_label("d4", MemberLabel { redundancy: 2, ..labels[3].clone() });
+        let mut registry = fixture.registry();
+        let mut record = registry.find_array(&r5()).unwrap().clone();
+        record.members[3] = None;
+        registry.put_array(record).unwrap();
+        fixture.shuffle(&[("d2", "away/1"), ("d4", "d2")]);
+        fixture.restart_and_wait(false, WAIT);
+        let begun = super::late::now();
+        fixture.look(begun, 0);
+        let array = fixture.array();
+        assert_eq!(array.state, ArrayState::Waiting, "{array:?}");
+        assert_eq!(array.waits_for, ["member 1"]);
+        fixture.look(begun, comes_at - 1);
+        fixture.shuffle(&[("away/1", "d4")]);
+        if is_read_at > comes_at {
+            // The first read of its label fails.
+            let late = fixture.path("d4");
+            fixture.steer(|books| books.unlabelled.push(late));
+            fixture.look(begun, comes_at);
+            fixture.steer(|books| books.unlabelled.clear());
+        }
+        fixture.look(begun, is_read_at);
+        let array = fixture.array();
+        assert!(array.state != ArrayState::Waiting && array.waits_for.is_empty(), "{array:?}");
+        fixture.has_places(&["d1", "d4", "d3", "d2"]);
     }
 }
 
@@ -349,7 +446,9 @@ fn arrays_that_have_swapped_all_their_paths_keep_their_members() {
     let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
     let mut other = fixture.new_array(&["d4", "d5", "d6"]);
     other.name = "other".parse().unwrap();
-    fixture.ask(Request::Array { ask: ArrayRequest::Create { array: other } });
+    fixture.ask(Request::Array {
+        ask: ArrayRequest::Create { array: other, integrity: voltier_array::Integrity::None },
+    });
     let pairs = [("d1", "d4"), ("d2", "d5"), ("d3", "d6")];
     let back = pairs.map(|(one, other)| (other, one));
     fixture.shuffle(&[pairs, back].concat());

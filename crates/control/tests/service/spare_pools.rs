@@ -19,7 +19,9 @@ fn named(name: &str) -> ArrayName {
 impl Fixture {
     fn make_array(&mut self, name: &str, members: [&str; 3]) {
         let array = NewArray { name: named(name), ..self.new_array(&members) };
-        let made = self.service.handle(ask(ArrayRequest::Create { array }));
+        let made = self
+            .service
+            .handle(ask(ArrayRequest::Create { array, integrity: voltier_array::Integrity::None }));
         assert!(matches!(made, Response::Array { .. }), "{made:?}");
     }
 
@@ -177,7 +179,7 @@ fn what_cannot_be_is_refused_in_one_line_and_changes_nothing() {
 }
 
 /// An array that has lost a member, and a pool that gets a spare. The daemon dies at a call of the
-/// engine, or does not. Whether it did.
+/// engine, or does not. Returns whether the daemon did.
 fn dies_in(calls: usize) -> bool {
     let mut fixture = Fixture::with_pool(&[]);
     let lose = fixture.lose("b", "d5");

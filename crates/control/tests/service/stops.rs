@@ -161,3 +161,31 @@ fn a_deleted_volume_leaves_no_superblock_and_one_of_another_cache_stays() {
         fixture.steer(|books| assert_eq!(books.cache_labels.contains_key(&ssd), stays));
     }
 }
+
+#[test]
+fn a_cache_is_not_given_up_for_an_ssd_that_this_daemon_has_just_let_go() {
+    for (mode, ends) in [
+        (Mode::WriteThrough, false),
+        (Mode::WriteThrough, true),
+        (Mode::WriteBack, false),
+        (Mode::WriteBack, true),
+    ] {
+        let mut fixture = Fixture::new();
+        fixture.create(mode);
+        fixture.service.handle(stop(true));
+        fixture.calls();
+        let held = fixture.keep_busy("ssd");
+        let ssd = fixture.path("ssd");
+        fixture.steer(|books| (books.let_go, books.let_go_ends) = (vec![ssd], ends));
+        let error = fixture.error(start());
+        assert!(error.contains("has not ended what it was asked for"), "{mode}: {error}");
+        assert!(!error.contains("--no-flush"), "nothing is to be given up: {error}");
+        assert_eq!(fixture.calls(), [] as [&str; 0], "the origin is not served alone");
+        assert!(fixture.registry().volumes()[0].cache.as_ref().unwrap().failed.is_none());
+        drop(held);
+        fixture.steer(|books| books.let_go.clear());
+        fixture.service.handle(start());
+        assert_eq!(fixture.calls(), ["open Load"]);
+        assert_eq!(fixture.state().state, VolumeState::Running);
+    }
+}

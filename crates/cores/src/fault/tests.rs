@@ -227,7 +227,7 @@ fn an_array_and_the_volume_over_it_fail_together_and_another_volume_serves() {
         journal: None,
         force: false,
     };
-    stand.ask_array(ArrayRequest::Create { array });
+    stand.ask_array(ArrayRequest::Create { array, integrity: voltier_array::Integrity::None });
     stand.create("v", DeviceSpec::Array(name()));
     let origin = stand.drive("w.hdd", 64);
     stand.create("w", origin);

@@ -38,6 +38,11 @@ pub(super) fn keep(drive: FileIdentity, descriptor: FdWatch) {
     with_left(|left| left.push((drive, descriptor)));
 }
 
+/// Whether any drive has requests of a device that was let go.
+pub(super) fn are_any() -> bool {
+    with_left(|left| !left.is_empty())
+}
+
 /// Whether a drive has requests of a device that was let go.
 pub(super) fn is_undrained(drive: FileIdentity) -> bool {
     with_left(|left| left.iter().any(|(own, _)| *own == drive))

@@ -3,7 +3,7 @@
 mod left_behind;
 mod open;
 
-pub use open::{FileFacts, FileOptions, OpenError, OpenFile};
+pub use open::{FileFacts, FileOptions, OpenError, OpenFile, is_undrained};
 
 use std::cell::Cell;
 use std::path::Path;
@@ -99,6 +99,24 @@ impl FileDevice {
     /// Whether writes go through the kernel's page cache.
     fn is_buffered(&self) -> bool {
         self.facts.as_ref().is_some_and(|facts| !facts.direct_io)
+    }
+
+    /// Makes a range zero: in the first way that the kernel takes, or by writing zeroes.
+    async fn zero(&self, range: SectorRange, durable: bool, first: AllocateMode) -> IoResult<()> {
+        let punch = (&self.can_punch, AllocateMode::PunchHole);
+        let zero = (&self.can_zero, AllocateMode::ZeroRange);
+        let ways = match first {
+            AllocateMode::PunchHole => [punch, zero],
+            AllocateMode::ZeroRange => [zero, punch],
+        };
+        for (can, mode) in ways.into_iter().filter(|(can, _)| can.get()) {
+            match self.allocate(mode, range).await {
+                Ok(()) if durable => return self.sync().await,
+                Err(IoError::Unsupported) => can.set(false),
+                other => return other,
+            }
+        }
+        self.write_zeroes_by_hand(range, durable).await
     }
 
     /// Whether the kernel takes this memory as it is; the page cache takes any.
@@ -259,7 +277,7 @@ impl BlockDevice for FileDevice {
             return Ok(());
         }
         // The promise of zeroes was made when it was opened, so they are written if need be.
-        self.write_zeroes(range, Durability::Cached).await
+        self.zero(range, false, AllocateMode::PunchHole).await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
@@ -267,20 +285,11 @@ impl BlockDevice for FileDevice {
         if range.is_empty() {
             return Ok(());
         }
-        let durable = durability == Durability::Durable;
-        let ways =
-            [(&self.can_punch, AllocateMode::PunchHole), (&self.can_zero, AllocateMode::ZeroRange)];
-        for (can, mode) in ways {
-            if !can.get() {
-                continue;
-            }
-            match self.allocate(mode, range).await {
-                Ok(()) if durable => return self.sync().await,
-                Err(IoError::Unsupported) => can.set(false),
-                other => return other,
-            }
-        }
-        self.write_zeroes_by_hand(range, durable).await
+        // A file that somebody gave all of its space keeps the space.
+        let is_allocated = self.facts.as_ref().is_some_and(|facts| facts.is_allocated);
+        let first =
+            if is_allocated { AllocateMode::ZeroRange } else { AllocateMode::PunchHole };
+        self.zero(range, durability == Durability::Durable, first).await
     }
 
     fn under_way(&self) -> UnderWay {
@@ -358,6 +367,7 @@ mod tests {
                 direct_io: false,
                 unused_tail_bytes: 0,
                 memory_align_bytes: 1,
+                is_allocated: false,
                 identity: left_behind::FileIdentity { is_block_device: false, number: (0, 0) },
             });
             let write =

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, Dev, FileType, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags, flock, fstat,
+    AtFlags, Dev, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatxFlags, flock, fstat,
     ioctl_blkpbszget, ioctl_blksszget, major, minor, open, seek, stat, statx,
 };
 use rustix::io::{Errno, pread};
@@ -27,7 +27,7 @@ pub struct FileOptions {
 /// Facts about a file, found out when it was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFacts {
-    /// As it was given.
+    /// The path as given.
     pub path: PathBuf,
     /// A block device, not a regular file.
     pub is_block_device: bool,
@@ -38,6 +38,8 @@ pub struct FileFacts {
     pub unused_tail_bytes: u64,
     /// Alignment in memory that direct transfers need, in bytes.
     pub(super) memory_align_bytes: usize,
+    /// Whether the file had space for all of its bytes. A block device has no space to keep.
+    pub(super) is_allocated: bool,
     pub(super) identity: FileIdentity,
 }
 
@@ -65,7 +67,7 @@ pub enum OpenError {
     /// The path leads to a directory, a socket, a terminal or the like.
     #[error("{path} is a {kind}: give a regular file or a block device")]
     NotADrive {
-        /// As it was given.
+        /// The path as given.
         path: PathBuf,
         /// The kind of the file.
         kind: &'static str,
@@ -76,7 +78,7 @@ pub enum OpenError {
          enlarge it with 'truncate -s SIZE {path}'"
     )]
     TooSmall {
-        /// As it was given.
+        /// The path as given.
         path: PathBuf,
         /// Size of the file.
         bytes: u64,
@@ -88,7 +90,7 @@ pub enum OpenError {
         "{path} cannot serve blocks of {block_bytes} bytes: it needs {needed}, one of 512, 4096"
     )]
     BlockSize {
-        /// As it was given.
+        /// The path as given.
         path: PathBuf,
         /// The size asked for, or found.
         block_bytes: u32,
@@ -98,7 +100,7 @@ pub enum OpenError {
     /// The system failed in a way that has no better name.
     #[error("cannot open {path}: {source}")]
     System {
-        /// As it was given.
+        /// The path as given.
         path: PathBuf,
         /// The system's own words.
         source: io::Error,
@@ -123,6 +125,21 @@ impl OpenFile {
     }
 }
 
+/// Whether this process let a device at this path go while the drive has requests. An open of such a drive
+/// is refused with [`OpenError::Undrained`].
+pub fn is_undrained(path: &Path) -> bool {
+    // The path is not asked without need: its file system may hang.
+    left_behind::are_any()
+        && stat(path).is_ok_and(|status| left_behind::is_undrained(identity_of(&status)))
+}
+
+/// The file or block device that was asked for its status.
+fn identity_of(status: &Stat) -> FileIdentity {
+    let is_block_device = FileType::from_raw_mode(status.st_mode) == FileType::BlockDevice;
+    let number = if is_block_device { (0, status.st_rdev) } else { (status.st_dev, status.st_ino) };
+    FileIdentity { is_block_device, number }
+}
+
 fn open_file(path: &Path, options: &FileOptions) -> Result<OpenFile, OpenError> {
     let fail = |errno| explain(path, errno);
     let status = stat(path).map_err(fail)?;
@@ -131,8 +148,7 @@ fn open_file(path: &Path, options: &FileOptions) -> Result<OpenFile, OpenError> 
         FileType::BlockDevice => true,
         other => return Err(OpenError::NotADrive { path: path.to_owned(), kind: kind_of(other) }),
     };
-    let number = if is_block_device { (0, status.st_rdev) } else { (status.st_dev, status.st_ino) };
-    let identity = FileIdentity { is_block_device, number };
+    let identity = identity_of(&status);
     if left_behind::is_undrained(identity) {
         return Err(OpenError::Undrained(path.to_owned()));
     }
@@ -172,9 +188,16 @@ fn open_file(path: &Path, options: &FileOptions) -> Result<OpenFile, OpenError> 
         direct_io,
         unused_tail_bytes,
         memory_align_bytes: alignment.memory_bytes,
+        is_allocated: !is_block_device && is_allocated(&opened),
         identity,
     };
     Ok(OpenFile { fd, limits, facts })
+}
+
+/// Whether a file has space for all of its bytes.
+fn is_allocated(file: &Stat) -> bool {
+    // The unit of `st_blocks` is 512 bytes on every file system.
+    u64::try_from(file.st_blocks).is_ok_and(|blocks| blocks * 512 >= file.st_size.unsigned_abs())
 }
 
 /// Opens with O_DIRECT where the file system takes it, and says whether it did.

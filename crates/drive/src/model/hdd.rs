@@ -67,11 +67,11 @@ struct Job {
     ticket: Option<Ticket>,
     sequence: u64,
     is_write: bool,
-    /// Whether it continues a stream.
+    /// Whether the request continues a stream.
     is_sequential: bool,
     start: Nanos,
     end: Nanos,
-    /// When it entered the queue the disk chooses from.
+    /// The time when the request entered the queue the disk chooses from.
     queued_at: Nanos,
 }
 

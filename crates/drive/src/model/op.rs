@@ -1,7 +1,5 @@
 //! Requests to models, and their answers.
 
-#[cfg(doc)]
-use super::Model;
 use voltier_block::Nanos;
 
 /// The kind of a request that a model times.
@@ -28,8 +26,9 @@ pub struct Ticket(pub u64);
 pub enum Completion {
     /// At this time, whatever comes later.
     At(Nanos),
-    /// Not known yet: [`Model::advance`] to each [`Model::next_dispatch`] until
-    /// [`Model::resolved`] names the ticket.
+    /// Not known yet: [`Model::advance`](super::Model::advance) to each
+    /// [`Model::next_dispatch`](super::Model::next_dispatch) until
+    /// [`Model::resolved`](super::Model::resolved) names the ticket.
     Queued(Ticket),
 }
 

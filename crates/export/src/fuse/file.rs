@@ -23,7 +23,7 @@ use crate::requests::{Service, Workers};
 /// I/O). The limit is twice the deepest queue that fio is usually run with.
 const BACKGROUND_REQUESTS_MAX: u16 = 256;
 
-/// Longest write the kernel sends, in bytes; it gathers no more than 256 pages by default.
+/// Longest write the kernel sends, in bytes; it joins no more than 256 pages by default.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 
 /// Requests served at once on the core; further ones wait.

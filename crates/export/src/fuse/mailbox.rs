@@ -72,7 +72,7 @@ impl Mailbox {
     }
 }
 
-/// The core's end. When it is dropped, with its core perhaps, waiting requests fail rather than
+/// The core's end. When this end is dropped, with its core perhaps, waiting requests fail rather than
 /// leave their callers in the kernel for ever.
 pub(super) struct Receiver(pub(super) Arc<Mailbox>);
 

@@ -212,7 +212,7 @@ fn abort(path: &Path) {
 
 /// Without privileges an unmount is fusermount's job.
 fn lazily_by_fusermount(path: &Path) {
-    // If this fails as well, the kernel ends the mount with our process.
+    // If fusermount fails as well, the kernel ends the mount with our process.
     let _ = Command::new("fusermount3").arg("-uzq").arg(path).status();
 }
 
@@ -233,7 +233,7 @@ pub fn clear_dead(path: &Path) {
         file.is_file() && file.len() == 0 && file.mode() & 0o777 == MOUNT_POINT_MODE
     };
     if fs::symlink_metadata(path).is_ok_and(|file| is_ours(&file)) {
-        // If it stays it is in nobody's way: the next mount takes it.
+        // A file that stays is in nobody's way: the next mount takes it.
         let _ = fs::remove_file(path);
     }
 }

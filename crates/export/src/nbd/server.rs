@@ -99,7 +99,7 @@ impl NbdServer {
         Ok(Self { shared, listener })
     }
 
-    /// Where it listens, with the port that the kernel chose.
+    /// The address of the server, with the port that the kernel chose.
     pub fn address(&self) -> &StreamAddress {
         self.listener.address()
     }

@@ -50,7 +50,7 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// How it was run.
     pub options: Options,
-    /// Where it was run.
+    /// The machine of the run.
     pub machine: Machine,
     /// The client.
     pub fio_version: String,

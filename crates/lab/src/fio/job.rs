@@ -116,7 +116,7 @@ pub struct Job {
     pub numjobs: u32,
     /// The part of the target that is used, from its start.
     pub size_bytes: u64,
-    /// When it ends.
+    /// The end of the job.
     pub until: Until,
     /// Further options as fio names them, `offset_increment` for one, with their values.
     pub more: Vec<(&'static str, String)>,
@@ -194,12 +194,12 @@ impl Job {
         format!("fio {}", self.arguments(target).join(" "))
     }
 
-    /// Whether its requests have several sizes.
+    /// Whether the job's requests have several sizes.
     pub fn is_split(&self) -> bool {
         self.more.iter().any(|(key, _)| *key == "bssplit")
     }
 
-    /// Whether it changes the target.
+    /// Whether the job changes the target.
     pub fn writes(&self) -> bool {
         self.pattern.writes()
     }

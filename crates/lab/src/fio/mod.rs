@@ -60,7 +60,7 @@ impl Fio {
         &self.version
     }
 
-    /// Whether it was built with an engine.
+    /// Whether fio was built with an engine.
     pub fn has_engine(&self, engine: &str) -> bool {
         self.engines.iter().any(|known| known == engine)
     }

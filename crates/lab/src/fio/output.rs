@@ -14,7 +14,7 @@ pub struct Outcome {
     pub job: String,
     /// Host and port in client mode.
     pub host: Option<String>,
-    /// When it began, milliseconds since 1970; `None` where fio does not say.
+    /// The begin of the job, milliseconds since 1970; `None` where fio does not say.
     pub started_unix_ms: Option<u64>,
     /// The reads, when there were any.
     pub read: Option<Flow>,

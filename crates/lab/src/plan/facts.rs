@@ -7,7 +7,7 @@ use voltier_results::size::format_bytes;
 use super::{Extent, Method, Pts, parse};
 
 /// The plan of a run of ours, for the report; `None` when the run has none that can be read.
-pub fn facts(run: &Run) -> Option<PlanFacts> {
+pub fn of(run: &Run) -> Option<PlanFacts> {
     let plan = parse(&run.manifest.plan_text).ok()?;
     let pts_tests = match &plan.method {
         Method::Pts(pts) => Some(pts.tests().map(|test| test_facts(pts, test)).collect()),

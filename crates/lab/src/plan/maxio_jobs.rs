@@ -14,7 +14,7 @@ pub enum FigureUnit {
 }
 
 impl FigureUnit {
-    /// As it is written in tables and in JSON.
+    /// The name as written in tables and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             FigureUnit::MegabytesPerSecond => "MB/s",

@@ -17,7 +17,7 @@ mod clients;
 mod composite;
 mod database;
 mod deviations;
-mod facts;
+pub mod facts;
 mod hotfiles;
 mod jobs;
 mod maxio;
@@ -32,7 +32,6 @@ mod values;
 pub use cache_model::CacheModel;
 pub use clients::{Clients, Transport};
 pub use database::{Database, Engine};
-pub use facts::facts;
 pub use hotfiles::HotFiles;
 pub use maxio::Maxio;
 pub use mixed::Mixed;
@@ -59,7 +58,7 @@ const COMMON: [&str; 3] = ["method", "name", "quick"];
 pub struct Plan {
     /// Name of the plan: the method's, or that of a file.
     pub name: String,
-    /// Whether it is the quick form, which says nothing about a drive.
+    /// Whether the plan is the quick form, which says nothing about a drive.
     pub is_quick: bool,
     /// The method of the plan.
     pub method: Method,

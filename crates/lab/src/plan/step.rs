@@ -104,7 +104,7 @@ pub enum Work {
     },
     /// The cache of the volume is switched: off is pass-through, on its mode of before.
     Cache {
-        /// Whether it is to be on.
+        /// Whether the setting is to be on.
         on: bool,
     },
     /// One pass over files in a folder.
@@ -232,7 +232,7 @@ impl Planned {
             }
     }
 
-    /// Whether it changes the target.
+    /// Whether the step changes the target.
     pub fn writes(&self) -> bool {
         match &self.work {
             Work::Purge | Work::Database(_) => true,

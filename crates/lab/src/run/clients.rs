@@ -171,8 +171,8 @@ fn fill_in(point: &mut Point, clients: &[Outcome], wanted: usize, spans: &[Optio
     }
 }
 
-/// Keeps the interval in which all clients were active. Where that was less than half of a client's
-/// own time, the point is not to be used.
+/// Keeps the interval in which all clients were active. Where the interval was less than half
+/// of a client's own time, the point is not to be used.
 fn common_interval(point: &mut Point, spans: &[&Span]) {
     let begin = spans.iter().map(|span| span.begin_ms).max().unwrap_or(0);
     let end = spans.iter().map(|span| span.end_ms).min().unwrap_or(0);

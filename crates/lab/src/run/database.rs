@@ -403,7 +403,7 @@ fn threads() -> u32 {
 fn forget_page_cache() {
     rustix::fs::sync();
     if is_root() {
-        // Where it is refused, the run is warmer than it should be, as it is without root.
+        // Where the system refuses that, the run is warmer than it should be, as it is without root.
         fs::write("/proc/sys/vm/drop_caches", "1").ok();
     }
 }

@@ -24,13 +24,14 @@ const SAMPLE_NS: u64 = 1_000_000;
 /// A request that has ended, nanoseconds from the begin of the replay.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
-    /// When it was due; `None` of a replay that goes as fast as it can, and where that is not known.
+    /// The time when the request was due; `None` of a replay that goes as fast as it can, and where that is
+    /// not known.
     pub due_ns: Option<u64>,
-    /// When it was made.
+    /// The time when the request was made.
     pub made_ns: u64,
-    /// When it ended.
+    /// The time when the request ended.
     pub at_ns: u64,
-    /// Whether it wrote.
+    /// Whether the request wrote.
     pub is_write: bool,
     /// The request's bytes.
     pub bytes: u64,
@@ -135,7 +136,7 @@ impl Samples {
 /// A request as a log and a trace have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TracedRequest {
-    /// Whether it writes.
+    /// Whether the request writes.
     pub is_write: bool,
     /// The first byte.
     pub offset: u64,

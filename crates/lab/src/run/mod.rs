@@ -8,12 +8,14 @@ mod clients;
 mod database;
 mod facts;
 mod files;
+mod folder;
 mod gate;
 mod lateness;
 mod load;
 mod merge;
 mod meter;
 mod model;
+mod progress;
 mod purge;
 mod replay;
 mod replay_model;
@@ -23,10 +25,11 @@ mod target;
 mod timeline;
 
 pub use facts::environment;
+pub use folder::{RAW_FOLDER, RUN_FILE};
+pub use progress::{Ended, Progress};
 pub use target::{Daemon, Target};
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use voltier_results::result::{FORMAT, Manifest, Run, RunWriter};
@@ -36,20 +39,9 @@ use crate::fio::{Fio, OLDEST_FOR_PLANS};
 use crate::plan::step::{self, Estimate, Group};
 use crate::plan::{self, Extent, Plan};
 use crate::process::Stop;
+use folder::{make_folder, out_of_space};
 use session::Session;
 use target::Kind;
-
-/// The file of a run in its folder.
-pub const RUN_FILE: &str = "run.jsonl";
-
-/// Folder of raw results beside it.
-pub const RAW_FOLDER: &str = "raw";
-
-/// Room that results need at least, the report with its chart library among them.
-const RESULTS_BYTES: u64 = 8 << 20;
-
-/// Room for the raw result and the line of a point, about.
-const POINT_BYTES: u64 = 24 << 10;
 
 /// How a run is made.
 #[derive(Clone, Debug)]
@@ -60,27 +52,6 @@ pub struct Options {
     pub destroy: Vec<String>,
     /// Where volumes are found.
     pub daemon: Daemon,
-}
-
-/// The listener to a run while it runs.
-pub trait Progress {
-    /// A line for people.
-    fn say(&mut self, line: &str);
-    /// How far it is: time that is planned for what is done, and for all.
-    fn at(&mut self, done: Duration, total: Duration, what: &str);
-}
-
-/// The end of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
-    /// The folder of the run.
-    pub folder: PathBuf,
-    /// The report of the run; empty when no point was planned.
-    pub report: PathBuf,
-    /// Points measured.
-    pub measured: usize,
-    /// Points that failed: how many, and what the first one said.
-    pub failed: Option<(usize, String)>,
 }
 
 /// Names and descriptions of the drives that can be modelled.
@@ -274,45 +245,6 @@ pub fn in_words(time: Duration) -> String {
         0..120 => format!("{seconds} s"),
         120..7200 => format!("{} min", seconds.div_ceil(60)),
         _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
-    }
-}
-
-/// A folder for a new run, with room for it.
-fn make_folder(folder: &Path, estimate: &Estimate) -> Result<(), LabError> {
-    if folder.join(RUN_FILE).exists() {
-        return Err(LabError::Target {
-            target: folder.display().to_string(),
-            why: "holds a run already: give another --out, or --resume it".to_owned(),
-        });
-    }
-    fs::create_dir_all(folder.join(RAW_FOLDER)).map_err(full(folder))?;
-    let needed = RESULTS_BYTES + estimate.points_max * POINT_BYTES;
-    let free = facts::free_bytes(folder)?;
-    if free < needed {
-        return Err(LabError::Target {
-            target: folder.display().to_string(),
-            why: format!(
-                "has no space for results: {} KiB are free, {} KiB may be needed; give another --out",
-                free >> 10,
-                needed.div_ceil(1024)
-            ),
-        });
-    }
-    Ok(())
-}
-
-/// A full disk in its own words; any other error as it is.
-fn full(folder: &Path) -> impl Fn(std::io::Error) -> LabError + '_ {
-    move |source| out_of_space(LabError::File { path: folder.to_path_buf(), source }, folder)
-}
-
-/// Turns "no space left on device" into what to do about it.
-fn out_of_space(error: LabError, folder: &Path) -> LabError {
-    match &error {
-        LabError::File { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
-            LabError::NoSpace { folder: folder.to_path_buf() }
-        }
-        _ => error,
     }
 }
 

@@ -140,7 +140,7 @@ fn arguments(
     words.extend(["--direct=1", "--thread=1", "--group_reporting"].map(str::to_owned));
     words.push(format!("--read_iolog={}", log.display()));
     words.push(format!("--iodepth={}", replay.depth));
-    // Without it completions are looked for only when the queue is full.
+    // Without this option fio looks for completions only when the queue is full.
     words.push("--iodepth_batch_complete_min=0".to_owned());
     if replay.speed == 0.0 {
         words.push("--replay_no_stall=1".to_owned());

@@ -10,11 +10,13 @@ use voltier_results::result::{Axes, Point, Rounds, RoundsEnd, Run, RunWriter, St
 
 use super::clients::Crowd;
 use super::database::Server;
+use super::folder::{POINT_BYTES, RAW_FOLDER, out_of_space};
 use super::load::LoadRunner;
 use super::model::Worlds;
+use super::progress::{Ended, Progress};
 use super::steady::{self, WINDOW};
 use super::target::{Kind, Target};
-use super::{Ended, Progress, RAW_FOLDER, files, out_of_space, purge, replay, replay_model};
+use super::{files, purge, replay, replay_model};
 use crate::LabError;
 use crate::fio::Fio;
 use crate::plan::step::{self, Choice, Group, Load, Pick, Planned, Work};
@@ -118,7 +120,7 @@ impl<'a> Session<'a> {
         if self.run.points.is_empty() {
             return Ok(PathBuf::new());
         }
-        report::write(&self.run, plan::facts(&self.run).as_ref(), &[], &self.folder)
+        report::write(&self.run, plan::facts::of(&self.run).as_ref(), &[], &self.folder)
             .map(|written| written.html)
     }
 
@@ -245,7 +247,7 @@ impl<'a> Session<'a> {
         point: &mut Point,
         error: LabError,
     ) -> Result<(), LabError> {
-        if super::facts::free_bytes(&self.folder)? < super::POINT_BYTES {
+        if super::facts::free_bytes(&self.folder)? < POINT_BYTES {
             return Err(LabError::NoSpace { folder: self.folder.clone() });
         }
         point.status = Status::Failed(error.to_string());

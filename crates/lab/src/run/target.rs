@@ -34,7 +34,7 @@ const ROOM_BYTES: u64 = 64 << 20;
 pub struct Target {
     /// The name of the target in the plan.
     pub name: String,
-    /// As it was given.
+    /// The target as given.
     pub given: String,
     /// The kind of the target.
     pub kind: Kind,

@@ -8,7 +8,7 @@
 
 use std::rc::Rc;
 
-use voltier_array::{Array, Consistency, CreateOptions, Layout, Level};
+use voltier_array::{Array, Consistency, CreateOptions, Integrity, Layout, Level};
 use voltier_block::{BlockDevice, Buf, Durability, KIB, Lba, MIB};
 use voltier_drive::ModelDevice;
 use voltier_drive::model::Profile;
@@ -256,6 +256,7 @@ async fn array(handle: &Handle, consistency: Consistency, extent: Extent) -> Arr
         layout: Layout::default(),
         chunk_bytes: CHUNK_BYTES,
         consistency,
+        integrity: Integrity::None,
         uuid: [1; 16],
         member_uuids: (0..DRIVES as u8).map(|number| [number + 2; 16]).collect(),
     };

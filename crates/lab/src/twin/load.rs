@@ -54,9 +54,9 @@ pub struct Rates {
 /// The time that is not counted, then the time that is.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// Before it.
+    /// The time that is not counted, before the window.
     pub warm_ns: Nanos,
-    /// Of it.
+    /// The time of the window, which is counted.
     pub ns: Nanos,
 }
 

@@ -58,7 +58,7 @@ pub fn read(path: &Path) -> Result<Run, LabError> {
 /// The same from texts: the file of this name, and those beside it.
 ///
 /// # Errors
-/// Why it is not a result, in one line.
+/// The reason why the file is not a result, in one line.
 pub fn parse(name: &str, files: &Files) -> Result<Run, String> {
     let text = files.get(name).ok_or_else(|| format!("{name} is not among the files"))?;
     if text.trim().is_empty() {

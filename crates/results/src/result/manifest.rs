@@ -18,7 +18,7 @@ pub struct Manifest {
     pub plan_text: String,
     /// CRC32C of `plan_text`: runs of the same plan are comparable point by point.
     pub plan_crc32c: u32,
-    /// When it began, milliseconds since 1970 (UTC).
+    /// The begin of the run, milliseconds since 1970 (UTC).
     pub started_unix_ms: u64,
     /// Name and version of the program that made the file.
     pub tool: String,

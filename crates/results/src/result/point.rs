@@ -135,7 +135,7 @@ pub struct CacheWindow {
 pub struct ClientResult {
     /// Host and port.
     pub client: String,
-    /// When its window began, milliseconds since 1970 by the controller's clock.
+    /// The begin of the client's window, milliseconds since 1970 by the controller's clock.
     pub started_unix_ms: u64,
     /// Reads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -226,7 +226,7 @@ pub struct Point {
     /// The exact command, as it was run. Empty in virtual time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// When it began, milliseconds since 1970.
+    /// The begin of the measurement, milliseconds since 1970.
     pub started_unix_ms: u64,
     /// Reads, when there were any.
     #[serde(default, skip_serializing_if = "Option::is_none")]

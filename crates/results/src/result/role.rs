@@ -20,7 +20,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Whether this is [`Role::Measured`].
+    /// Whether the role is [`Role::Measured`].
     pub fn is_measured(&self) -> bool {
         *self == Role::Measured
     }

@@ -197,7 +197,7 @@ impl RunWriter {
     /// Stores a finished point.
     ///
     /// # Errors
-    /// When it cannot be written: the disk of the results is full, for one.
+    /// When the point cannot be written: the disk of the results is full, for one.
     pub fn point(&mut self, point: &Point) -> Result<(), LabError> {
         self.append(&Line::Point(Box::new(point.clone())))
     }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use voltier_array::StripeNumber;
+use voltier_block::{Lba, SECTOR_BYTES};
 
 use crate::arrays::setup::Setup;
 use crate::medium::Medium;
@@ -24,6 +25,19 @@ impl BitRot {
     /// Puts back what was there: no promise covers a scrub here.
     pub(crate) fn heal(&self, medium: &mut Medium) {
         medium.overwrite(self.at, &self.right);
+    }
+
+    /// Puts back what was there, as far as nobody wrote over it since.
+    pub(crate) fn heal_what_is_left(&self, medium: &mut Medium) {
+        let sector_bytes = SECTOR_BYTES as usize;
+        let sectors = self.right.chunks(sector_bytes).zip(self.wrong.chunks(sector_bytes));
+        for (at, (right, wrong)) in (self.at..).step_by(sector_bytes).zip(sectors) {
+            let mut found = vec![0; sector_bytes];
+            medium.peek(Lba::from_bytes(at), &mut found);
+            if found == wrong {
+                medium.overwrite(at, right);
+            }
+        }
     }
 
     /// Whether the block may be what a repair that was cut off leaves. The repair is one block of the

@@ -1,7 +1,8 @@
 //! Draws what a seed of arrays is.
 
 use voltier_array::{
-    AREA_ALIGN_BYTES, Consistency, Geometry, Layout, Level, MergePolicy, SUPERBLOCK_BYTES,
+    AREA_ALIGN_BYTES, Consistency, Geometry, Integrity, Layout, Level, MergePolicy,
+    SUPERBLOCK_BYTES,
 };
 use voltier_block::{KIB, MIB, Prng, SECTOR_BYTES};
 
@@ -53,6 +54,11 @@ const LONG_CHUNK_BYTES: u64 = 256 * KIB;
 /// Of the crash points of those with several regions one in so many is left.
 const LARGE_ONE_IN: u64 = 8;
 
+/// Mixed into the seed: seeds that do not draw this are as they were, and no kept seed draws it.
+const CHECKSUMS: u64 = 0x7375_6d73_0000_0c32;
+/// One seed in so many of those that can.
+const CHECKSUMS_ONE_IN: u64 = 4;
+
 /// Draws the setup of a seed, with at most so many clients and steps.
 pub fn draw_setup(seed: u64, clients: Option<u64>, steps: Option<u64>) -> Setup {
     let mut prng = Prng::new(seed ^ 0x6172_7261_7973);
@@ -89,6 +95,7 @@ pub fn draw_setup(seed: u64, clients: Option<u64>, steps: Option<u64>) -> Setup 
     let care = *prng.pick(&[Care::Rest, Care::Members, Care::Members, Care::Scrub]);
     let setup = Setup {
         consistency,
+        integrity: Integrity::None,
         drives,
         has_journal_device: false,
         grows: false,
@@ -111,6 +118,7 @@ pub fn draw_setup(seed: u64, clients: Option<u64>, steps: Option<u64>) -> Setup 
     let most_steps = setup.steps.min(steps.unwrap_or(u64::MAX));
     let drawn = Setup { clients: most_clients, steps: most_steps, ..setup };
     let drawn = with_expansion(with_what_came_later(drawn, seed), seed, steps);
+    let drawn = with_checksums(drawn, seed);
     let hangs = hangs(seed);
     let care = if hangs { Care::Members } else { drawn.care };
     Setup { merge: merge_of(seed), care, hangs, ..drawn }
@@ -131,6 +139,18 @@ fn with_what_came_later(mut setup: Setup, seed: u64) -> Setup {
     }
     if setup.geometry.with_parity().is_ok() && prng.one_in(GROWS_ONE_IN) {
         (setup.grows, setup.care) = (true, Care::Members);
+    }
+    setup
+}
+
+/// Draws with dice of their own whether members keep checksums.
+fn with_checksums(mut setup: Setup, seed: u64) -> Setup {
+    let is_possible = setup.geometry.parity_chunks() > 0 && !setup.expands();
+    if is_possible && Prng::new(seed ^ CHECKSUMS).one_in(CHECKSUMS_ONE_IN) {
+        setup.integrity = Integrity::Crc32c;
+        let members = setup.member_drives();
+        // The shortest area of checksums.
+        setup.drives[..members].iter_mut().for_each(|drive| drive.bytes += AREA_ALIGN_BYTES);
     }
     setup
 }

@@ -344,7 +344,7 @@ impl ArrayFixture {
     /// Waits until something holds.
     ///
     /// # Panics
-    /// When it never does.
+    /// When the condition never holds.
     pub(crate) async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         for _ in 0..LOOKS_MAX {
             if holds(self) {
@@ -436,8 +436,8 @@ impl ArrayFixture {
         self.array().geometry().data_chunks() - self.setup.geometry.data_chunks()
     }
 
-    /// How often the journal was moved, if its device is known to be lost now. While it is moved nothing is
-    /// known: what is told lost may be on record elsewhere already.
+    /// How often the journal was moved, if its device is known to be lost now. While the journal is moved
+    /// nothing is known: what is told lost may be on record elsewhere already.
     pub(crate) fn journal_before(&self) -> Option<u64> {
         if !self.setup.has_journal_device || self.journal.get().is_moving {
             return None;

@@ -1,5 +1,5 @@
-//! Drives of members hang. Then they do all that they were asked for, and are offered to the array again
-//! while they are at it. Drives hang while an array is started, too.
+//! Drives of members hang, then do all that they were asked for. Meanwhile the drives are offered to the
+//! array again. Drives hang while an array is started, too.
 
 use std::rc::Rc;
 
@@ -20,8 +20,9 @@ const START_REQUESTS: u64 = 60;
 /// How often a drive that does not answer is offered again.
 const OFFER_NS: Nanos = 3_000_000;
 
-/// Has the drive of a member hang, and waits until it has done all that it was asked for. If its member was
-/// given up for that, the drive is offered again, from the moment on in which it answers anything.
+/// Has the drive of a member hang, and waits until it has done all that it was asked for. If the drive's
+/// member was given up for that, the drive is offered again, from the moment on in which it answers
+/// anything.
 pub(crate) async fn hang(fixture: Rc<ArrayFixture>, member: usize, drive: usize, mut dice: Prng) {
     let disk = &fixture.disks[drive];
     let time_ns = draw_time_ns(&mut dice);

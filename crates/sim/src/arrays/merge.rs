@@ -44,7 +44,7 @@ pub(crate) fn burst(dice: &mut Prng, block: u64, from: SectorRange, end: u64) ->
         start = start.plus(count);
     }
     if dice.one_in(4) {
-        // As they come over several connections.
+        // Ranges as clients send them over several connections.
         let other = dice.below(ranges.len() as u64) as usize;
         ranges.swap(0, other);
     }

@@ -63,6 +63,9 @@ pub(crate) async fn take_care(fixture: Rc<ArrayFixture>, care: Care, acts: u64) 
                 .fixture
                 .until("nothing needs a resync", |fixture| !fixture.needs_resync())
                 .await;
+            if operator.fixture.setup.has_checksums() {
+                operator.harm_pages();
+            }
             for act in 0..acts {
                 let latency_ns = operator.fixture.setup.latency_ns;
                 let pause_ns = operator.dice.below(20) * latency_ns;
@@ -252,6 +255,23 @@ impl Operator {
             }
             Harm::Flushes => disk.fail_flushes(),
             Harm::Reads => disk.fail_reads(some),
+        }
+    }
+
+    /// Copies of the first page of checksums of some members cannot be written, or read. Such copies cost
+    /// checksums, and no member.
+    fn harm_pages(&mut self) {
+        let fixture = self.fixture.clone();
+        let first = fixture.setup.layout().checksums.start.plus(16);
+        for member in 0..fixture.setup.geometry.member_count() {
+            let Some(drive) = fixture.members.drive_of(&fixture.array(), member) else { continue };
+            let (copy, disk) = (first.plus(self.dice.below(2) * 8), &fixture.disks[drive]);
+            match self.dice.below(6) {
+                0 => disk.fail_writes(SectorRange::new(first, 16)),
+                1 => disk.fail_writes(SectorRange::new(copy, 8)),
+                2 => disk.fail_reads(SectorRange::new(copy, 8)),
+                _ => {}
+            }
         }
     }
 

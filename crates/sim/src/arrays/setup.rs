@@ -3,8 +3,8 @@
 use std::iter::successors;
 
 use voltier_array::{
-    Consistency, CreateOptions, Geometry, GroupIndex, MemberIndex, MemberLayout, MergeMode,
-    MergePolicy, StripeNumber,
+    Consistency, CreateOptions, Geometry, GroupIndex, Integrity, MemberIndex, MemberLayout,
+    MergeMode, MergePolicy, StripeNumber,
 };
 use voltier_block::{Lba, MIB, Nanos, SECTOR_BYTES, SectorRange};
 
@@ -42,6 +42,8 @@ pub struct Setup {
     pub geometry: Geometry,
     /// The mechanism that closes the write hole.
     pub consistency: Consistency,
+    /// The checksums that members keep.
+    pub integrity: Integrity,
     /// Members first, devices for journals last.
     pub drives: Vec<Drive>,
     /// Whether the journal is on a device of its own at first.
@@ -91,6 +93,7 @@ impl Setup {
             layout: self.geometry.layout(),
             chunk_bytes: self.geometry.chunk_sectors() * SECTOR_BYTES,
             consistency: self.consistency,
+            integrity: self.integrity,
             uuid: *b"an array of sims",
             member_uuids: members.map(uuid).collect(),
         }
@@ -115,11 +118,17 @@ impl Setup {
         self.consistency == Consistency::Journal && self.geometry.parity_chunks() > 0
     }
 
+    /// Whether members keep checksums of their blocks.
+    pub(crate) fn has_checksums(&self) -> bool {
+        self.integrity != Integrity::None
+    }
+
     /// The smallest unit of the volume, in sectors.
     pub(crate) fn block_sectors(&self) -> u64 {
         let members = &self.drives[..self.geometry.member_count()];
         let largest = members.iter().map(|drive| drive.block_bytes).max();
-        u64::from(largest.expect("an array has members")) / SECTOR_BYTES
+        let least = if self.has_checksums() { 4096 } else { 0 };
+        u64::from(largest.expect("an array has members").max(least)) / SECTOR_BYTES
     }
 
     /// First sectors of the places on a member's device.
@@ -127,7 +136,8 @@ impl Setup {
         let least = self.drives[0].bytes / SECTOR_BYTES;
         let chunk_bytes = self.geometry.chunk_sectors() * SECTOR_BYTES;
         let journal_bytes = self.journal_bytes(least);
-        MemberLayout::plan(least, chunk_bytes, journal_bytes).expect("it was made to fit")
+        MemberLayout::plan(least, chunk_bytes, journal_bytes, self.integrity)
+            .expect("it was made to fit")
     }
 
     /// Bytes of a ring on a member of so many sectors.

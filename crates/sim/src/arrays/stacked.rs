@@ -8,8 +8,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, AssembleOptions, BackgroundTask, Consistency, CreateOptions, Layout, Level, MemberIndex,
-    MergePolicy, Pace, Priority, ScrubRepair,
+    Array, AssembleOptions, BackgroundTask, Consistency, CreateOptions, Integrity, Layout, Level,
+    MemberIndex, MergePolicy, Pace, Priority, ScrubRepair,
 };
 use voltier_block::{BlockDevice, KIB, MIB, Nanos, Prng};
 use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions};
@@ -151,6 +151,7 @@ impl Shape {
             layout: Layout::LeftSymmetric,
             chunk_bytes: self.chunk_bytes,
             consistency: self.consistency,
+            integrity: Integrity::None,
             uuid: [first as u8; 16],
             member_uuids: (0..self.members as u64).map(|member| uuid(first + member)).collect(),
         }

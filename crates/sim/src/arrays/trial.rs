@@ -17,7 +17,7 @@ pub(crate) struct Trial {
     all: MemberSet,
     /// Members that must be in service then.
     pub(crate) usable: MemberSet,
-    /// Whether that is enough of each group.
+    /// Whether the usable members are enough of each group.
     pub(crate) is_enough: bool,
     pub(crate) options: AssembleOptions,
 }

@@ -9,7 +9,7 @@ use crate::model::Model;
 #[derive(Clone, Copy)]
 struct Change {
     range: SectorRange,
-    /// When it began, and when it ended.
+    /// The begin and the end of the change.
     begun: u64,
     ended: Option<u64>,
     /// Of an earlier life: its stripes match again when nothing needs a resync.

@@ -206,7 +206,7 @@ fn rewritten_lines() -> impl Iterator<Item = u64> {
 }
 
 /// A stand whose dirty lines have just been destaged, and some of them written anew: no flush of the SSD has
-/// covered either. Then its flushes fail.
+/// covered either. Then the SSD's flushes fail.
 async fn rewritten_before_a_failed_flush(world: World, shift: u64) -> Stand {
     let mut stand = Stand::filled(world).await;
     // Where the log stands in its segment then.

@@ -8,6 +8,7 @@ mod failed_flush;
 mod foreign_origin;
 mod panics;
 mod pulled;
+mod settling;
 mod ssd_errors;
 mod stand;
 

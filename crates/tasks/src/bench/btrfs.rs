@@ -112,7 +112,7 @@ impl Drop for Mounted {
 }
 
 /// The target of fio, and all that has to stay for that long. Ends in the order of the fields.
-struct Stage {
+struct Fixture {
     target: Target,
     span_bytes: u64,
     _instance: Option<Instance>,
@@ -154,13 +154,13 @@ impl Bench {
     }
 
     /// Makes the devices empty, then the subject on them, and writes its span once.
-    fn set_stage(&self, subject: Subject) -> Result<Stage, Failure> {
+    fn make_fixture(&self, subject: Subject) -> Result<Fixture, Failure> {
         let devices = self.device_names();
         for device in &devices {
             tool("blkdiscard", &["--force", device], &self.stop)?;
         }
-        let folder = tempfile::Builder::new().prefix("stage-").tempdir_in(self.folder.path())?;
-        let stage = match subject {
+        let folder = tempfile::Builder::new().prefix("fixture-").tempdir_in(self.folder.path())?;
+        let fixture = match subject {
             Subject::Btrfs { in_place } => self.mount_btrfs(folder, &devices, in_place)?,
             served => self.serve(folder, &devices, served)?,
         };
@@ -170,16 +170,21 @@ impl Bench {
             block_bytes: 1 << 20,
             iodepth: 8,
             numjobs: 1,
-            size_bytes: stage.span_bytes,
+            size_bytes: fixture.span_bytes,
             until: Until::Once,
             more: Vec::new(),
         };
-        self.fio.run(&fill, &stage.target, &self.stop)?;
+        self.fio.run(&fill, &fixture.target, &self.stop)?;
         tool("sync", &[], &self.stop)?;
-        Ok(stage)
+        Ok(fixture)
     }
 
-    fn serve(&self, folder: TempDir, devices: &[&str], served: Subject) -> Result<Stage, Failure> {
+    fn serve(
+        &self,
+        folder: TempDir,
+        devices: &[&str],
+        served: Subject,
+    ) -> Result<Fixture, Failure> {
         let instance = Instance::new(&self.binary, folder.path(), self.stop.clone());
         let (device, span_bytes) = match served {
             Subject::Array(chunk, consistency) => {
@@ -194,7 +199,7 @@ impl Bench {
         instance.create_plain("v", &device)?;
         let target = Target::Nbd(instance.export_nbd("v")?);
         let _instance = Some(instance);
-        Ok(Stage { target, span_bytes, _instance, _mounted: None, _folder: folder })
+        Ok(Fixture { target, span_bytes, _instance, _mounted: None, _folder: folder })
     }
 
     fn mount_btrfs(
@@ -202,7 +207,7 @@ impl Bench {
         folder: TempDir,
         devices: &[&str],
         in_place: bool,
-    ) -> Result<Stage, Failure> {
+    ) -> Result<Fixture, Failure> {
         let profile = ["--quiet", "--force", "--data", "raid6", "--metadata", "raid1c3"];
         tool("mkfs.btrfs", &[&profile, devices].concat(), &self.stop)?;
         let place = folder.path().join("mounted");
@@ -218,12 +223,12 @@ impl Bench {
         let path = place.join("file").to_string_lossy().into_owned();
         let target = Target::Files { paths: vec![path], engine: "io_uring" };
         let _mounted = Some(mounted);
-        Ok(Stage { target, span_bytes: SPAN_BYTES, _instance: None, _mounted, _folder: folder })
+        Ok(Fixture { target, span_bytes: SPAN_BYTES, _instance: None, _mounted, _folder: folder })
     }
 
     /// The results of all jobs, in their order.
     fn run(&self, subject: Subject, effort: Effort) -> Result<Vec<Outcome>, Failure> {
-        let stage = self.set_stage(subject)?;
+        let fixture = self.make_fixture(subject)?;
         let run = |(_, pattern, block_bytes, iodepth): &(&str, Pattern, u32, u32)| {
             let job = Job {
                 name: "bench".to_owned(),
@@ -231,11 +236,11 @@ impl Bench {
                 block_bytes: u64::from(*block_bytes),
                 iodepth: *iodepth,
                 numjobs: 1,
-                size_bytes: stage.span_bytes,
+                size_bytes: fixture.span_bytes,
                 until: Until::Time(Duration::from_secs(effort.seconds.into())),
                 more: Vec::new(),
             };
-            Ok(self.fio.run(&job, &stage.target, &self.stop)?)
+            Ok(self.fio.run(&job, &fixture.target, &self.stop)?)
         };
         JOBS.iter().map(run).collect()
     }

@@ -70,7 +70,7 @@ impl Format {
         !matches!(self, Format::Lis | Format::U32)
     }
 
-    /// Whether its records are lines of text.
+    /// Whether the format's records are lines of text.
     pub(super) fn is_text(self) -> bool {
         use Format::{Alibaba, Blkparse, Iolog, Lis, Msr, Tencent};
         matches!(self, Msr | Alibaba | Tencent | Iolog | Blkparse | Lis)

@@ -45,7 +45,7 @@ impl Input {
     /// Opens a file, and looks at its start.
     ///
     /// # Errors
-    /// When it is no file, cannot be read, is empty, or its unpacker is not installed.
+    /// When the path is no file, cannot be read, is empty, or its unpacker is not installed.
     pub(super) fn open(path: &Path) -> Result<(Input, Vec<u8>), LabError> {
         let refuse =
             |why: &str| LabError::Unreadable { path: path.to_path_buf(), why: why.to_owned() };

@@ -26,7 +26,8 @@ pub enum Op {
 /// One request of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// When it was made, nanoseconds by the trace's own clock; zero in formats without times.
+    /// The time when the request was made, nanoseconds by the trace's own clock; zero in formats without
+    /// times.
     pub at_ns: u64,
     /// The operation.
     pub op: Op,

@@ -4,8 +4,17 @@ use super::*;
 use voltier_block::{MIB, Prng};
 
 fn superblock(level: Level, members: usize, chunk_bytes: u64) -> Superblock {
+    superblock_with(level, members, chunk_bytes, Integrity::None)
+}
+
+fn superblock_with(
+    level: Level,
+    members: usize,
+    chunk_bytes: u64,
+    integrity: Integrity,
+) -> Superblock {
     let device_sectors = 64 * MIB / SECTOR_BYTES + 13;
-    let places = MemberLayout::plan(device_sectors, chunk_bytes, 8 * MIB).expect("room");
+    let places = MemberLayout::plan(device_sectors, chunk_bytes, 8 * MIB, integrity).expect("room");
     let layout = Layout::LeftSymmetric;
     let geometry = Geometry::new(level, layout, members, chunk_bytes, places.data.count);
     let member = |number| MemberRecord {
@@ -115,8 +124,35 @@ fn a_move_makes_it_version_3_and_one_that_cannot_be_is_damage() {
 }
 
 #[test]
+fn checksums_make_it_version_4_and_an_area_that_cannot_be_is_damage() {
+    let kept = superblock_with(Level::Raid6, 5, 16 << 10, Integrity::Crc32c);
+    assert_eq!(kept.array.places.checksums.bytes(), MIB);
+    let good = kept.encode(1);
+    assert_eq!(good[8], 4);
+    assert_eq!(Superblock::decode(&good, 1), Ok(kept));
+    let at = JOURNAL_AT + 72;
+    // No other code, another start, no area, no whole areas, more than the device has.
+    let changes = [(at, 0), (at, 2), (at + 9, 1), (at + 17, 0), (at + 16, 1), (at + 22, 9)];
+    for (byte, value) in changes {
+        let mut block = good;
+        block[byte] = value;
+        reseal(&mut block);
+        assert_eq!(Superblock::decode(&block, 1), Err(Rejected::Damaged), "{byte}");
+    }
+    // A program of version 3 refuses the block by its version.
+    let refused = check_head(&good, SUPERBLOCK_MAGIC, 4, 3);
+    assert_eq!(refused, Err(Rejected::Newer(4)));
+}
+
+#[test]
 fn hostile_blocks_under_a_good_checksum_are_refused_or_make_sense() {
-    let good = superblock(Level::Raid60 { group: 5 }, 10, 64 << 10).encode(0);
+    for integrity in [Integrity::None, Integrity::Crc32c] {
+        let level = Level::Raid60 { group: 5 };
+        try_hostile_blocks(superblock_with(level, 10, 64 << 10, integrity).encode(0));
+    }
+}
+
+fn try_hostile_blocks(good: [u8; BLOCK_BYTES]) {
     let mut dice = Prng::new(4);
     for round in 0..60_000_usize {
         let mut block = good;
@@ -124,7 +160,7 @@ fn hostile_blocks_under_a_good_checksum_are_refused_or_make_sense() {
         for change in 0..=dice.below(3) {
             let at = match change {
                 0 => round % 640,
-                1 => JOURNAL_AT + dice.below(80) as usize,
+                1 => JOURNAL_AT + dice.below(104) as usize,
                 _ => dice.below(2400) as usize,
             };
             block[at] = *dice.pick(&[0, 1, 0x7f, 0x80, 0xff, block[at].wrapping_add(1)]);
@@ -149,10 +185,10 @@ fn anything_else_is_no_superblock() {
     assert_eq!(Superblock::decode(&[0; BLOCK_BYTES], 0), Err(Rejected::Absent));
     let mut block = superblock(Level::Raid5, 3, 4096).encode(0);
     assert_eq!(Superblock::decode(&block[..512], 0), Err(Rejected::Absent));
-    block[8] = 4;
+    block[8] = 5;
     assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Damaged));
     reseal(&mut block);
-    assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Newer(4)));
+    assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Newer(5)));
     block[8] = 0;
     reseal(&mut block);
     assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Damaged));

@@ -27,7 +27,7 @@ fn seen(state: &State<u32>) -> Seen {
     let name = match state {
         State::Lost { .. } => "lost",
         State::InService { .. } => "in service",
-        State::Copied { .. } => "copied",
+        State::HasSuccessor { .. } => "has a successor",
         State::Rebuilding { .. } => "rebuilding",
     };
     let device = state.device().map(|device| **device);
@@ -45,20 +45,20 @@ fn every_event_in_every_state_does_what_the_table_says() {
     let states: [fn() -> State<u32>; 4] = [
         || State::Lost { uuid: [1; 16] },
         || State::InService { own: named(1) },
-        || State::Copied { own: named(1), successor: successor() },
+        || State::HasSuccessor { own: named(1), successor: successor() },
         || State::Rebuilding { own: named(1), missing: missing() },
     ];
     let lost = Some(("lost", None, None, 1));
     let serves = |number: u8| Some(("in service", Some(number.into()), None, number));
-    let copied = Some(("copied", Some(1), Some(2), 1));
+    let has_successor = Some(("has a successor", Some(1), Some(2), 1));
     let fills = |number: u8| Some(("rebuilding", Some(number.into()), Some(number.into()), number));
-    // The member before: lost, in service, copied, rebuilding.
+    // The member before: lost, in service, with a successor, rebuilding.
     let cases: [Case; 6] = [
         (|| Event::Joined { own: named(3), missing: missing() }, [fills(3), fills(3), None, None]),
         (|| Event::Begun { own: named(3) }, [serves(3), None, None, None]),
-        (|| Event::CopyBegun(successor()), [None, copied, None, None]),
+        (|| Event::SuccessionBegun(successor()), [None, has_successor, None, None]),
         (|| Event::Filled, [None, None, serves(2), serves(1)]),
-        (|| Event::CopyFailed, [None, None, serves(1), None]),
+        (|| Event::SuccessorFailed, [None, None, serves(1), None]),
         (|| Event::GivenUp, [lost, lost, fills(2), lost]),
     ];
     for (number, (event, expected)) in cases.into_iter().enumerate() {
@@ -73,8 +73,8 @@ fn every_event_in_every_state_does_what_the_table_says() {
 fn a_device_whose_place_another_takes_is_to_be_told_once() {
     let member = Member::new(Some(1));
     member.set_uuid([1; 16]);
-    member.begin_copy(Rc::new(2), [2; 16], missing());
-    assert!(member.take_replaced().is_none(), "the copy is not whole");
+    member.begin_succession(Rc::new(2), [2; 16], missing());
+    assert!(member.take_replaced().is_none(), "the successor is not whole");
     member.put_in_service();
     member.lose();
     let moved = member.moved();

@@ -55,7 +55,7 @@ pub(crate) struct MergeBatch {
 }
 
 impl MergeBatch {
-    /// With its first write.
+    /// A batch with the first write.
     pub(crate) fn new(stream: usize, small: SmallWrite, sectors: SectorRange, now: Nanos) -> Self {
         let batch = Self {
             stream,
@@ -123,7 +123,7 @@ impl MergeBatch {
         self.content.borrow().covered == [Span { start: 0, end: self.sectors.count }]
     }
 
-    /// Whether one of them is to be durable: somebody waits for just that.
+    /// Whether one of the writes is to be durable: somebody waits for just that.
     pub(crate) fn is_durable(&self) -> bool {
         self.content.borrow().is_durable
     }
@@ -196,7 +196,7 @@ pub(crate) fn batches_of(parts: Vec<NewData>) -> Vec<Vec<NewData>> {
             None => batches.push((span, vec![run])),
         }
     }
-    // As they came.
+    // In the order of arrival.
     for (_, batch) in &mut batches {
         batch.sort_by_key(|(number, _)| *number);
     }

@@ -167,7 +167,7 @@ const NOWHERE: u64 = u64::MAX / 2;
 struct Stream {
     under_way: u32,
     depth: u32,
-    /// When one of them last came to wait, or the last that ran ended.
+    /// When a write of the stream last came to wait, or the last write that ran ended.
     stirred_ns: Nanos,
     /// The batch that newer writes join.
     open: Option<Rc<MergeBatch>>,

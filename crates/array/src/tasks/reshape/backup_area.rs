@@ -111,7 +111,7 @@ impl<D: BlockDevice> BackupArea<D> {
     /// Has all members keep what they will have, durably.
     ///
     /// # Errors
-    /// When a member does not take it that cannot be lost.
+    /// When a member that cannot be lost refuses the write.
     pub(super) async fn keep(self: &Rc<Self>, frontier: Section, filled: &Filled) -> IoResult<()> {
         let rows = count(&filled.rows);
         let write = |(member, data): (MemberIndex, &Bytes)| {

@@ -51,7 +51,7 @@ pub struct ReshapeStatus {
     pub bytes_after: u64,
     /// The reason for which the move waits; none while it goes on.
     pub waits_for: Option<ReshapeWait>,
-    /// Why it did not go on when it tried last.
+    /// The error of the last attempt that did not go on.
     pub last_error: Option<IoError>,
 }
 

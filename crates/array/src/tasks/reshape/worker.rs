@@ -30,7 +30,7 @@ use crate::stripe::mend::Mender;
 use crate::stripe::stripes::{Access, StripeGuard, Stripes};
 use crate::stripe::two_shapes::TwoShapes;
 use crate::tasks::background::{Closing, Step};
-use crate::tasks::pace::Turn;
+use crate::tasks::pace::Pacing;
 use crate::tasks::rebuild::RebuildTask;
 use crate::tasks::reshape::backup_area::{BackupArea, sectors_at_once};
 use crate::tasks::reshape::strips::{Restriper, Strip, spans, strips};
@@ -41,7 +41,7 @@ use crate::tasks::resync::Resync;
 const WINDOW_BYTES: u64 = 8 << 20;
 /// How often a move that waits looks again.
 const WAIT_NS: Nanos = 1_000_000_000;
-/// And one that could not go on.
+/// How often a move that could not go on tries again.
 const RETRY_NS: Nanos = 10_000_000_000;
 
 /// Sections of the next window that has something in it.
@@ -161,7 +161,7 @@ impl<D: BlockDevice> Reshape<D> {
             });
         }
         moving.pacer.set_pace_if_new(self.rebuild.pace());
-        if let Turn::WaitUntil(until_ns) = moving.pacer.turn(now, &self.foreground) {
+        if let Pacing::WaitUntil(until_ns) = moving.pacer.pacing(now, &self.foreground) {
             return Step::WaitUntil(until_ns);
         }
         moving.pacer.begin(now, self.window_bytes(moving));
@@ -245,7 +245,7 @@ impl<D: BlockDevice> Reshape<D> {
         }
         let drained = self.journal.drain().await?;
         if self.waits_for().is_some() && !moving.record().is_between() {
-            // A member went meanwhile, or a copy began, which would lack what the backup areas hold.
+            // A member went meanwhile, or a successor came, which would lack what the backup areas hold.
             return Ok(0);
         }
         let redo_from = if canary::is(Canary::MovedRedone) { 0 } else { drained };
@@ -361,7 +361,7 @@ impl<D: BlockDevice> Reshape<D> {
     }
 
     /// Brings a section that a crash left between the shapes to the new one, before anything is served.
-    /// If that cannot be, requests for it fail, and it is tried again.
+    /// When the section cannot be moved, requests for the section fail, and the worker tries again.
     pub(crate) async fn end_section_between(&self) {
         let moving = &*self.moving;
         if moving.record().is_between() {

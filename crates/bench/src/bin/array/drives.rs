@@ -2,14 +2,17 @@
 
 use std::rc::Rc;
 
-use voltier_array::{Array, Consistency, Geometry, Layout, Level, StripeNumber, VolumePlace};
+use voltier_array::{
+    Array, Consistency, CreateOptions, Geometry, Integrity, Layout, Level, StripeNumber,
+    VolumePlace,
+};
 use voltier_bench::emit;
 use voltier_block::{BlockDevice, Buf, Durability, SECTOR_BYTES};
-use voltier_drive::ModelDevice;
 use voltier_drive::model::{Nowhere, Profile};
+use voltier_drive::{MemoryDevice, ModelDevice};
 use voltier_ring::{Executor, Handle, NoFiles};
 
-use crate::load::{Load, Work, rate};
+use crate::load::{Load, Work, rate, touch};
 use crate::{KIB, raid_6};
 
 /// The drives of the published comparison, and how it loaded them.
@@ -93,6 +96,27 @@ fn durable(consistency: Consistency, load: Load) -> f64 {
     })
 }
 
+/// Members whose content is kept, for checksums to match: small ones.
+const KEPT_BYTES: u64 = 64 << 20;
+
+/// Twelve small D3700 with content, in their steady state, with or without checksums of blocks.
+fn checked(consistency: Consistency, integrity: Integrity, load: Load) -> f64 {
+    let mut executor = Executor::in_virtual_time(NoFiles);
+    let handle = executor.handle();
+    executor.block_on(async move {
+        let profile = Profile::find("ssd-d3700").expect("a profile");
+        let options = raid_6(DRIVES, DRIVE_CHUNK_BYTES, consistency);
+        let options = CreateOptions { integrity, ..options };
+        let drive = |_| ModelDevice::new(handle.clone(), profile, MemoryDevice::new(KEPT_BYTES));
+        let array = Array::create(&handle, &options, (0..DRIVES).map(drive).collect()).await;
+        let array = array.expect("possible");
+        // The same part with and without checksums: they take some of the members.
+        let span_bytes = KEPT_BYTES / 2 * (DRIVES as u64 - 2);
+        touch(&array, span_bytes).await;
+        rate(&handle, &[array], load, span_bytes, SECONDS).await
+    })
+}
+
 pub(crate) fn cases() {
     let deep = |work| Load { depth: DRIVE_DEPTH, ..Load::random(work) };
     let (read, write) = (deep(Work::Read), deep(Work::Write));
@@ -120,4 +144,12 @@ pub(crate) fn cases() {
     emit(&case("bitmap"), "requests/s", by_bitmap, "consistency none", by_none);
     emit(&case("journal"), "requests/s", by_journal, "bitmap", by_bitmap);
     emit(&case("journal, to published"), "requests/s", by_journal, PUBLISHED_MD, 39_907.0);
+    for consistency in [Consistency::Bitmap, Consistency::Journal] {
+        for (name, load) in [("write", write), ("read", read)] {
+            let with = checked(consistency, Integrity::Crc32c, load);
+            let without = checked(consistency, Integrity::None, load);
+            let case = format!("{name} 4k, {place}, {consistency}, crc32c");
+            emit(&case, "requests/s", with, "no checksums", without);
+        }
+    }
 }

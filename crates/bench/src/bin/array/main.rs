@@ -10,7 +10,7 @@ mod memory;
 mod merge;
 mod rebuild;
 
-use voltier_array::{Consistency, CreateOptions, Layout, Level};
+use voltier_array::{Consistency, CreateOptions, Integrity, Layout, Level};
 
 const KIB: u64 = 1 << 10;
 
@@ -22,6 +22,7 @@ fn raid_6(members: usize, chunk_bytes: u64, consistency: Consistency) -> CreateO
         layout: Layout::default(),
         chunk_bytes,
         consistency,
+        integrity: Integrity::None,
         uuid: [1; 16],
         member_uuids: (0..members).map(|member| [100 + member as u8; 16]).collect(),
     }

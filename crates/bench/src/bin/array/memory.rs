@@ -3,7 +3,8 @@
 use std::sync::{Arc, Barrier};
 
 use voltier_array::{
-    Array, Consistency, Geometry, Layout, Level, MemberIndex, MergeMode, MergePolicy,
+    Array, Consistency, CreateOptions, Geometry, Integrity, Layout, Level, MemberIndex, MergeMode,
+    MergePolicy,
 };
 use voltier_bench::emit;
 use voltier_block::SECTOR_BYTES;
@@ -25,6 +26,7 @@ struct Bed {
     level: Level,
     /// None for an array without durable state.
     consistency: Option<Consistency>,
+    integrity: Integrity,
     lost: usize,
     merge: MergeMode,
     /// The extent that is written and read, from the start of the volume.
@@ -34,7 +36,8 @@ struct Bed {
 impl Bed {
     const fn of(level: Level) -> Self {
         let merge = MergeMode::Off;
-        Self { level, consistency: None, lost: 0, merge, span_bytes: WORKING_SET_BYTES }
+        let (integrity, span_bytes) = (Integrity::None, WORKING_SET_BYTES);
+        Self { level, consistency: None, integrity, lost: 0, merge, span_bytes }
     }
 
     async fn build(self, handle: &Handle) -> Array<MemoryDevice> {
@@ -44,6 +47,7 @@ impl Bed {
         let array = match self.consistency {
             Some(consistency) => {
                 let options = raid_6(MEMBERS, CHUNK_BYTES, consistency);
+                let options = CreateOptions { integrity: self.integrity, ..options };
                 Array::create(handle, &options, members.collect()).await
             }
             None => {
@@ -163,19 +167,26 @@ pub(crate) fn cases(seconds: f64) {
     consistency_cases(write, writes, seconds);
 }
 
-/// The cost of keeping data and parity together over a power cut.
+/// The cost of keeping data and parity together over a power cut, and of checksums of blocks.
 fn consistency_cases(write: Load, bare: f64, seconds: f64) {
     let wide = Load::sequential(Work::Write, STRIPE_BYTES);
-    let figures = |consistency| {
-        let bed = Bed { consistency: Some(consistency), ..Bed::of(Level::Raid6) };
+    let figures = |consistency, integrity| {
+        let bed = Bed { consistency: Some(consistency), integrity, ..Bed::of(Level::Raid6) };
         let wide_mb_per_s = bed.one_core(wide, seconds) * STRIPE_BYTES as f64 / 1e6;
         (bed.one_core(write, seconds), wide_mb_per_s)
     };
-    let bitmap = figures(Consistency::Bitmap);
-    let journal = figures(Consistency::Journal);
+    let bitmap = figures(Consistency::Bitmap, Integrity::None);
+    let journal = figures(Consistency::Journal, Integrity::None);
     let case = |what: &str| format!("{what}, RAID 6 8+2, 1 core");
     emit(&case("write 4k, bitmap"), "requests/s", bitmap.0, "no durable state", bare);
     emit(&case("write 4k, journal"), "requests/s", journal.0, "bitmap", bitmap.0);
     let name = case("full-stripe writes 128k, journal");
     emit(&name, "MB/s", journal.1, "bitmap", bitmap.1);
+    for (consistency, without) in [(Consistency::Bitmap, bitmap), (Consistency::Journal, journal)] {
+        let with = figures(consistency, Integrity::Crc32c);
+        let name = case(&format!("write 4k, {consistency}, crc32c"));
+        emit(&name, "requests/s", with.0, "no checksums", without.0);
+        let name = case(&format!("full-stripe writes 128k, {consistency}, crc32c"));
+        emit(&name, "MB/s", with.1, "no checksums", without.1);
+    }
 }

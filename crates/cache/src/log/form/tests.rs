@@ -13,7 +13,7 @@ fn news_of_an_older_copy_does_not_make_a_newer_one_in_the_same_slot_clean() {
     let mut map = Contents::new(geometry.clone(), policy, 1);
     let mut log = LogState::new(geometry.clone(), uuid, false);
     let (line, slot, crc, mask) = (Line(7), Slot(5), 0xaabb_ccdd, Some(0b11));
-    map.put(Placement { line, slot, crc, dirty: true, mask, pending: false }, None);
+    map.put(PlacedLine { line, slot, crc, dirty: true, mask, pending: false }, None);
     let news = |crc_bits, mask| Change::Clean(CleanCopy { line, slot, crc_bits, mask });
     let mut builder = Builder::new(&geometry, log.position);
     log.apply(news(0xbb_ccde, mask), &mut map, &mut builder);
@@ -50,7 +50,14 @@ fn no_record_is_formed_while_too_many_wait_for_a_flush() {
     log.next_sequence = slots;
     log.queues.push(Sender::Client, Change::Drop { line: Line(1) });
     map.put(
-        Placement { line: Line(1), slot: Slot(9), crc: 0, dirty: true, mask: None, pending: false },
+        PlacedLine {
+            line: Line(1),
+            slot: Slot(9),
+            crc: 0,
+            dirty: true,
+            mask: None,
+            pending: false,
+        },
         None,
     );
     assert!(matches!(log.form_record(&mut map), Formed::Blocked));

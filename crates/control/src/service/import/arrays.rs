@@ -6,6 +6,7 @@ use voltier_array::MemberState;
 
 use super::super::apart::apart;
 use super::super::turn::Turn;
+use super::super::{array_members, array_open};
 use super::done::Done;
 use super::find::{Found, FoundArray};
 use crate::array_settings::ArraySettings;
@@ -159,6 +160,7 @@ fn plan_of(name: ArrayName, newest: &MemberLabel, array: &FoundArray) -> ArrayPl
         level: newest.level,
         chunk_bytes: newest.chunk_bytes,
         consistency: newest.consistency,
+        integrity: newest.integrity,
         size_bytes: 0,
         // Nobody knows whether these members are the newest: the assembly asks for what is missing.
         events: 0,
@@ -189,11 +191,11 @@ pub(super) fn open<E: Engine>(
     let opened = apart(service).open_array(&record, &devices, false).map_err(told)?;
     let mut notes: Vec<String> =
         opened.left_out.iter().map(|line| format!("array {name}: {line}")).collect();
-    service.keep_array(record, opened, Vec::new())?;
+    array_open::keep(service, record, opened, Vec::new())?;
     done.arrays.push(name.clone());
     service.engine.log(&format!("array {name}: imported from what its members say"));
     for spare in spares {
-        if let Err(error) = service.take_spare(&name, spare.clone(), false) {
+        if let Err(error) = array_members::take_spare(service, &name, spare.clone(), false) {
             notes.push(format!("array {name}: the spare {spare} is left out: {error}"));
         }
     }

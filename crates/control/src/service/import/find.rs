@@ -6,7 +6,8 @@ use voltier_array::MemberState;
 
 use super::super::apart::apart;
 use super::super::turn::Turn;
-use crate::engine::{CacheLabel, Engine, MemberLabel, SpareLabel};
+use super::super::{admit, look};
+use crate::engine::{CacheLabel, Engine, MemberLabel, SpareOwner};
 use crate::error::{ControlError, ControlResult};
 use crate::records::Identity;
 use crate::spec::DeviceSpec;
@@ -19,7 +20,7 @@ pub(super) struct Found {
     /// SSDs with caches.
     pub(super) caches: Vec<FoundCache>,
     /// Spares that arrays or pools have labelled.
-    pub(super) spares: Vec<(DeviceSpec, SpareLabel)>,
+    pub(super) spares: Vec<(DeviceSpec, SpareOwner)>,
     /// Devices that hold nothing of Voltier: origins, perhaps.
     pub(super) others: Vec<OtherDevice>,
 }
@@ -74,7 +75,7 @@ pub(super) fn examine<E: Engine>(
 ) -> ControlResult<Found> {
     let mut found = Found::default();
     for (at, device) in devices.iter().enumerate() {
-        if devices[..at].iter().any(|other| service.is_same(other, device)) {
+        if devices[..at].iter().any(|other| admit::is_same(service, other, device)) {
             return Err(ControlError::failed(format!("{device} is given twice; name it once")));
         }
         let size_bytes = size_of_free(service, device)?;
@@ -98,11 +99,11 @@ fn size_of_free<E: Engine>(service: &mut Turn<E>, device: &DeviceSpec) -> Contro
             None => service.size_of_array(name),
         };
     }
-    if let Some(user) = service.user_of_device(device) {
+    if let Some(user) = admit::user_of_device(service, device) {
         return Err(in_use(device, &user));
     }
-    service.take_for_import(device)?;
-    service.look(device).map_err(|(_, why)| ControlError::failed(why))
+    admit::take_for_import(service, device)?;
+    look::look(service, device).map_err(|(_, why)| ControlError::failed(why))
 }
 
 pub(super) fn in_use(device: &DeviceSpec, user: &str) -> ControlError {
@@ -157,8 +158,11 @@ fn look_further<E: Engine>(service: &mut Turn<E>, found: &mut Found, given: &[De
     }
     for path in apart(service).own_devices() {
         let device = DeviceSpec::Path(path);
-        let is_given = given.iter().any(|other| service.is_same(other, &device));
-        if is_given || service.user_of_device(&device).is_some() || service.look(&device).is_err() {
+        let is_given = given.iter().any(|other| admit::is_same(service, other, &device));
+        if is_given
+            || admit::user_of_device(service, &device).is_some()
+            || look::look(service, &device).is_err()
+        {
             continue;
         }
         if let Ok(Some(label)) = apart(service).label_of(&device) {

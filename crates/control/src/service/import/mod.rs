@@ -20,6 +20,7 @@ use super::apart::apart;
 use super::claims::Subject;
 use super::live::Live;
 use super::turn::Turn;
+use super::{look, start};
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::import_report::{ImportOrder, ImportReport};
@@ -201,11 +202,11 @@ fn open<E: Engine>(
         true => CacheStart::ImportGiven,
         false => CacheStart::Import,
     };
-    service.look_at(&record.origin, record.size_bytes, "origin")?;
+    look::look_at(service, &record.origin, record.size_bytes, "origin")?;
     let told =
         |error: ControlError| ControlError::failed(format!("{name} is not imported: {error}"));
     done.volumes.push(name.clone());
-    service.open_and_record(record, start).map_err(told)?;
+    start::open_and_record(service, record, start).map_err(told)?;
     service.live.insert(name.clone(), Live { is_open: true, ..Live::new() });
     service.log(&name, "imported from what its SSD says");
     Ok(())

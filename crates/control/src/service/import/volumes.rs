@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::super::admit;
 use super::super::apart::apart;
 use super::super::turn::Turn;
 use super::arrays::ArrayPlan;
@@ -84,7 +85,7 @@ pub(super) fn plan<E: Engine>(
             )));
         }
         for other in &plans {
-            if service.is_same(&other.record.origin, &plan.record.origin) {
+            if admit::is_same(service, &other.record.origin, &plan.record.origin) {
                 return Err(ControlError::failed(format!(
                     "{} and {} both say that {} is their origin; give the SSD that was in use last",
                     other.ssd, plan.ssd, plan.record.origin
@@ -193,7 +194,7 @@ fn free_of<E: Engine>(
 ) -> Vec<OtherDevice> {
     let mut free = found.others.clone();
     for origin in taken.iter().flatten() {
-        free.retain(|other| !service.is_same(origin, &other.device));
+        free.retain(|other| !admit::is_same(service, origin, &other.device));
     }
     free
 }
@@ -205,7 +206,7 @@ fn other_mark<E: Engine>(
     origin: &DeviceSpec,
 ) -> Option<String> {
     let recorded = DriveIdentity::recorded(&cache.label.owner.origin_identity)?;
-    let now = service.mark_of(origin).filter(DriveIdentity::is_known);
+    let now = admit::mark_of(service, origin).filter(DriveIdentity::is_known);
     let now = now.map_or_else(|| "no mark".to_owned(), |mark| mark.to_string());
     Some(format!(
         "{origin} was taken as the origin because it was given: it has {now}, not {recorded}"
@@ -261,13 +262,13 @@ fn plan_one<E: Engine>(
 ) -> ControlResult<VolumePlan> {
     let (device, label) = (&cache.device, &cache.label);
     let name = name_of(service, names, cache)?;
-    if let Some(user) = service.user_of_device(&origin) {
+    if let Some(user) = admit::user_of_device(service, &origin) {
         return Err(in_use(&origin, &user));
     }
     if let Some(user) = origin.array().and_then(|array| service.user_of_array(array, None)) {
         return Err(in_use(&origin, &format!("volume {user}")));
     }
-    service.take_for_import(&origin)?;
+    admit::take_for_import(service, &origin)?;
     let mode = label.owner.mode.unwrap_or_else(|| Settings::default().mode);
     let settings = Settings {
         mode,
@@ -287,7 +288,7 @@ fn plan_one<E: Engine>(
     let (policy, mode) = (settings.policy.to_string(), settings.mode.to_string());
     let its_cache = CacheRecord {
         device: device.clone(),
-        identity: service.mark_of(device),
+        identity: admit::mark_of(service, device),
         uuid: label.uuid,
         settings,
         generation: label.generation,
@@ -303,7 +304,7 @@ fn plan_one<E: Engine>(
         name,
         uuid,
         size_bytes: label.origin_bytes,
-        origin_identity: service.mark_of(&origin),
+        origin_identity: admit::mark_of(service, &origin),
         origin,
         cache: Some(its_cache),
         exports: Vec::new(),

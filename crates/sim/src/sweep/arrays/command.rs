@@ -4,7 +4,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-use voltier_array::{Consistency, Level};
+use voltier_array::{Consistency, Integrity, Level};
 use voltier_control::protocol::{
     ArrayRequest, Growth, MemberName, NewArray, Repair, Request, Response,
 };
@@ -195,7 +195,7 @@ pub(super) fn create(
         journal: journal.map(|number| fixture.device(number)),
         force: true,
     };
-    ArrayRequest::Create { array }
+    ArrayRequest::Create { array, integrity: Integrity::None }
 }
 
 impl ArrayCommand {
@@ -277,7 +277,7 @@ impl ArrayCommand {
         }]
     }
 
-    /// Whether it can be asked for again after a crash that undid it, as it was.
+    /// Whether the command can be given again after a crash that undid it, as it was.
     pub(super) fn changes_shape(self) -> bool {
         matches!(
             self,

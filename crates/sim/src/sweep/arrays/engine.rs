@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, BackgroundTask, JournalState, MemberIndex, MemberLayout,
-    MemberState, Replacement, SUPERBLOCK_BYTES, Superblock, read_spare_label, write_spare_label,
+    Array, ArrayError, AssembleOptions, BackgroundTask, JournalState, MemberIndex, MemberState,
+    Replacement, Superblock, read_spare_label, wipe_superblocks, write_spare_label,
 };
-use voltier_block::{BlockDevice, Buf, Durability};
+use voltier_block::BlockDevice;
 use voltier_control::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
-    JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
+    JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareOwner, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{DeviceId, DriveIdentity, Examined, Finding, Machine, Role};
@@ -76,6 +76,7 @@ impl ArraySimEngine {
         let opened = OpenedArray {
             size_bytes: open.array.limits().bytes(),
             level: ArrayLevel(open.array.geometry().level()),
+            integrity: status.integrity,
             events: status.event,
             members: open.devices.clone(),
             journal: open.journal.clone(),
@@ -110,22 +111,22 @@ impl ArrayEngine for ArraySimEngine {
         Ok(found.map_err(failed)?.map(label))
     }
 
-    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareOwner>> {
         self.0.step();
         let disk = self.disk(device)?;
         let found = self.0.run(async move { read_spare_label(&disk).await }).map_err(failed)?;
-        Ok(found.map(|it| SpareLabel { owner: Identity(it.owner), name: it.name }))
+        Ok(found.map(|it| SpareOwner { owner: Identity(it.owner), name: it.name }))
     }
 
     fn label_spare(
         &self,
         device: &DeviceSpec,
-        label: &SpareLabel,
+        label: &SpareOwner,
         wipe: bool,
     ) -> ControlResult<()> {
         self.0.step();
         let disk = self.disk(device)?;
-        let SpareLabel { owner, name } = label.clone();
+        let SpareOwner { owner, name } = label.clone();
         let label = voltier_array::SpareLabel { owner: owner.0, name, device_sectors: 0 };
         self.0.run(async move { write_spare_label(&disk, label, wipe).await }).map_err(failed)
     }
@@ -217,14 +218,7 @@ impl ArrayEngine for ArraySimEngine {
     fn erase_label(&self, device: &DeviceSpec) -> ControlResult<()> {
         self.0.step();
         let disk = self.disk(device)?;
-        let erased = self.0.run(async move {
-            for at in MemberLayout::superblock_lbas(disk.limits().sectors) {
-                let zeroes = Buf::zeroed(SUPERBLOCK_BYTES as usize).freeze();
-                disk.write(at, zeroes.into(), Durability::Durable).await?;
-            }
-            voltier_block::IoResult::Ok(())
-        });
-        erased.map_err(failed)
+        self.0.run(async move { wipe_superblocks(&disk).await }).map_err(failed)
     }
 
     fn fail_member(&self, _: &ArrayName, place: u32) -> ControlResult<bool> {
@@ -247,7 +241,7 @@ impl ArrayEngine for ArraySimEngine {
         let replaced = self
             .run(move |array| async move { array.replace(MemberIndex(place), disk, uuid).await })?;
         self.with_open(|open| match replaced {
-            Replacement::Copy => {
+            Replacement::Successor => {
                 open.pending.push((uuid, device.clone(), false));
                 Replaced::Copy
             }
@@ -258,10 +252,17 @@ impl ArrayEngine for ArraySimEngine {
         })
     }
 
-    fn take_back(&self, _: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool> {
+    fn restore_member(
+        &self,
+        _: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<bool> {
         let (disk, place) = (self.disk(device)?, place as usize);
         let is_back =
-            self.run(move |array| async move { array.take_back(MemberIndex(place), disk).await })?;
+            self.run(
+                move |array| async move { array.restore_member(MemberIndex(place), disk).await },
+            )?;
         if is_back {
             self.with_open(|open| open.devices[place] = Some(device.clone()))?;
         }

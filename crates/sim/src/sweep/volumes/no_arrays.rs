@@ -1,7 +1,7 @@
 //! A world without arrays: every request for one is refused.
 
 use voltier_control::engine::{
-    ArrayDevices, ArrayEngine, JournalDeviceLabel, MemberLabel, OpenedArray, Replaced, SpareLabel,
+    ArrayDevices, ArrayEngine, JournalDeviceLabel, MemberLabel, OpenedArray, Replaced, SpareOwner,
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::{
@@ -23,11 +23,11 @@ impl ArrayEngine for SimEngine {
         Ok(None)
     }
 
-    fn spare_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+    fn spare_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<SpareOwner>> {
         Ok(None)
     }
 
-    fn label_spare(&self, _: &DeviceSpec, _: &SpareLabel, _: bool) -> ControlResult<()> {
+    fn label_spare(&self, _: &DeviceSpec, _: &SpareOwner, _: bool) -> ControlResult<()> {
         refused()
     }
 
@@ -64,7 +64,7 @@ impl ArrayEngine for SimEngine {
         refused()
     }
 
-    fn take_back(&self, _: &ArrayName, _: u32, _: &DeviceSpec) -> ControlResult<bool> {
+    fn restore_member(&self, _: &ArrayName, _: u32, _: &DeviceSpec) -> ControlResult<bool> {
         refused()
     }
 

@@ -1,4 +1,4 @@
-//! Members without room: files of one full file system, or thin volumes of one full pool.
+//! Members without space: files of one full file system, or thin volumes of one full pool.
 
 use voltier_array::{Array, AssembleOptions, Consistency, Level, MemberIndex, MemberState};
 use voltier_block::IoError;

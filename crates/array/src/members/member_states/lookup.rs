@@ -4,9 +4,9 @@ use std::ops::{Deref, Index};
 
 use crate::geometry::numbers::MemberIndex;
 use crate::members::member::Member;
-use crate::members::member_set::MemberSet;
+use crate::members::member_states::MemberStates;
 
-impl<D> Deref for MemberSet<D> {
+impl<D> Deref for MemberStates<D> {
     type Target = [Member<D>];
 
     fn deref(&self) -> &[Member<D>] {
@@ -14,7 +14,7 @@ impl<D> Deref for MemberSet<D> {
     }
 }
 
-impl<D> Index<MemberIndex> for MemberSet<D> {
+impl<D> Index<MemberIndex> for MemberStates<D> {
     type Output = Member<D>;
 
     #[inline]

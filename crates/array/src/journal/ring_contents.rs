@@ -34,7 +34,7 @@ pub(super) struct Record {
 }
 
 /// All rings together.
-pub(super) struct Gathered {
+pub(super) struct RingContents {
     /// Transactions below are in the rings of all their members.
     pub(super) recorded_below: u64,
     pub(super) life: u64,
@@ -46,7 +46,7 @@ pub(super) struct Gathered {
     pub(super) transactions: BTreeMap<u64, (u64, u64)>,
 }
 
-impl Gathered {
+impl RingContents {
     /// `found` has the rings of so many members, then the ring of the journal device. Transactions
     /// below `redo_from` are in place, whatever the rings say.
     pub(super) fn of(found: &[Option<Found>], members: usize, redo_from: u64) -> Self {

@@ -1,0 +1,574 @@
+//! The checksums of a device: reads are held against them, and changes change them.
+//!
+//! A block that does not match is answered as a medium error is, so all that mends medium errors mends it.
+//! Checksums are in memory until a flush. The flush stores the checksums and then covers both, so blocks
+//! that a flush makes durable have theirs. A crash in between leaves blocks that do not match in two places
+//! alone. A start distrusts regions that are dirty, and the journal's replay writes its blocks again.
+//!
+//! A page that the device does not take costs no more than its checksums. The list of void pages tells the
+//! next start that the page says nothing.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::rc::Rc;
+
+use voltier_block::{
+    AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Nanos, Payload,
+    SECTOR_BYTES, SectorRange,
+};
+use voltier_ring::{FlushOnce, Handle, Signal, join_all};
+
+use crate::canary::{self, Canary};
+use crate::format::bits::Bits;
+use crate::format::checksum_page::{
+    Found, Owner, PAGE_BYTES, PAGE_SUMS, SUMMED_BYTES, SUMMED_SECTORS, UNKNOWN, copy_lba, encode,
+    found_in, kept, place_of, sum_of,
+};
+use crate::format::member_layout::MemberLayout;
+use crate::format::region_map::RegionGrid;
+use crate::format::void_pages::{VoidPages, place_of_list};
+use crate::geometry::numbers::Region;
+use crate::members::checksums::block_locks::{BlockGuard, BlockLocks, Use};
+use crate::members::checksums::table::{ChecksumCounts, DuePage, Pins, Table};
+use crate::members::checksums::void_list::VoidList;
+use crate::members::clear::{Clear, clear_device};
+use crate::members::space::RESTS_NS;
+
+/// Pages that are stored at once.
+const STORED_AT_ONCE: usize = 16;
+/// With so many pages to store a change stores some before the next flush: half of what stays in memory.
+const DUE_MAX: usize = 4096;
+/// Pages that such a change stores.
+const RELIEVED: usize = 256;
+/// Pages of a range that is cleared at once.
+const CLEARED_PAGES: u64 = 64;
+/// When pages that could not be stored are tried again.
+const RETRY_NS: Nanos = 60_000_000_000;
+/// Stands for the list of void pages among the pages on their way into memory.
+const LIST: u64 = u64::MAX;
+
+/// The checksums of a device. The device itself is the caller's.
+pub(crate) struct Checked {
+    handle: Handle,
+    owner: Owner,
+    /// The event count of the array when it was put together.
+    event: u64,
+    /// The pages of checksums on the device.
+    area: Lba,
+    /// The first sector of the chunks.
+    data_start: u64,
+    table: Table,
+    list: VoidList,
+    locks: BlockLocks,
+    /// Pages that are on their way into memory.
+    loading: RefCell<BTreeSet<u64>>,
+    loaded: Signal,
+    /// Requests for a flush so far.
+    asked: Cell<u64>,
+    flushed: FlushOnce,
+    /// One storing after the other: each page has one writing under way.
+    turn: BlockLocks,
+    /// When a page could not be stored of late.
+    refused_at: Cell<Option<Nanos>>,
+}
+
+/// A page on its way into memory, until dropped.
+struct Loading<'a> {
+    of: &'a Checked,
+    page: u64,
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        self.of.loading.borrow_mut().remove(&self.page);
+        self.of.loaded.notify();
+    }
+}
+
+/// Blocks that a request holds, with their pages in memory, until dropped.
+struct Held<'a> {
+    _guard: BlockGuard<'a>,
+    _pins: Pins<'a>,
+}
+
+/// A change of blocks under way. One that is dropped before it is done may have left anything.
+struct Change<'a> {
+    of: &'a Checked,
+    first: u64,
+    sums: Vec<u32>,
+    is_done: bool,
+    _held: Held<'a>,
+}
+
+impl Change<'_> {
+    /// The device has all of it.
+    fn done(mut self) {
+        self.is_done = true;
+        self.of.table.note_written(self.first, &self.sums);
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.of.table.note_unfinished(self.first, &self.sums);
+        }
+    }
+}
+
+/// The checksums of a payload, block by block, wherever its pieces end.
+fn sums_of(data: &Payload) -> Vec<u32> {
+    let mut sums = Vec::with_capacity(data.len() / SUMMED_BYTES);
+    let new = || crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    let (mut open, mut filled) = (new(), 0);
+    for piece in data.pieces() {
+        let mut rest = &piece[..];
+        while !rest.is_empty() {
+            if filled == 0 && rest.len() >= SUMMED_BYTES {
+                sums.push(sum_of(&rest[..SUMMED_BYTES]));
+                rest = &rest[SUMMED_BYTES..];
+                continue;
+            }
+            let (now, then) = rest.split_at(rest.len().min(SUMMED_BYTES - filled));
+            open.update(now);
+            (filled, rest) = (filled + now.len(), then);
+            if filled == SUMMED_BYTES {
+                sums.push(kept(std::mem::replace(&mut open, new()).finalize() as u32));
+                filled = 0;
+            }
+        }
+    }
+    sums
+}
+
+/// Blocks in parts of no more than so many pages.
+fn parts_of(blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let longest = CLEARED_PAGES * PAGE_SUMS;
+    blocks
+        .clone()
+        .step_by(longest as usize)
+        .map(move |start| start..(start + longest).min(blocks.end))
+}
+
+impl Checked {
+    pub(super) fn new(
+        handle: &Handle,
+        owner: Owner,
+        event: u64,
+        places: &MemberLayout,
+        distrusted: Bits<Region>,
+        list: Option<VoidPages>,
+    ) -> Self {
+        Self {
+            handle: handle.clone(),
+            owner,
+            event,
+            area: places.checksums.start,
+            data_start: places.data.start.0,
+            table: Table::new(RegionGrid::new(places.data.count), distrusted),
+            list: VoidList::new(list),
+            locks: BlockLocks::default(),
+            loading: RefCell::default(),
+            loaded: Signal::new(),
+            asked: Cell::new(0),
+            flushed: FlushOnce::default(),
+            turn: BlockLocks::default(),
+            refused_at: Cell::new(None),
+        }
+    }
+
+    pub(crate) fn counts(&self) -> ChecksumCounts {
+        self.table.counts()
+    }
+
+    pub(crate) fn distrust(&self, regions: &Bits<Region>) {
+        self.table.distrust(regions);
+    }
+
+    /// The blocks of a range of the device.
+    pub(crate) fn blocks_of(&self, at: Lba, bytes: u64) -> Range<u64> {
+        let first = at.0 - self.data_start;
+        let sectors = bytes / SECTOR_BYTES;
+        let is_whole =
+            first.is_multiple_of(SUMMED_SECTORS) && sectors.is_multiple_of(SUMMED_SECTORS);
+        assert!(is_whole, "an array with checksums has blocks of 4 KiB");
+        first / SUMMED_SECTORS..(first + sectors) / SUMMED_SECTORS
+    }
+
+    fn lba_of(&self, block: u64) -> Lba {
+        Lba(self.data_start + block * SUMMED_SECTORS)
+    }
+
+    /// Holds blocks that are about to be read.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    async fn hold<D: BlockDevice>(&self, device: &D, blocks: Range<u64>) -> IoResult<Held<'_>> {
+        self.hold_for(device, blocks, Use::Read).await
+    }
+
+    async fn hold_for<D: BlockDevice>(
+        &self,
+        device: &D,
+        blocks: Range<u64>,
+        of: Use,
+    ) -> IoResult<Held<'_>> {
+        let guard = self.locks.lock(blocks.clone(), of).await;
+        let pins = self.bring_in(device, &blocks).await?;
+        Ok(Held { _guard: guard, _pins: pins })
+    }
+
+    /// Whether bytes that were read are what their checksums say. The blocks are held.
+    fn verify(&self, first: u64, bytes: &[u8]) -> bool {
+        let bad = self.table.mismatches(first, bytes);
+        self.table.note_bad(&bad);
+        bad.is_empty()
+    }
+
+    /// Whether all blocks of a range have checksums that are known.
+    pub(crate) async fn knows<D: BlockDevice>(&self, device: &D, at: Lba, bytes: u64) -> bool {
+        let blocks = self.blocks_of(at, bytes);
+        let pins = self.bring_in(device, &blocks).await;
+        pins.is_ok() && self.table.are_known(blocks)
+    }
+
+    /// Blocks are about to get these checksums. Until then the ones before stay: what convicts a block is not
+    /// forgotten before the device has another one in its place.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    async fn change<D: BlockDevice>(
+        self: &Rc<Self>,
+        device: &Rc<D>,
+        first: u64,
+        sums: Vec<u32>,
+    ) -> IoResult<Change<'_>> {
+        self.relieve(device).await;
+        let blocks = first..first + sums.len() as u64;
+        let held = self.hold_for(&**device, blocks, Use::Change).await?;
+        Ok(Change { of: self, first, sums, is_done: false, _held: held })
+    }
+
+    /// Reads blocks by a request of the caller's; whether they are what their checksums say.
+    ///
+    /// # Errors
+    /// When the device is gone, or the request fails.
+    pub(crate) async fn read<D: BlockDevice>(
+        &self,
+        device: &D,
+        at: Lba,
+        into: Buf,
+        read: impl AsyncFnOnce(Buf) -> IoResult<Buf>,
+    ) -> IoResult<(Buf, bool)> {
+        let blocks = self.blocks_of(at, into.len() as u64);
+        let first = blocks.start;
+        let _held = self.hold(device, blocks).await?;
+        let found = read(into).await?;
+        let is_right = self.verify(first, &found);
+        Ok((found, is_right))
+    }
+
+    /// The same of buffers whose blocks lie behind one another.
+    ///
+    /// # Errors
+    /// As for one.
+    pub(crate) async fn read_run<D: BlockDevice>(
+        &self,
+        device: &D,
+        at: Lba,
+        into: Vec<Buf>,
+        read: impl AsyncFnOnce(Vec<Buf>) -> IoResult<Vec<Buf>>,
+    ) -> IoResult<(Vec<Buf>, bool)> {
+        let blocks = self.blocks_of(at, into.iter().map(|buf| buf.len() as u64).sum());
+        let mut first = blocks.start;
+        let _held = self.hold(device, blocks).await?;
+        let (found, mut is_right) = (read(into).await?, true);
+        for buf in &found {
+            is_right &= self.verify(first, buf);
+            first += (buf.len() / SUMMED_BYTES) as u64;
+        }
+        Ok((found, is_right))
+    }
+
+    /// Writes blocks by a request of the caller's, and keeps their checksums.
+    ///
+    /// # Errors
+    /// When the device is gone, or the request fails.
+    pub(crate) async fn write<D: BlockDevice>(
+        self: &Rc<Self>,
+        device: &Rc<D>,
+        at: Lba,
+        data: Payload,
+        write: impl AsyncFnOnce(Payload) -> IoResult<()>,
+    ) -> IoResult<()> {
+        let first = self.blocks_of(at, data.len() as u64).start;
+        let change = self.change(device, first, sums_of(&data)).await?;
+        write(data).await?;
+        change.done();
+        Ok(())
+    }
+
+    /// Clears a range part by part.
+    pub(crate) async fn clear<D: BlockDevice>(
+        self: &Rc<Self>,
+        device: &Rc<D>,
+        range: SectorRange,
+        clear: Clear,
+    ) -> IoResult<()> {
+        let returns_zeroes = device.limits().after_discard == AfterDiscard::Zeroes;
+        let sum = match clear {
+            Clear::Discard if !returns_zeroes => UNKNOWN,
+            Clear::Discard | Clear::Zeroes(_) => sum_of(&[0; SUMMED_BYTES]),
+        };
+        for part in parts_of(self.blocks_of(range.start, range.bytes())) {
+            let count = part.end - part.start;
+            let change = self.change(device, part.start, vec![sum; count as usize]).await?;
+            let range = SectorRange::new(self.lba_of(part.start), count * SUMMED_SECTORS);
+            clear_device(&**device, range, clear).await?;
+            change.done();
+        }
+        Ok(())
+    }
+
+    /// Stores checksums, and makes them durable with all that was written. Callers that ask at the same
+    /// time share one flush.
+    ///
+    /// # Errors
+    /// When the device cannot flush, or takes neither a page nor the word that the page is void.
+    pub(crate) async fn flush<D: BlockDevice>(self: &Rc<Self>, device: &Rc<D>) -> IoResult<()> {
+        let wanted = self.asked.get() + 1;
+        self.asked.set(wanted);
+        let flush = async |_| {
+            // To its end also when nobody waits: a page has one writing under way.
+            self.handle.finish(self.clone().flush_now(device.clone())).await
+        };
+        self.flushed.until(wanted, || self.asked.get(), flush).await
+    }
+
+    async fn flush_now<D: BlockDevice>(self: Rc<Self>, device: Rc<D>) -> IoResult<()> {
+        let _turn = self.turn.lock(0..1, Use::Change).await;
+        let refused = self.store_due(&*device, usize::MAX).await?;
+        let are_called_void = !canary::is(Canary::VoidPagesForgotten);
+        if !refused.is_empty() && are_called_void && self.list.add(&refused) {
+            self.table.begin_era();
+        }
+        let listed = self.store_list(&*device).await;
+        if !refused.is_empty() {
+            listed?;
+        }
+        let unflushed = self.table.take_unflushed();
+        if let Err(error) = device.flush().await {
+            self.table.note_not_flushed(&unflushed);
+            self.list.note_not_flushed();
+            return Err(error);
+        }
+        self.table.note_flushed(&unflushed);
+        self.list.remove(&unflushed);
+        self.table.note_refused(refused);
+        Ok(())
+    }
+
+    /// Stores pages; those that the device does not take.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    async fn store_due<D: BlockDevice>(&self, device: &D, most: usize) -> IoResult<Vec<u64>> {
+        let due = self.table.due(!self.was_refused_of_late(), most);
+        let mut refused = Vec::new();
+        for some in due.chunks(STORED_AT_ONCE) {
+            let stores = some.iter().map(|page| self.store(device, page));
+            for (page, result) in some.iter().zip(join_all(stores).await) {
+                match result {
+                    Ok(()) => self.table.note_stored(page),
+                    Err(error) => {
+                        self.table.note_not_stored(page);
+                        self.refused_at.set(Some(self.handle.now()));
+                        if error == IoError::Gone {
+                            return Err(error);
+                        }
+                        refused.push(page.page);
+                    }
+                }
+            }
+        }
+        Ok(refused)
+    }
+
+    async fn store<D: BlockDevice>(&self, device: &D, due: &DuePage) -> IoResult<()> {
+        let is_first = due.sequences.end - due.sequences.start > 1;
+        if canary::is(Canary::ChecksumsNotFlushed) && !is_first {
+            return Ok(());
+        }
+        let era = self.list.era();
+        let copies = due.sequences.clone();
+        let copies = copies.flat_map(|number| encode(self.owner, era, due.page, number, &due.sums));
+        let at = copy_lba(self.area, due.page, due.sequences.start);
+        self.store_at(device, at, &copies.collect::<Vec<u8>>()).await
+    }
+
+    async fn store_list<D: BlockDevice>(&self, device: &D) -> IoResult<()> {
+        let Some(due) = self.list.due() else { return Ok(()) };
+        let copy = due.encode(self.owner);
+        let place = place_of_list(self.area).start;
+        let second = place.plus(PAGE_BYTES as u64 / SECTOR_BYTES);
+        let both = [self.store_at(device, place, &copy), self.store_at(device, second, &copy)];
+        let results = join_all(both).await;
+        // Either copy is enough.
+        results[0].or(results[1])?;
+        self.list.note_written(&due);
+        Ok(())
+    }
+
+    fn was_refused_of_late(&self) -> bool {
+        self.refused_at.get().is_some_and(|at| self.handle.now() < at + RETRY_NS)
+    }
+
+    /// Writes to the area: once more after a medium error, and for seconds while there is no space, unless
+    /// that was in vain of late.
+    async fn store_at<D: BlockDevice>(&self, device: &D, at: Lba, bytes: &[u8]) -> IoResult<()> {
+        let data = Buf::copy_of(bytes).freeze();
+        let write = || device.write(at, data.clone().into(), Durability::Cached);
+        let mut result = write().await;
+        if result == Err(IoError::Medium) {
+            result = write().await;
+        }
+        for rest_ns in RESTS_NS {
+            if result != Err(IoError::NoSpace) || self.was_refused_of_late() {
+                break;
+            }
+            self.handle.sleep(rest_ns).await;
+            result = write().await;
+        }
+        result
+    }
+
+    /// Stores some pages if too many wait for a flush.
+    async fn relieve<D: BlockDevice>(self: &Rc<Self>, device: &Rc<D>) {
+        if self.table.due_count() < DUE_MAX || self.was_refused_of_late() {
+            return;
+        }
+        let (own, device) = (self.clone(), device.clone());
+        let relieved = async move {
+            let _turn = own.turn.lock(0..1, Use::Change).await;
+            if own.table.due_count() >= DUE_MAX {
+                // Pages that the device does not take are due as before: the next flush calls them void.
+                let _ = own.store_due(&*device, RELIEVED).await;
+            }
+        };
+        self.handle.finish(relieved).await;
+    }
+
+    /// Bytes that were read, or are about to be, are known to be right by others than their checksums.
+    pub(crate) async fn adopt<D: BlockDevice>(
+        &self,
+        device: &D,
+        at: Lba,
+        bytes: &[u8],
+    ) -> IoResult<()> {
+        let blocks = self.blocks_of(at, bytes.len() as u64);
+        let _pins = self.bring_in(device, &blocks).await?;
+        self.table.adopt(blocks.start, bytes);
+        Ok(())
+    }
+
+    /// Whether bytes that were computed are what is to be in their place. Where a checksum says something
+    /// else, but the device has just these bytes, the checksum is what is wrong.
+    pub(crate) async fn accepts<D: BlockDevice>(&self, device: &D, at: Lba, bytes: &[u8]) -> bool {
+        let blocks = self.blocks_of(at, bytes.len() as u64);
+        let Ok(_held) = self.hold(device, blocks.clone()).await else { return false };
+        for block in self.table.mismatches(blocks.start, bytes) {
+            let place = (block - blocks.start) as usize * SUMMED_BYTES;
+            let found = device.read(self.lba_of(block), Buf::new(SUMMED_BYTES)).await;
+            if !found.is_ok_and(|found| found[..] == bytes[place..place + SUMMED_BYTES]) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Brings the pages of some blocks into memory, and keeps them there.
+    async fn bring_in<D: BlockDevice>(
+        &self,
+        device: &D,
+        blocks: &Range<u64>,
+    ) -> IoResult<Pins<'_>> {
+        let mut pins = self.table.pins(blocks);
+        while let Some(absent) = self.table.pin_present(&mut pins, blocks) {
+            let page = if self.list.is_absent() { LIST } else { absent };
+            if !self.loading.borrow_mut().insert(page) {
+                self.loaded.wait().await;
+                continue;
+            }
+            let _loading = Loading { of: self, page };
+            if page == LIST {
+                let copies = self.read_copies(device, place_of_list(self.area)).await?;
+                let found = VoidPages::newest(halves(&copies), self.owner);
+                self.list.take_in(found, self.event);
+            } else {
+                let found = self.load(device, page).await?;
+                self.table.take_in(page, found);
+            }
+        }
+        Ok(pins)
+    }
+
+    async fn load<D: BlockDevice>(&self, device: &D, page: u64) -> IoResult<Found> {
+        let copies = self.read_copies(device, place_of(self.area, page)).await?;
+        let found = found_in(halves(&copies), self.owner, self.list.era(), page);
+        let is_void = self.list.has(page);
+        Ok(if is_void { Found { sums: None, ..found } } else { found })
+    }
+
+    /// Both copies that are in a place; none of one that cannot be read.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    async fn read_copies<D: BlockDevice>(
+        &self,
+        device: &D,
+        place: SectorRange,
+    ) -> IoResult<[Option<Buf>; 2]> {
+        let second = place.start.plus(PAGE_BYTES as u64 / SECTOR_BYTES);
+        let read = |at| device.read(at, Buf::new(PAGE_BYTES));
+        let mut copies = [None, None];
+        let results = join_all([read(place.start), read(second)]).await;
+        for (copy, result) in copies.iter_mut().zip(results) {
+            match result {
+                Err(IoError::Gone) => return Err(IoError::Gone),
+                result => *copy = result.ok(),
+            }
+        }
+        Ok(copies)
+    }
+}
+
+fn halves(copies: &[Option<Buf>; 2]) -> [Option<&[u8]>; 2] {
+    copies.each_ref().map(|copy| copy.as_deref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_have_their_checksums_wherever_the_pieces_end() {
+        let bytes: Vec<u8> = (0..3 * SUMMED_BYTES).map(|at| (at * 7 + at / 300) as u8).collect();
+        let right: Vec<u32> = bytes.chunks(SUMMED_BYTES).map(sum_of).collect();
+        for cuts in [vec![], vec![512], vec![4096, 8192], vec![100, 5000, 5001, 12000]] {
+            let mut ends = cuts.clone();
+            ends.push(bytes.len());
+            let starts = std::iter::once(0).chain(cuts);
+            let pieces =
+                starts.zip(ends).map(|(start, end)| Buf::copy_of(&bytes[start..end]).freeze());
+            assert_eq!(sums_of(&Payload::Many(pieces.collect())), right);
+        }
+    }
+
+    #[test]
+    fn long_ranges_are_cleared_in_parts() {
+        let longest = CLEARED_PAGES * PAGE_SUMS;
+        let parts: Vec<_> = parts_of(1000..1001 + longest).collect();
+        assert_eq!(parts, [1000..1000 + longest, 1000 + longest..1001 + longest]);
+    }
+}

@@ -1,0 +1,325 @@
+//! The members of an array as a whole: which of them are in service, and when one is given up.
+//!
+//! The part sends nothing to a member. [`MemberSet`](crate::members::member_set::MemberSet) does, and reports
+//! how requests ended. A [`MemberEvent`] tells the floors above.
+
+mod lookup;
+
+use std::cell::{Cell, OnceCell};
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, IoError, IoResult, Nanos};
+use voltier_ring::Handle;
+
+use crate::format::superblock::ArrayRecord;
+use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::{GroupIndex, MemberIndex};
+use crate::members::counts::Counters;
+use crate::members::event::{Above, MemberEvent};
+use crate::members::health::{
+    HealthNews, HealthPolicy, HealthWatch, MemberHealth, SlowAction, Slowness,
+};
+use crate::members::member::Member;
+use crate::members::member_watch::MemberWatch;
+use crate::members::vitals::{ReadUnderWay, Timed};
+
+/// The members of an array with their states, errors and times.
+pub(crate) struct MemberStates<D> {
+    handle: Handle,
+    geometry: Geometry,
+    members: Vec<Member<D>>,
+    counters: Rc<Counters>,
+    health: HealthWatch,
+    watch: Rc<MemberWatch>,
+    /// Grows with every member that comes or goes.
+    changes: Cell<u64>,
+    above: OnceCell<Box<dyn Above>>,
+}
+
+impl<D: BlockDevice> MemberStates<D> {
+    pub(super) fn new(
+        handle: &Handle,
+        geometry: &Geometry,
+        members: Vec<Member<D>>,
+        watch: &Rc<MemberWatch>,
+    ) -> Self {
+        Self {
+            handle: handle.clone(),
+            geometry: geometry.clone(),
+            members,
+            counters: Rc::default(),
+            health: HealthWatch::default(),
+            watch: watch.clone(),
+            changes: Cell::new(0),
+            above: OnceCell::new(),
+        }
+    }
+
+    /// The same members, and further ones, in another geometry. Nothing is left in these states.
+    pub(super) fn moved(&self, geometry: &Geometry, added: Vec<Member<D>>) -> Self {
+        let mut members: Vec<Member<D>> = self.members.iter().map(Member::moved).collect();
+        members.extend(added);
+        Self {
+            counters: Rc::new(Counters::of(self.counters.get())),
+            health: self.health.moved(),
+            ..Self::new(&self.handle, geometry, members, &self.watch)
+        }
+    }
+
+    /// Says who is told of events. Once.
+    pub(crate) fn report_to(&self, above: Box<dyn Above>) {
+        assert!(self.above.set(above).is_ok(), "members report to one array");
+    }
+
+    /// The indexes of all members, in order.
+    pub(crate) fn indexes(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = MemberIndex> + ExactSizeIterator + Clone + use<D> {
+        MemberIndex::all(self.members.len())
+    }
+
+    /// All members with their indexes, in order.
+    pub(crate) fn indexed(&self) -> impl Iterator<Item = (MemberIndex, &Member<D>)> {
+        self.indexes().zip(&self.members)
+    }
+
+    /// Tells the members who they are.
+    pub(crate) fn name(&self, record: &ArrayRecord) {
+        for (member, record) in self.members.iter().zip(&record.members) {
+            member.set_uuid(record.uuid);
+        }
+    }
+
+    /// The watch over all devices of the array.
+    pub(crate) fn watch(&self) -> &Rc<MemberWatch> {
+        &self.watch
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn give_successor_up(&self, member: MemberIndex, device: &Rc<D>) {
+        if self[member].drop_successor(device) {
+            self.counters.add(|counts| counts.members_lost += 1);
+            self.change();
+        } else if self[member].is_device(device) {
+            // The successor has taken the place of the member meanwhile.
+            self.lose(member);
+        }
+    }
+
+    /// Gives a member up: at once in memory, and on record before the next acknowledgement.
+    pub(crate) fn lose(&self, member: MemberIndex) {
+        let left = self[member].device().map(|device| device.under_way());
+        if self[member].lose() {
+            self.watch.note_left(member, left.unwrap_or_default());
+            self.counters.add(|counts| counts.members_lost += 1);
+            self.change();
+            self.health.tell();
+            self.emit(MemberEvent::Lost);
+        }
+    }
+
+    /// Takes note that a member has come or gone: what was begun with the members of before is of no use.
+    pub(crate) fn change(&self) {
+        self.changes.set(self.changes.get() + 1);
+    }
+
+    /// How often members have come or gone.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.get()
+    }
+
+    /// Members of a group that are lost, or do not have all of it yet.
+    pub(crate) fn lost_in(&self, group: GroupIndex) -> usize {
+        let members = self.geometry.members_of(group).map(|member| &self[member]);
+        members.filter(|member| !member.is_online()).count()
+    }
+
+    /// # Errors
+    /// When more members of the group are lost than it can lose.
+    pub(crate) fn check_group(&self, group: GroupIndex) -> IoResult<()> {
+        let stands = self.lost_in(group) <= self.geometry.parity_chunks();
+        if stands { Ok(()) } else { Err(IoError::Gone) }
+    }
+
+    /// # Errors
+    /// When more members of any group are lost than it can lose.
+    pub(crate) fn check_groups(&self) -> IoResult<()> {
+        self.geometry.groups().try_for_each(|group| self.check_group(group))
+    }
+
+    /// Whether a member is out, or does not have all of it yet: what is written now must be known
+    /// when it comes back.
+    pub(crate) fn is_degraded(&self) -> bool {
+        self.members.iter().any(|member| !member.is_online())
+    }
+
+    /// A read of a member begins.
+    #[inline]
+    pub(crate) fn begin_read(&self, member: MemberIndex) -> ReadUnderWay<'_> {
+        self[member].vitals().begin_read(|| self.handle.now())
+    }
+
+    /// A write of a member begins; when, if it is timed, or 0. The write runs to its end.
+    #[inline]
+    pub(crate) fn begin_write(&self, member: MemberIndex) -> Nanos {
+        self[member].vitals().begin(Timed::Write, || self.handle.now())
+    }
+
+    pub(crate) fn note_repair(&self, member: MemberIndex) {
+        self.counters.add(|counts| counts.repairs += 1);
+        self[member].vitals().note_repair();
+    }
+
+    fn set_avoided(&self, member: MemberIndex) {
+        let vitals = self[member].vitals();
+        let is_shown_only = self.health.policy().slow_action == SlowAction::Show;
+        let may_avoid = self.geometry.is_mirror() || !is_shown_only;
+        vitals.set_avoided(vitals.is_slow() && may_avoid);
+    }
+
+    pub(crate) fn health_of(&self, member: MemberIndex) -> MemberHealth {
+        self.health.health_of(&self[member], self.handle.now())
+    }
+
+    pub(crate) fn health(&self) -> &HealthWatch {
+        &self.health
+    }
+
+    /// Judges all members anew by another policy.
+    pub(crate) fn set_health_policy(&self, policy: HealthPolicy) {
+        self.health.set_policy(policy);
+        self.watch.set_deadline(policy.deadline_ns);
+        for (index, member) in self.indexed() {
+            member.vitals().judge_anew(policy.slow_factor > 0);
+            self.set_avoided(index);
+        }
+    }
+
+    /// A read has ended.
+    #[inline]
+    pub(crate) fn end_read(&self, member: MemberIndex, under_way: ReadUnderWay<'_>) {
+        let since = under_way.end();
+        if since != 0 {
+            self.end_timed(member, Timed::Read, since);
+        }
+    }
+
+    /// A write has ended that began then.
+    #[inline]
+    pub(crate) fn end_write(&self, member: MemberIndex, since: Nanos) {
+        if since != 0 {
+            self[member].vitals().end();
+            self.end_timed(member, Timed::Write, since);
+        }
+    }
+
+    #[cold]
+    fn end_timed(&self, member: MemberIndex, timed: Timed, since: Nanos) {
+        let now = self.handle.now();
+        let took_ns = now.saturating_sub(since);
+        self[member].vitals().add(timed, took_ns);
+        if self.health.is_round_over(now) {
+            self.end_round(now);
+        }
+    }
+
+    fn end_round(&self, now: Nanos) {
+        let is_uneven = self.above.get().is_some_and(|above| above.is_load_uneven());
+        let Some(round) = self.health.end_round(&self.members, now, is_uneven) else {
+            return self.forget_means(|_| true);
+        };
+        let slow_action = self.health.policy().slow_action;
+        for (index, member) in self.indexed() {
+            let Some(verdict) = round.verdict(&self.geometry, index, member) else { continue };
+            if member.vitals().judge(verdict.is_slow) {
+                self.set_avoided(index);
+                let Slowness { is_slow, mean_ns, others_ns } = verdict;
+                self.health.say(if is_slow {
+                    HealthNews::Slow { member: index.0, mean_ns, others_ns }
+                } else {
+                    HealthNews::NotSlow { member: index.0 }
+                });
+            }
+            let is_slow = member.vitals().is_slow();
+            if is_slow && slow_action == SlowAction::Fail && self.can_spare(index, 1) {
+                self.give_up(index);
+                self.health.say(HealthNews::SlowFailed { member: index.0 });
+            }
+        }
+        self.forget_means(|member| round.has(member));
+    }
+
+    fn forget_means(&self, is_done: impl Fn(MemberIndex) -> bool) {
+        for member in self.indexes().filter(|member| is_done(*member)) {
+            self[member].vitals().forget_means();
+        }
+    }
+
+    /// Whether a member in service can be given up by choice, so that its group can lose `more` after
+    /// that. Never while some of the group's parity may not match.
+    pub(crate) fn can_spare(&self, member: MemberIndex, more: usize) -> bool {
+        let group = self.geometry.group_of_member(member);
+        self[member].is_online()
+            && self.lost_in(group) + 1 + more <= self.geometry.parity_chunks()
+            && self.above.get().is_none_or(|above| above.is_consistent(group))
+    }
+
+    pub(crate) fn give_up(&self, member: MemberIndex) {
+        self.lose(member);
+        self.emit(MemberEvent::GivenUp);
+    }
+
+    pub(crate) fn emit(&self, event: MemberEvent) {
+        self.above.get().inspect(|above| above.on(event));
+    }
+
+    /// A read has failed; it is made good from the others, if there are any.
+    #[cold]
+    pub(crate) fn read_failed(&self, member: MemberIndex, device: &Rc<D>, error: IoError) {
+        if !self[member].is_device(device) {
+            return;
+        }
+        if error == IoError::Gone {
+            self.lose(member);
+            return;
+        }
+        self[member].vitals().note_failed_read();
+        self.note_error(member);
+    }
+
+    /// A write has failed; whether to try once more. A drive that remaps a block does so when it is
+    /// written, and a path that was lost for a moment is back.
+    #[cold]
+    pub(crate) fn may_try_again(
+        &self,
+        member: MemberIndex,
+        device: &Rc<D>,
+        error: IoError,
+    ) -> bool {
+        if error != IoError::Medium || !self[member].is_device(device) {
+            return false;
+        }
+        self[member].vitals().note_failed_change();
+        self.note_error(member);
+        self[member].is_device(device)
+    }
+
+    fn note_error(&self, member: MemberIndex) {
+        let policy = self.health.policy();
+        let errors = self[member].vitals().add_error(self.handle.now(), policy.error_window_ns);
+        if policy.max_errors == 0 || errors <= policy.max_errors {
+            return;
+        }
+        let is_failed = self.can_spare(member, 0);
+        if is_failed {
+            self.give_up(member);
+        }
+        // Once for each time that it passes the limit.
+        if is_failed || errors == policy.max_errors + 1 {
+            self.health.say(HealthNews::TooManyErrors { member: member.0, errors, is_failed });
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Changes that arrays make by themselves, put on record: members are lost, spares take places.
+
+use super::turn::Turn;
+use super::wanting::Wanting;
+use crate::engine::{ArrayDevices, ArrayNews, Engine};
+use crate::name::ArrayName;
+use crate::records::RegisteredArray;
+use crate::spec::DeviceSpec;
+
+/// Spares of an open array that the array does not have, and that come back by themselves.
+fn awaited_spares<E: Engine>(turn: &Turn<E>, name: &ArrayName) -> Vec<DeviceSpec> {
+    let missing = turn.live_arrays.get(name).map(|live| &live.absence.missing);
+    let spares = missing.into_iter().flatten().filter(|it| it.is_spare());
+    spares.map(|it| it.device.clone()).collect()
+}
+
+/// Records what changed in arrays by itself, and who wants spares, the most exposed first. Whether all arrays
+/// have said what there is to record.
+pub(super) fn record<E: Engine>(turn: &mut Turn<E>) -> bool {
+    let (mut have_all_said, mut wanting) = (true, Vec::new());
+    for record in turn.registry.arrays().to_vec() {
+        let name = record.name.clone();
+        let is_moving = turn.live_arrays.get(&name).is_none_or(|live| live.is_moving);
+        if is_moving || turn.size_of_array(&name).is_err() {
+            // The command that opens the array puts it on record.
+            continue;
+        }
+        let Some(now) = turn.engine.array_devices(&name) else {
+            have_all_said = false;
+            continue;
+        };
+        let ArrayDevices {
+            level,
+            size_bytes,
+            events,
+            members,
+            spares,
+            incoming,
+            spares_wanted,
+            may_lose,
+            news,
+        } = now;
+        let arriving = turn.live_arrays.get(&name).map(|live| live.arriving.clone());
+        let arriving = arriving.unwrap_or_default();
+        let mut awaited = awaited_spares(turn, &name);
+        awaited.extend(arriving.iter().cloned());
+        if let Some(live) = turn.live_arrays.get_mut(&name) {
+            live.size_bytes = live.size_bytes.map(|_| size_bytes);
+        }
+        for ArrayNews { line, is_warning } in news {
+            let line = format!("array {name}: {line}");
+            if is_warning { turn.engine.warn(&line) } else { turn.engine.log(&line) }
+        }
+        let mut next =
+            RegisteredArray { level, size_bytes, events, spares, incoming, ..record.clone() };
+        next.record_places(&members);
+        let is_kept = |it: &&DeviceSpec| awaited.contains(*it) && !next.spares.contains(*it);
+        let kept: Vec<DeviceSpec> = record.spares.iter().filter(is_kept).cloned().collect();
+        next.spares.extend(kept);
+        let is_kept = |it: &&DeviceSpec| arriving.contains(*it) && !next.incoming.contains(*it);
+        let kept: Vec<DeviceSpec> = record.incoming.iter().filter(is_kept).cloned().collect();
+        next.incoming.extend(kept);
+        if let Some(pool) = record.settings.spare_pool.clone().filter(|_| spares_wanted > 0) {
+            wanting.push(Wanting { may_lose, name: name.clone(), pool, spares_wanted });
+        }
+        if next != record {
+            turn.unfit_spares.retain(|(array, _), _| *array != name);
+            let before = turn.registry.trouble().cloned();
+            let recorded = turn.registry.put_array(next);
+            // Tried again every second: told once.
+            if recorded.as_ref().err() != before.as_ref() {
+                turn.note_array(&name, recorded);
+            }
+        }
+    }
+    wanting.sort();
+    turn.wanting = wanting;
+    have_all_said
+}

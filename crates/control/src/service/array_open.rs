@@ -1,0 +1,98 @@
+//! Opening recorded arrays and bringing them to rest; what an opening finds is put on record.
+
+use super::apart::apart;
+use super::live::LiveArray;
+use super::survey::Survey;
+use super::turn::Turn;
+use super::{array_events, array_members, array_show};
+use crate::engine::{Engine, OpenedArray};
+use crate::error::ControlResult;
+use crate::name::ArrayName;
+use crate::protocol::Response;
+use crate::records::RegisteredArray;
+
+/// Records an array that the engine has opened, and gives it its settings; closed again when that fails.
+pub(super) fn keep<E: Engine>(
+    turn: &mut Turn<E>,
+    mut record: RegisteredArray,
+    opened: OpenedArray,
+    notes: Vec<String>,
+) -> ControlResult<Response> {
+    let name = record.name.clone();
+    learn(&mut record, &opened);
+    let settings = record.settings.clone();
+    if let Err(error) = turn.registry.put_array(record) {
+        let closed = apart(turn).close_array(&name);
+        turn.note_array(&name, closed);
+        return Err(error);
+    }
+    let (size_bytes, left_out) = (Some(opened.size_bytes), opened.left_out);
+    let live = LiveArray { size_bytes, left_out, ..LiveArray::default() };
+    turn.live_arrays.insert(name.clone(), live);
+    turn.engine.configure_array(&name, &settings);
+    Ok(array_show::response(turn, &name, notes))
+}
+
+/// Assembles a recorded array of the devices that a survey found.
+pub(super) fn assemble<E: Engine>(turn: &mut Turn<E>, mut record: RegisteredArray, survey: Survey) {
+    let name = record.name.clone();
+    let Survey { present, left_out, missing, places, .. } = survey;
+    let arriving = record.spares.clone();
+    let mut live = LiveArray { left_out, arriving, ..LiveArray::default() };
+    (live.absence.missing, live.absence.places) = (missing, places);
+    match apart(turn).open_array(&record, &present, false) {
+        Ok(opened) => {
+            live.size_bytes = Some(opened.size_bytes);
+            let before = record.members.clone();
+            learn(&mut record, &opened);
+            live.absence.keep_members(&before, &record.members);
+            live.left_out.extend(opened.left_out);
+        }
+        Err(error) => live.error = error.message,
+    }
+    let before = turn.live_arrays.get(&name);
+    let is_news = before.is_none_or(|it| it.error != live.error || it.left_out != live.left_out);
+    let lines = live.left_out.iter().chain(Some(&live.error).filter(|text| !text.is_empty()));
+    for line in lines.filter(|_| is_news) {
+        turn.engine.log(&format!("array {name}: {line}"));
+    }
+    let is_open = live.size_bytes.is_some();
+    let mut spares = std::mem::take(&mut record.spares);
+    if is_open {
+        spares.retain(|spare| !present.contains(spare));
+    }
+    if is_open {
+        turn.engine.configure_array(&name, &record.settings);
+        let recorded =
+            turn.registry.put_array(RegisteredArray { spares: spares.clone(), ..record });
+        turn.note_array(&name, recorded);
+    }
+    turn.live_arrays.insert(name.clone(), live);
+    for spare in spares.into_iter().filter(|_| is_open) {
+        array_members::spare_again(turn, &name, &spare);
+    }
+    if let Some(live) = turn.live_arrays.get_mut(&name) {
+        live.arriving.clear();
+    }
+}
+
+/// Brings an array to rest; the volumes on it are closed.
+pub(super) fn bring_to_rest<E: Engine>(turn: &mut Turn<E>, name: &ArrayName) {
+    array_events::record(turn);
+    let live = turn.live_arrays.remove(name);
+    if live.is_some_and(|live| live.size_bytes.is_some()) {
+        let closed = apart(turn).close_array(name);
+        turn.note_array(name, closed);
+    }
+}
+
+/// Puts into a record what an opening found.
+fn learn(record: &mut RegisteredArray, opened: &OpenedArray) {
+    (record.size_bytes, record.events) = (opened.size_bytes, opened.events);
+    (record.level, record.integrity) = (opened.level, opened.integrity);
+    if opened.journal.is_some() || !opened.is_journal_lost {
+        record.journal.clone_from(&opened.journal);
+    }
+    record.members.truncate(opened.members.len());
+    record.record_places(&opened.members);
+}

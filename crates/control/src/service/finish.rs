@@ -1,0 +1,56 @@
+//! The ends of jobs: what follows when a drain has ended.
+
+use super::jobs::Purpose;
+use super::turn::Turn;
+use super::{drains, given_up, late, removal};
+use crate::engine::{Drain, Engine};
+use crate::error::{ControlError, ControlResult};
+use crate::name::VolumeName;
+use crate::records::{Desired, VolumeRecord};
+
+/// Ends a job whose drain has ended, with the step that its purpose asks for.
+pub(super) fn end_drained<E: Engine>(turn: &mut Turn<E>, id: u64, name: &VolumeName) {
+    let Some((_, purpose)) = turn.jobs.running(name).filter(|(own, _)| *own == id) else {
+        return;
+    };
+    let outcome = match turn.engine.drain(name) {
+        Drain::Running => return,
+        // Lines that clients dirtied meanwhile are written while they wait: see [`removal::forget_cache`].
+        Drain::Done => match purpose {
+            Purpose::Flush => drains::record_dirt(turn, name, false),
+            Purpose::Detach => drop_cache(turn, name, true),
+            Purpose::Delete => removal::drop_volume(turn, name, true),
+        },
+        Drain::Failed(why) => Err(ControlError::failed(why)),
+    };
+    drains::end_job(turn, id, outcome);
+}
+
+/// The last step of a detach: recorded first, because from then on the SSD is stale.
+pub(super) fn drop_cache<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+    write_back: bool,
+) -> ControlResult<()> {
+    let record = turn.record(name)?;
+    let mut plain = VolumeRecord { desired: Desired::Serving, ..record };
+    let was = plain.cache.take();
+    was.iter().for_each(|cache| given_up::reserve(turn, cache));
+    if !turn.is_open(name) {
+        turn.registry.put(plain.clone())?;
+        was.iter().for_each(|cache| given_up::erase(turn, name, cache));
+        late::bring_up(turn, &plain);
+        return Ok(());
+    }
+    let detached = removal::forget_cache(turn, plain, write_back)?;
+    let failed = was.filter(|cache| cache.failed.is_some());
+    failed.iter().for_each(|cache| given_up::erase(turn, name, cache));
+    let had_failed = failed.is_some();
+    if let Some(live) = turn.live.get_mut(name) {
+        live.error.clear();
+    }
+    if !had_failed {
+        turn.note(name, detached);
+    }
+    Ok(())
+}

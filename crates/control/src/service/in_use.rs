@@ -1,0 +1,67 @@
+//! The users of exports, from whom nothing is taken away unless a command says so.
+
+use super::turn::Turn;
+use crate::engine::Engine;
+use crate::error::{ControlError, ControlResult};
+use crate::export_spec::ExportSpec;
+use crate::name::VolumeName;
+use crate::records::VolumeRecord;
+use crate::safety::users;
+
+/// Has file systems on files in use write out what they hold, before the files are taken from them.
+pub(super) fn sync_above<E: Engine>(turn: &mut Turn<E>, name: &VolumeName, exports: &[ExportSpec]) {
+    for export in exports {
+        if let ExportSpec::Fuse(path) = export
+            && turn.engine.clients(name, export) > 0
+        {
+            let step = format!("having what is mounted over {} written out", path.display());
+            turn.wait_for(step, |_, machine| users::sync_above(machine, path));
+        }
+    }
+}
+
+/// Everybody who uses an export now, in words.
+pub(super) fn users<E: Engine>(turn: &mut Turn<E>) -> Vec<String> {
+    let records = turn.registry.volumes().to_vec();
+    records.iter().flat_map(|record| users_of(turn, record)).collect()
+}
+
+fn users_of<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> Vec<String> {
+    let name = &record.name;
+    if !turn.is_open(name) {
+        return Vec::new();
+    }
+    let in_words = |export: &ExportSpec| match turn.engine.clients(name, export) {
+        0 => None,
+        clients => Some(match export {
+            ExportSpec::Nbd(_) => {
+                format!("{clients} client(s) use {} of {name}", export.uri(name))
+            }
+            ExportSpec::Fuse(path) => match users::users_of_file(&turn.machine, path).join(", ") {
+                known if known.is_empty() => format!("{} of {name} is open", path.display()),
+                known => format!("{} of {name} is in use by {known}", path.display()),
+            },
+        }),
+    };
+    record.exports.iter().filter_map(in_words).collect()
+}
+
+/// Refuses while somebody uses an export of a volume; `cut_off` is the command that does it all the same.
+pub(super) fn is_unused<E: Engine>(
+    turn: &mut Turn<E>,
+    record: &VolumeRecord,
+    cut_off: &str,
+) -> ControlResult<()> {
+    refuse(&users_of(turn, record), cut_off)
+}
+
+pub(super) fn refuse(users: &[String], cut_off: &str) -> ControlResult<()> {
+    if users.is_empty() {
+        return Ok(());
+    }
+    Err(ControlError::in_use(format!(
+        "{}; unmount and disconnect, or cut them off with `{cut_off}`: what they have not written is \
+         lost then",
+        users.join("; ")
+    )))
+}

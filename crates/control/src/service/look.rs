@@ -1,0 +1,119 @@
+//! Looks at devices that are on record already. A look after a crash is patient with what is busy.
+
+use super::absence::Hindrance;
+use super::apart::apart;
+use super::crash_wait::CRASH_STEP;
+use super::turn::Turn;
+use crate::engine::Engine;
+use crate::error::{ControlError, ControlResult};
+use crate::records::Identity;
+use crate::safety::{self, Role};
+use crate::spec::DeviceSpec;
+
+/// [`is_labelled`] of a device that may not answer: a core would wait for it.
+pub(super) fn has_label<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+    array: Identity,
+) -> bool {
+    look(turn, device).is_ok() && is_labelled(turn, device, array)
+}
+
+/// Whether a device says that it is a member of an array.
+pub(super) fn is_labelled<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+    array: Identity,
+) -> bool {
+    let label = device.path().map(|_| apart(turn).label_of(device));
+    matches!(label, Some(Ok(Some(label))) if label.array == array)
+}
+
+/// Whether this daemon has let a device go that still has its requests.
+pub(super) fn is_letting_go<E: Engine>(turn: &mut Turn<E>, device: &DeviceSpec) -> bool {
+    let Some(path) = device.path() else { return false };
+    let step = format!("asking {} whether it is free", path.display());
+    turn.wait_for(step, |engine, machine| engine.is_letting_go(machine, path))
+}
+
+/// Does something again while it fails, as often as the start allows.
+pub(super) fn again<E: Engine, T, F>(
+    turn: &mut Turn<E>,
+    mut attempt: impl FnMut(&mut Turn<E>) -> Result<T, F>,
+) -> Result<T, F> {
+    let mut outcome = attempt(turn);
+    while outcome.is_err() && is_patient(turn) {
+        outcome = attempt(turn);
+    }
+    outcome
+}
+
+/// Waits a moment for what is busy, unless the start has waited long enough.
+fn is_patient<E: Engine>(turn: &mut Turn<E>) -> bool {
+    let is_patient = turn.busy_tries > 1;
+    if is_patient {
+        turn.busy_tries -= 1;
+        turn.pause(CRASH_STEP);
+    }
+    is_patient
+}
+
+/// Looks at a device that is ours already: nobody else may use it, and it may not have shrunk.
+pub(super) fn look_at<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+    size_bytes_min: u64,
+    side: &str,
+) -> ControlResult<()> {
+    if let Some(name) = device.array() {
+        let size_bytes = turn.size_of_array(name)?;
+        return large_enough(device, size_bytes, size_bytes_min, side);
+    }
+    match look(turn, device) {
+        Ok(size_bytes) => large_enough(device, size_bytes, size_bytes_min, side),
+        Err((_, why)) => Err(ControlError::failed(why)),
+    }
+}
+
+/// The size in bytes of a device that is ours already, or why the device cannot be used now.
+pub(super) fn look<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+) -> Result<u64, (Hindrance, String)> {
+    let mut looked = look_once(turn, device);
+    while matches!(looked, Err((Hindrance::Busy, _))) && is_patient(turn) {
+        looked = look_once(turn, device);
+    }
+    looked
+}
+
+/// [`look`] without patience.
+pub(super) fn look_once<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+) -> Result<u64, (Hindrance, String)> {
+    let Some(path) = device.path() else { return Ok(u64::MAX) };
+    let examined = apart(turn).examine(path, Role::Origin).map_err(|error| {
+        let is_there = turn.id_of(path).is_some();
+        (if is_there { Hindrance::Silent } else { Hindrance::Absent }, error.message)
+    })?;
+    // The engine judges the content of the device: it knows its own labels.
+    let judged = safety::judge(path, &examined, true);
+    judged.map_err(|error| (Hindrance::Busy, error.message))?;
+    Ok(examined.size_bytes)
+}
+
+pub(super) fn large_enough(
+    device: &DeviceSpec,
+    size_bytes: u64,
+    size_bytes_min: u64,
+    side: &str,
+) -> ControlResult<()> {
+    if size_bytes >= size_bytes_min {
+        return Ok(());
+    }
+    Err(ControlError::failed(format!(
+        "its {side} {device} has {size_bytes} bytes and had {size_bytes_min} when it was created; \
+         give it its size back, then `voltier start` it"
+    )))
+}

@@ -1,0 +1,181 @@
+//! The state of the service, with what a look at it tells: no device is asked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::claims::{ClaimId, Claims};
+use super::jobs::Jobs;
+use super::live::{Crashed, Live, LiveArray};
+use super::unfit_spare::UnfitSpare;
+use super::wanting::Wanting;
+use crate::error::{ControlError, ControlResult};
+use crate::export_spec::ExportSpec;
+use crate::name::{ArrayName, PoolName, VolumeName};
+use crate::records::{Identity, PoolRecord, RegisteredArray, VolumeRecord};
+use crate::registry::Registry;
+use crate::suggest;
+
+/// How long a command waits for another one that has its volume or array, unless told otherwise.
+const QUEUE_WAIT: Duration = Duration::from_secs(30);
+
+/// The state of a service: one turn at a time has it.
+pub(super) struct State {
+    pub(super) registry: Registry,
+    pub(super) live: BTreeMap<VolumeName, Live>,
+    pub(super) live_arrays: BTreeMap<ArrayName, LiveArray>,
+    /// Arrays that wanted spares of their pools when they were last asked.
+    pub(super) wanting: Vec<Wanting>,
+    /// Spares of pools that did not serve an array, until something changes there.
+    pub(super) unfit_spares: BTreeMap<(ArrayName, String), UnfitSpare>,
+    /// Volumes whose users say that what their origins hold counts, until they have been opened once.
+    pub(super) adopted_origins: BTreeSet<VolumeName>,
+    /// Volumes whose SSD went away with so many dirty lines, until they wait for that SSD.
+    pub(super) pulled: BTreeMap<VolumeName, u64>,
+    pub(super) jobs: Jobs,
+    pub(super) crashed: Crashed,
+    pub(super) claims: Claims,
+    /// The claims of a start of the daemon that has not ended.
+    pub(super) starting: BTreeSet<ClaimId>,
+    pub(super) stopping: bool,
+    /// Volumes and arrays come to rest, and nothing else is done.
+    pub(super) at_rest: bool,
+    /// Attempts that a start has left for what is busy.
+    pub(super) crash_tries: u32,
+    /// Whether the end of the daemon does not wait for clients.
+    pub(super) ends_now: bool,
+    /// How long a recorded device that is not there is awaited.
+    pub(super) device_wait: Duration,
+    /// How long a command waits for another one.
+    pub(super) queue_wait: Duration,
+    /// Something was not recorded: told, and tried again.
+    pub(super) is_troubled: bool,
+}
+
+impl State {
+    /// The state over a registry; nothing is open.
+    pub(super) fn new(registry: Registry) -> Self {
+        Self {
+            registry,
+            live: BTreeMap::new(),
+            live_arrays: BTreeMap::new(),
+            wanting: Vec::new(),
+            unfit_spares: BTreeMap::new(),
+            adopted_origins: BTreeSet::new(),
+            pulled: BTreeMap::new(),
+            jobs: Jobs::default(),
+            crashed: Crashed::default(),
+            claims: Claims::default(),
+            starting: BTreeSet::new(),
+            stopping: false,
+            at_rest: false,
+            crash_tries: 1,
+            ends_now: false,
+            device_wait: Duration::ZERO,
+            queue_wait: QUEUE_WAIT,
+            is_troubled: false,
+        }
+    }
+
+    /// The record of a volume.
+    pub(super) fn record(&self, name: &VolumeName) -> ControlResult<VolumeRecord> {
+        self.registry.find(name).cloned().ok_or_else(|| {
+            let names: Vec<&str> =
+                self.registry.volumes().iter().map(|volume| volume.name.as_str()).collect();
+            let hint = if names.is_empty() {
+                "there are none yet: voltier create".to_owned()
+            } else {
+                suggest::hint(name.as_str(), &names)
+            };
+            ControlError::failed(format!("no volume `{name}`; {hint}"))
+        })
+    }
+
+    /// The record of a volume that is open, for requests that need the data path.
+    pub(super) fn open_record(&self, name: &VolumeName) -> ControlResult<VolumeRecord> {
+        let record = self.record(name)?;
+        record.must_not_be_stopped()?;
+        match self.live.get(name) {
+            Some(live) if live.is_open => Ok(record),
+            Some(live) => {
+                Err(ControlError::failed(format!("{name} is not served: {}", live.error)))
+            }
+            None => Err(ControlError::failed(format!("{name} is not served; see daemon.log"))),
+        }
+    }
+
+    /// The record of an array.
+    pub(super) fn array_record(&self, name: &ArrayName) -> ControlResult<RegisteredArray> {
+        self.registry.find_array(name).cloned().ok_or_else(|| {
+            let names: Vec<&str> =
+                self.registry.arrays().iter().map(|array| array.name.as_str()).collect();
+            let hint = if names.is_empty() {
+                "there are none yet: voltier array create".to_owned()
+            } else {
+                suggest::hint(name.as_str(), &names)
+            };
+            ControlError::failed(format!("no array `{name}`; {hint}"))
+        })
+    }
+
+    /// The size of an array that is open, in bytes.
+    pub(super) fn size_of_array(&self, name: &ArrayName) -> ControlResult<u64> {
+        let live = self.live_arrays.get(name);
+        live.and_then(|live| live.size_bytes).ok_or_else(|| {
+            let why = live.map_or("see daemon.log", |live| live.error.as_str());
+            ControlError::failed(format!("the array {name} is not assembled: {why}"))
+        })
+    }
+
+    /// The record of a pool.
+    pub(super) fn pool_record(&self, pool: &PoolName) -> ControlResult<PoolRecord> {
+        self.registry.find_pool(pool).cloned().ok_or_else(|| {
+            let names: Vec<&str> =
+                self.registry.pools().iter().map(|pool| pool.name.as_str()).collect();
+            let hint = if names.is_empty() {
+                "there are none yet: voltier array spare-pool add".to_owned()
+            } else {
+                suggest::hint(pool.as_str(), &names)
+            };
+            ControlError::failed(format!("no spare pool `{pool}`; {hint}"))
+        })
+    }
+
+    /// Whether the engine has a volume open.
+    pub(super) fn is_open(&self, name: &VolumeName) -> bool {
+        self.live.get(name).is_some_and(|live| live.is_open)
+    }
+
+    /// The volume that stands on an array, other than the volume `but`.
+    pub(super) fn user_of_array(
+        &self,
+        name: &ArrayName,
+        but: Option<Identity>,
+    ) -> Option<VolumeName> {
+        let mut others = self.registry.volumes().iter().filter(|volume| Some(volume.uuid) != but);
+        let user = others.find(|volume| volume.devices().any(|it| it.array() == Some(name)));
+        user.map(|volume| volume.name.clone())
+    }
+
+    /// Whether a recorded export could not be opened.
+    pub(super) fn is_closed(&self, name: &VolumeName, export: &ExportSpec) -> bool {
+        self.live
+            .get(name)
+            .is_some_and(|live| live.closed_exports.iter().any(|it| it.export == *export))
+    }
+
+    /// Has an error of `show` say that the state folder takes no records, while that is so.
+    pub(super) fn add_trouble(&self, error: &mut String) {
+        let Some(trouble) = self.registry.trouble() else { return };
+        // An array or a volume that waits for its record says the same.
+        if error.is_empty() || *error == trouble.message {
+            *error = trouble_line(trouble);
+        } else if !error.contains(&trouble.message) {
+            *error = format!("{error}; {}", trouble_line(trouble));
+        }
+    }
+}
+
+/// The line for users while the state folder takes no records.
+pub(super) fn trouble_line(trouble: &ControlError) -> String {
+    format!("the state folder takes no records: {trouble}")
+}
