@@ -124,7 +124,10 @@ fn zeroes_keep_the_space_of_a_file_that_has_all_of_it_and_discards_give_it_up() 
     with_ring(async move |handle| {
         let device = FileDevice::open(&handle, &path, &FileOptions::default()).unwrap();
         let full = blocks(&path);
-        device.write_zeroes(SectorRange::from_bytes(0, 2 * MIB), Durability::Durable).await.unwrap();
+        device
+            .write_zeroes(SectorRange::from_bytes(0, 2 * MIB), Durability::Durable)
+            .await
+            .unwrap();
         assert!(blocks(&path) >= full, "{full} blocks, and {} after it", blocks(&path));
         device.discard(SectorRange::from_bytes(MIB, MIB)).await.unwrap();
         device.flush().await.unwrap();

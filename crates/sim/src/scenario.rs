@@ -14,7 +14,9 @@ use voltier_block::Prng;
 use crate::arrays;
 use crate::fault::FaultKind;
 use crate::hanging::hangs;
-use crate::mix::{congestion, crowd, draw_faults, draw_profile, flush_losses, refused_evacuations, zeroes};
+use crate::mix::{
+    congestion, crowd, draw_faults, draw_profile, flush_losses, refused_evacuations, zeroes,
+};
 use crate::sweep;
 use crate::sweep::arrays::ArrayCommand;
 use crate::sweep::volumes::{self, Command};

@@ -248,7 +248,7 @@ pub struct Client<S, O> {
     pub sectors_max: u64,
     /// Sectors that half of its requests are aligned to.
     pub align_sectors: u64,
-    /// Whether it zeroes and discards long ranges among its other requests.
+    /// Whether the client zeroes and discards long ranges among other requests.
     pub zeroes: bool,
 }
 

@@ -176,7 +176,7 @@ impl<S: BlockDevice, O: BlockDevice> Discarder<S, O> {
         runs
     }
 
-    /// What the origin does not take goes into the log, as every write does that is written back.
+    /// Zeroes past the log. A run that the origin refuses goes into the log as data.
     async fn zero_past_or_in_log(&self, run: SectorRange) -> IoResult<()> {
         let (first, last) = self.map.geometry().lines_of(run);
         match self.direct.zero_past(run, first, last).await {

@@ -287,8 +287,7 @@ impl BlockDevice for FileDevice {
         }
         // A file that somebody gave all of its space keeps the space.
         let is_allocated = self.facts.as_ref().is_some_and(|facts| facts.is_allocated);
-        let first =
-            if is_allocated { AllocateMode::ZeroRange } else { AllocateMode::PunchHole };
+        let first = if is_allocated { AllocateMode::ZeroRange } else { AllocateMode::PunchHole };
         self.zero(range, durability == Durability::Durable, first).await
     }
 
