@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use support::arrays::{self, MIB, array, client, drives, fill, holds};
+use support::ledger::Ledger;
+use support::shelf::{Conduct, Shelf};
 use support::{Answer, Instance};
 
 /// Looks of a test at a state that is to come: 60 s in all.
@@ -144,4 +146,31 @@ fn a_user_opens_what_waits_at_once() {
     holds(&mut client(&instance), 4);
     instance.run(&["array", "start", "a"]).ok();
     instance.run(&["daemon", "--device-wait", "soon"]).refused(2, "device-wait");
+}
+
+/// One half dies under load, the power goes a moment later, and only this half comes back.
+#[test]
+fn the_half_of_a_mirror_that_the_other_half_went_on_without_is_not_served_alone() {
+    let instance = Instance::new();
+    let Some(shelf) = Shelf::mount(&instance) else { return };
+    let members = shelf.drives("d", 2);
+    instance.run(&arrays::with(&["create", "a", "--level", "1"], &members)).ok();
+    arrays::export(&instance);
+    let mut ledger = Ledger::new(16);
+    let mut nbd = client(&instance);
+    ledger.fill(&mut nbd);
+    shelf.tell(&members[0], Conduct::Gone);
+    ledger.write(&mut nbd, 7).expect("the other half takes it");
+    instance.kill();
+    drop(nbd);
+    shelf.tell(&members[1], Conduct::Gone);
+    shelf.tell(&members[0], Conduct::Serves);
+    start_waiting(&instance, 1);
+    let found = until(|| array(&instance), "failed");
+    assert!(found["error"].as_str().unwrap().contains("array assemble -f"), "{found}");
+    instance.kill();
+    shelf.tell(&members[1], Conduct::Serves);
+    start_waiting(&instance, 60);
+    until(|| instance.show("v"), "degraded");
+    ledger.check(&instance, "v");
 }

@@ -6,7 +6,7 @@
 //! them must be durable, and no read may be under way in them. No replay may begin before the segment's
 //! last record.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 use voltier_ring::{DrainRounds, Round};
@@ -115,8 +115,12 @@ struct SegmentState {
 pub(crate) struct Segments {
     all: Vec<SegmentState>,
     free: VecDeque<Segment>,
+    /// Those being prepared: with them nobody looks at all segments at each step.
+    preparing: BTreeSet<Segment>,
     /// Sequence number from which a replay would begin now.
     replay_sequence: u64,
+    /// How many segments a replay would walk.
+    in_replay: usize,
 }
 
 impl Segments {
@@ -130,7 +134,13 @@ impl Segments {
             free_slots: None,
         };
         let all = (0..count).map(closed).collect();
-        Self { all, free: VecDeque::new(), replay_sequence: 0 }
+        Self {
+            all,
+            free: VecDeque::new(),
+            preparing: BTreeSet::new(),
+            replay_sequence: 0,
+            in_replay: count as usize,
+        }
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
@@ -147,6 +157,11 @@ impl Segments {
     /// A replay begins with the record of this number from now on.
     pub(crate) fn set_replay_sequence(&mut self, sequence: u64) {
         self.replay_sequence = sequence;
+        self.in_replay = self.walk_in_replay();
+    }
+
+    fn walk_in_replay(&self) -> usize {
+        self.all.iter().filter(|state| state.last_sequence >= self.replay_sequence).count()
     }
 
     /// Number of the record with which a replay would begin now.
@@ -165,8 +180,8 @@ impl Segments {
 
     /// Notes a record that a replay found.
     pub(crate) fn note_replayed(&mut self, segment: Segment, sequence: u64) {
-        let last = &mut self.all[segment.index()].last_sequence;
-        *last = (*last).max(sequence);
+        let last = self.all[segment.index()].last_sequence;
+        self.note_record(segment, last.max(sequence));
     }
 
     /// Says which segments the log stands in.
@@ -197,7 +212,10 @@ impl Segments {
     }
 
     pub(crate) fn note_record(&mut self, segment: Segment, sequence: u64) {
-        self.all[segment.index()].last_sequence = sequence;
+        let last = &mut self.all[segment.index()].last_sequence;
+        self.in_replay -= usize::from(*last >= self.replay_sequence);
+        *last = sequence;
+        self.in_replay += usize::from(*last >= self.replay_sequence);
     }
 
     pub(crate) fn close(&mut self, segment: Segment) {
@@ -237,20 +255,23 @@ impl Segments {
         state.pins.advance();
         state.life = Life::Preparing { since: next_sequence };
         state.free_slots = Some(free_slots);
+        self.preparing.insert(segment);
         Preparing::Begun
     }
 
     /// Frees prepared segments whose conditions hold now.
     pub(crate) fn collect(&mut self, durable_sequence: u64) {
-        for (number, state) in self.all.iter_mut().enumerate() {
-            if let Life::Preparing { since } = state.life
-                && since <= durable_sequence
-                && (state.pins.is_drained() || canary::is(Canary::PinIgnored))
-            {
+        let Self { all, free, preparing, .. } = self;
+        preparing.retain(|segment| {
+            let state = &mut all[segment.index()];
+            let is_free = matches!(state.life, Life::Preparing { since } if since <= durable_sequence)
+                && (state.pins.is_drained() || canary::is(Canary::PinIgnored));
+            if is_free {
                 state.life = Life::Free;
-                self.free.push_back(Segment(number as u32));
+                free.push_back(*segment);
             }
-        }
+            !is_free
+        });
     }
 
     /// Whether no read is under way anywhere; else which segment is pinned.
@@ -266,6 +287,14 @@ impl Segments {
         let open = self.all.iter().filter(|state| state.life == Life::Open).count();
         if open != 2 {
             return Err(format!("{open} segments are open, not two"));
+        }
+        let is_preparing =
+            |(_, state): &(_, &SegmentState)| matches!(state.life, Life::Preparing { .. });
+        if !self.each().filter(is_preparing).map(|it| it.0).eq(self.preparing.iter().copied()) {
+            return Err(format!("{:?} are not those being prepared", self.preparing));
+        }
+        if self.in_replay != self.walk_in_replay() {
+            return Err(format!("{} segments are not all in the replay", self.in_replay));
         }
         for (segment, state) in self.each() {
             let listed = self.free.iter().filter(|free| **free == segment).count();
@@ -291,13 +320,12 @@ impl Segments {
 
     /// Segments being prepared.
     pub(crate) fn preparing(&self) -> usize {
-        let preparing = |state: &&SegmentState| matches!(state.life, Life::Preparing { .. });
-        self.all.iter().filter(preparing).count()
+        self.preparing.len()
     }
 
     /// Segments that a replay would scan.
     pub(crate) fn in_replay(&self) -> usize {
-        self.all.iter().filter(|state| state.last_sequence >= self.replay_sequence).count()
+        self.in_replay
     }
 
     /// Closed segments that may be prepared, emptiest first, with at most `live_max` live lines. And
@@ -317,11 +345,14 @@ impl Segments {
                 best_in_replay = best_in_replay.min(live);
             }
         }
+        if usable.len() > CANDIDATES_MAX {
+            usable.select_nth_unstable(CANDIDATES_MAX);
+            usable.truncate(CANDIDATES_MAX);
+        }
         usable.sort_unstable();
         // A segment in the replay is worth a checkpoint if it has far fewer live lines.
         let best = usable.first().map_or(u32::MAX, |first| first.0);
         let checkpoint_pays = best_in_replay < best / 2;
-        usable.truncate(CANDIDATES_MAX);
         (usable.into_iter().map(|(_, segment)| segment).collect(), checkpoint_pays)
     }
 }
@@ -345,6 +376,21 @@ mod tests {
         assert_eq!(segments.free_count(), 0, "the records that emptied them may be lost");
         segments.collect(7);
         assert_eq!(segments.free_count(), 3);
+    }
+
+    #[test]
+    fn what_is_counted_is_what_a_walk_finds() {
+        let mut segments = Segments::new(50);
+        let mut prng = voltier_block::Prng::new(8);
+        for sequence in 1..2_000 {
+            let segment = Segment(prng.below(50) as u32);
+            match prng.below(20) {
+                0 => segments.set_replay_sequence(prng.below(sequence)),
+                1 => segments.note_replayed(segment, prng.below(sequence)),
+                _ => segments.note_record(segment, sequence),
+            }
+            assert_eq!(segments.in_replay(), segments.walk_in_replay());
+        }
     }
 
     #[test]
