@@ -1,5 +1,7 @@
 //! An array in service.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use voltier_block::{
@@ -354,6 +356,19 @@ impl<D: BlockDevice> Array<D> {
 
 /// Changes of the array while it serves.
 impl<D: BlockDevice> Array<D> {
+    /// Has `after_record` awaited whenever a member has left or come on record, with the event count of that
+    /// record. No change is acknowledged before that the device in question may lack.
+    ///
+    /// Devices that have left can be as many as a start needs: one half of a mirror. Alone they know nothing
+    /// of the others. The keeper of event counts knows, and does not set `degraded` for a start of theirs
+    /// ([`AssembleOptions`](crate::AssembleOptions)).
+    pub fn on_record(
+        &self,
+        after_record: impl Fn(u64) -> Pin<Box<dyn Future<Output = ()>>> + 'static,
+    ) {
+        self.0.ground.membership.set_after_record(Rc::new(after_record));
+    }
+
     /// Puts a device in the place of a member and begins to fill it. `uuid` is a new one, for the device.
     ///
     /// A member that is lost is computed from the others. The device may be that member itself, not used

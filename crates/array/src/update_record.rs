@@ -129,6 +129,10 @@ impl<D: BlockDevice> UpdateRecord<D> {
         self.write_superblocks(&next, old).await?;
         self.membership.stored(next);
         self.evict_replaced(&before, new).await;
+        if is_loss || is_join {
+            // A device that has left can have all that a start needs, and the others may be away then.
+            self.membership.count_kept().await;
+        }
         Ok(())
     }
 

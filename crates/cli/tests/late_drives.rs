@@ -171,6 +171,6 @@ fn the_half_of_a_mirror_that_the_other_half_went_on_without_is_not_served_alone(
     instance.kill();
     shelf.tell(&members[1], Conduct::Serves);
     start_waiting(&instance, 60);
-    until(|| instance.show("v"), "degraded");
+    until(|| array(&instance), "degraded");
     ledger.check(&instance, "v");
 }

@@ -9,7 +9,7 @@ use voltier_control::{ArrayName, ControlError, ControlResult, RegisteredArray, V
 use crate::call::Way;
 use crate::exports::OpenExport;
 use crate::fault::Fault;
-use crate::loss::SsdLoss;
+use crate::loss::{KnownEvents, SsdLoss};
 use crate::table;
 use crate::volumes::DeviceNames;
 
@@ -34,6 +34,7 @@ pub(super) struct ArrayHome {
     pub(super) fault: Arc<Fault>,
     /// The record by which any core can assemble the array.
     pub(super) record: Held<RegisteredArray>,
+    pub(super) known_events: Arc<KnownEvents>,
 }
 
 /// An open volume.

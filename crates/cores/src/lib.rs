@@ -48,7 +48,7 @@ use voltier_ring::{Core, Domain};
 use call::Way;
 use fault::{CORE_THREAD, Fault};
 use homes::{ArrayHome, Held, Home, Homes};
-use loss::{LossGate, SsdLoss};
+use loss::{EventGate, KnownEvents, LossGate, SsdLoss};
 use volumes::DeviceNames;
 
 /// The cores of this process, and the volumes and arrays on them.
@@ -155,10 +155,12 @@ impl CoreEngine {
     /// An array is open from now on.
     fn take_home(&self, core: usize, way: Way, fault: Arc<Fault>, record: RegisteredArray) {
         let name = record.name.clone();
-        self.homes.add_array(&name, ArrayHome { core, way, fault, record: Held::new(record) });
+        let (known, record) = (Arc::new(KnownEvents::default()), Held::new(record));
+        let home = ArrayHome { core, way, fault, record, known_events: known.clone() };
+        self.homes.add_array(&name, home);
         if let Some(waker) = self.waker() {
-            let array = name.clone();
-            let listen = move |_| async move { members::listen(&array, waker) };
+            let (array, gate) = (name.clone(), EventGate { known, waker });
+            let listen = move |handle| async move { members::listen(handle, &array, gate) };
             // The array was opened a moment ago.
             let _ = self.homes.array(&name).and_then(|home| home.way.ask(listen));
         }
@@ -552,6 +554,12 @@ impl ArrayEngine for CoreEngine {
         let array = name.clone();
         let devices = move |_| async move { members::devices(&array) };
         self.homes.array(name).and_then(|home| home.way.ask(devices)).ok()
+    }
+
+    fn array_recorded(&self, name: &ArrayName, events: u64) {
+        if let Some(home) = self.homes.find_array(name) {
+            home.known_events.note(events);
+        }
     }
 
     fn fill_array_status(&self, name: &ArrayName, status: &mut ArrayDetail) {

@@ -1,7 +1,7 @@
-//! The loss of an SSD, on its way from the core that sees it to the registry that must know of it.
+//! Losses of SSDs and of members, on their way from the core that sees them to the registry that must know.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use voltier_block::Nanos;
 use voltier_ring::Handle;
@@ -42,6 +42,39 @@ impl LossGate {
     }
 }
 
+/// For so long changes of an array wait at most until the registry has its event count. The registry may be
+/// on that very array, or may take no records.
+const EVENTS_WAIT_NS: Nanos = 5_000_000_000;
+
+/// The newest event count of an array that the registry has.
+#[derive(Default)]
+pub(super) struct KnownEvents(AtomicU64);
+
+impl KnownEvents {
+    /// The registry has this event count.
+    pub(super) fn note(&self, events: u64) {
+        self.0.fetch_max(events, Ordering::Release);
+    }
+}
+
+/// The gate of an array whose members have changed: changes are acknowledged only behind the gate.
+#[derive(Clone)]
+pub(super) struct EventGate {
+    pub(super) known: Arc<KnownEvents>,
+    pub(super) waker: Waker,
+}
+
+impl EventGate {
+    /// Tells the control plane, and waits until the registry has the event count, for a bounded time.
+    pub(super) async fn pass(self, handle: Handle, events: u64) {
+        let until = handle.now() + EVENTS_WAIT_NS;
+        (self.waker)();
+        while self.known.0.load(Ordering::Acquire) < events && handle.now() < until {
+            handle.sleep(RECORDED_STEP_NS).await;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,6 +100,34 @@ mod tests {
             loss.end();
             handle.sleep(2 * RECORDED_STEP_NS).await;
             assert!(passed.get());
+        });
+    }
+
+    #[test]
+    fn changes_wait_for_their_event_count_and_not_for_ever() {
+        let mut executor = Executor::in_virtual_time(NoFiles);
+        let handle = executor.handle();
+        executor.block_on(async move {
+            let known = Arc::new(KnownEvents::default());
+            let gate = EventGate { known: known.clone(), waker: Arc::new(|| {}) };
+            known.note(3);
+            gate.clone().pass(handle.clone(), 3).await;
+            assert_eq!(handle.now(), 0, "the registry has it");
+            let passed = Rc::new(Cell::new(false));
+            let (seen, clock, own) = (passed.clone(), handle.clone(), gate.clone());
+            drop(handle.spawn(async move {
+                own.pass(clock, 5).await;
+                seen.set(true);
+            }));
+            known.note(4);
+            handle.sleep(10 * RECORDED_STEP_NS).await;
+            assert!(!passed.get(), "an older count does not do");
+            known.note(5);
+            handle.sleep(2 * RECORDED_STEP_NS).await;
+            assert!(passed.get());
+            let begin = handle.now();
+            gate.pass(handle.clone(), 6).await;
+            assert_eq!(handle.now() - begin, EVENTS_WAIT_NS);
         });
     }
 }

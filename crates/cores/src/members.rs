@@ -9,8 +9,9 @@ use voltier_ring::Handle;
 
 use crate::array_news;
 use crate::drives::{KnownDevice, answered, open_all, open_leaf, within};
+use crate::loss::EventGate;
 use crate::table::{self, PendingMember};
-use voltier_control::engine::{ArrayDevices, Replaced, Waker};
+use voltier_control::engine::{ArrayDevices, Replaced};
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::HEAD_BYTES;
 
@@ -182,9 +183,11 @@ pub(super) fn configure(name: &ArrayName, settings: &ArraySettings) -> ControlRe
     Ok(())
 }
 
-/// Sets the waker for changes of an array.
-pub(super) fn listen(name: &ArrayName, waker: Waker) -> ControlResult<()> {
-    table::find(name)?.array.set_listener(move || waker());
+/// Wakes the control plane at changes of an array from now on, and has changes wait behind the gate.
+pub(super) fn listen(handle: Handle, name: &ArrayName, gate: EventGate) -> ControlResult<()> {
+    let (open, waker) = (table::find(name)?, gate.waker.clone());
+    open.array.set_listener(move || waker());
+    open.array.on_record(move |events| Box::pin(gate.clone().pass(handle.clone(), events)));
     Ok(())
 }
 

@@ -155,9 +155,9 @@ impl Uring {
         {
             self.waiting.pop_front();
         }
-        let want = if self.waiting.is_empty() { want } else { 0 };
+        let waits_for = if self.waiting.is_empty() { want } else { 0 };
         let queued = self.ring.submission().len() as u32;
-        match self.enter_kernel(queued, want, timeout_ns) {
+        match self.enter_kernel(queued, waits_for, timeout_ns) {
             // TIME: the timer is due. INTR: a signal.
             Ok(()) | Err(Errno::TIME | Errno::INTR) => self.rest_ns = 0,
             Err(errno) if is_shortage(errno) => self.get_over_shortage(want, timeout_ns),

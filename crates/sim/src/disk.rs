@@ -17,7 +17,7 @@ use crate::fault::{FaultKind, FaultMix, Request};
 use crate::inject::{Injector, Stored, Told};
 use crate::mechanism::Mechanism;
 use crate::medium::{Cut, Medium, Snapshot, Written};
-use crate::world::{Event, World, drive_name};
+use crate::world::{Event, SSD, World, drive_name};
 
 /// One request in so many takes long, and how many times as long: it overtakes nothing, everything
 /// overtakes it.
@@ -348,6 +348,7 @@ impl SimDisk {
             if let Some(kind) = spike {
                 time_ns = time_ns.saturating_mul(SPIKE_FACTOR);
                 inner.world.fault(kind);
+                inner.world.note_slow(time_ns);
                 self.tell(|| format!("takes {} ms", time_ns / 1_000_000));
             }
             inner.world.pass(time_ns).await;
@@ -377,6 +378,9 @@ impl SimDisk {
     /// The error of a fault that takes effect now.
     fn failed(&self, kind: FaultKind, operation: &str, range: SectorRange) -> IoError {
         self.0.world.fault(kind);
+        if self.0.spec.number == SSD && matches!(operation, "flush" | "read") {
+            self.0.world.keep_failed_writes();
+        }
         self.tell(|| format!("{operation} {range} fails: {}", kind.name()));
         IoError::Medium
     }

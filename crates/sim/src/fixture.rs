@@ -156,6 +156,7 @@ impl CacheFixture {
             world.fault(FaultKind::DriveReturn);
         }
         world.excuse(left.ssd_damaged);
+        world.set_patience(profile.settings.deadline_ns);
         Rc::new(Self {
             drives: RefCell::new((ssd, origin)),
             origin_grown_bytes: left.origin_grown_bytes,

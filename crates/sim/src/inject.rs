@@ -6,6 +6,7 @@ use std::rc::Rc;
 use voltier_block::{Lba, Prng, SectorRange};
 
 use crate::fault::{FaultKind, FaultMix, Request};
+use crate::world::SSD;
 
 /// Sectors around a request that fail with it, at most.
 const BAD_RANGE_SECTORS: u64 = 256;
@@ -21,8 +22,6 @@ const FIRST_PROVED_SECTOR: u64 = 2048;
 
 /// Mixed into the dice that say what failing writes store.
 const STORED: u64 = 0x7374_6f72_6564_0001;
-/// The number of the SSD of a cache.
-const SSD: u64 = 1;
 
 /// Somebody who is told of ranges that do not hold what was written.
 pub(crate) type Told = Rc<dyn Fn(SectorRange)>;

@@ -8,6 +8,7 @@ use voltier_cache::policy::PolicyKind;
 use crate::disk_spec::DiskSpec;
 use crate::fault::{FaultKind, FaultMix};
 use crate::workload::{MODES, Profile};
+use crate::world::SSD;
 
 /// Times of a request: from a fast SSD to a slow disk.
 const SSD_LATENCIES_NS: [Nanos; 3] = [20_000, 80_000, 500_000];
@@ -113,7 +114,7 @@ pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
         line_bytes,
         policy: *prng.pick(&PolicyKind::ALL),
         ssd: DiskSpec {
-            number: 1,
+            number: SSD,
             bytes: 2 * MIB + segments * segment_bytes + 512 * prng.below(9) * 8,
             block_bytes: if line_bytes >= 4096 && prng.one_in(3) { 4096 } else { 512 },
             latency_ns: *prng.pick(&SSD_LATENCIES_NS),

@@ -20,6 +20,8 @@
 //! - A failed flush of a drive may undo writes that no flush of a client had covered. Such writes may be
 //!   there or not, also back and forth, until a write or a start. A flush of a client that completes says
 //!   that they are there, unless one has failed since they were undone.
+//! - A write that failed may be there or not, and the next read decides. Where a log may have the write and
+//!   cannot tell, reads decide nothing before the next start.
 //!
 //! Sectors are independent: a write torn by a power cut leaves each of its sectors old or new.
 
@@ -250,6 +252,15 @@ impl Model {
         self.versions_of(&write, |version| version.end_unknown(now));
     }
 
+    /// A write fails, and may be in a log that tells only the next start: until then reads decide nothing.
+    pub fn fail_write_in_log(&mut self, write: Write) {
+        let now = self.tick();
+        self.versions_of(&write, |version| {
+            version.end_unknown(now);
+            version.undone = Undone::Told;
+        });
+    }
+
     /// A flush is submitted.
     pub fn begin_flush(&mut self) -> Since {
         Since(self.tick())
@@ -274,11 +285,14 @@ impl Model {
         }
     }
 
-    /// A failed flush of a drive may have undone writes to a range.
+    /// A failed flush of a drive may have undone writes to a range. A client knows already of those that it
+    /// was told of: a write of what was there in their place is no news to it.
     pub fn undo(&mut self, range: SectorRange) {
         for (_, versions) in self.open.range_mut(range.start.0..range.end().0) {
             for version in versions.iter_mut().filter(|it| !it.durable) {
-                version.undone = Undone::Untold;
+                if version.undone == Undone::No {
+                    version.undone = Undone::Untold;
+                }
             }
         }
     }

@@ -19,7 +19,7 @@ use crate::fault::FaultMix;
 use crate::medium::Medium;
 use crate::model::{Model, Write};
 use crate::origin::SimDrive;
-use crate::world::World;
+use crate::world::{SSD, World};
 
 /// A cache over two simulated drives.
 pub type SimCache = Cache<SimDisk, SimDrive>;
@@ -82,7 +82,7 @@ impl Profile {
             line_bytes: 4096,
             policy: PolicyKind::Lru,
             ssd: DiskSpec {
-                number: 1,
+                number: SSD,
                 bytes: MIB + (4 + 20) * 256 * KIB,
                 block_bytes: 512,
                 latency_ns: 20_000,
@@ -365,7 +365,11 @@ impl<S: BlockDevice, O: BlockDevice> Client<S, O> {
         match done {
             Ok(()) => model.end_write(write, durable),
             Err(error) => {
-                model.fail_write(write);
+                if self.dut.world.keeps_failed_writes() {
+                    model.fail_write_in_log(write);
+                } else {
+                    model.fail_write(write);
+                }
                 if durable {
                     model.fail_flush();
                 }

@@ -21,6 +21,9 @@ pub enum Event {
     Completed,
 }
 
+/// The number of a cache's SSD.
+pub(crate) const SSD: u64 = 1;
+
 type Watch = Rc<dyn Fn(u64)>;
 
 struct Inner {
@@ -32,6 +35,10 @@ struct Inner {
     ledger: Rc<Ledger>,
     /// Something happened here that a client may see an error of.
     excused: Cell<bool>,
+    /// A request that takes as long as this excuses errors; 0 is no limit.
+    patience_ns: Cell<Nanos>,
+    /// The SSD of a cache may have records of writes that the cache has called failed.
+    keeps_failed_writes: Cell<bool>,
     waiting_for_ever: Cell<usize>,
 }
 
@@ -55,6 +62,8 @@ impl World {
             watch: RefCell::new(None),
             ledger: ledger.clone(),
             excused: Cell::new(false),
+            patience_ns: Cell::default(),
+            keeps_failed_writes: Cell::new(false),
             waiting_for_ever: Cell::new(0),
         }))
     }
@@ -72,6 +81,30 @@ impl World {
     /// Errors are allowed from now on, or not any more.
     pub fn excuse(&self, excused: bool) {
         self.0.excused.set(excused);
+    }
+
+    /// The deadline of the device in test: an error is allowed once a drive has been slower.
+    pub(crate) fn set_patience(&self, patience_ns: Nanos) {
+        self.0.patience_ns.set(patience_ns);
+    }
+
+    /// A request takes so long.
+    pub(crate) fn note_slow(&self, time_ns: Nanos) {
+        let patience_ns = self.0.patience_ns.get();
+        if patience_ns > 0 && time_ns >= patience_ns {
+            self.excuse(true);
+        }
+    }
+
+    /// An SSD has failed a flush or a read: a cache cannot tell any more which records the SSD has.
+    pub(crate) fn keep_failed_writes(&self) {
+        self.0.keeps_failed_writes.set(true);
+    }
+
+    /// Whether a write that ended with an error may be there after the next start, although reads have
+    /// returned something older (`docs/guarantees.md`, the known gaps).
+    pub(crate) fn keeps_failed_writes(&self) -> bool {
+        self.0.keeps_failed_writes.get()
     }
 
     /// Counts a fault that takes effect.
@@ -174,7 +207,7 @@ impl World {
 pub(crate) fn drive_name(number: u64) -> String {
     match number {
         0 => "control plane".to_owned(),
-        1 => "ssd".to_owned(),
+        SSD => "ssd".to_owned(),
         2 => "origin".to_owned(),
         _ => format!("member {}", number - 3),
     }

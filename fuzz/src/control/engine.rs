@@ -324,6 +324,8 @@ impl ArrayEngine for BookEngine {
         Ok(self.opened(record, members))
     }
 
+    fn array_recorded(&self, _: &ArrayName, _: u64) {}
+
     fn close_array(&self, name: &ArrayName) -> ControlResult<()> {
         self.array(name);
         self.arrays.lock().expect("no call panics").remove(name);

@@ -10,6 +10,8 @@
 //! it, has everything that was acknowledged.
 
 use std::cell::{Cell, Ref, RefCell};
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, IoError, IoResult};
@@ -22,6 +24,9 @@ use crate::members::member_set::MemberSet;
 
 /// Begins an update of the record, by a task of its own; false if the array is gone.
 pub(crate) type BeginUpdate = Rc<dyn Fn() -> bool>;
+
+/// Runs with the event count of a record that is durable.
+pub(crate) type AfterRecord = Rc<dyn Fn(u64) -> Pin<Box<dyn Future<Output = ()>>>>;
 
 /// The right to update the record. The drop of a claim gives the right back, also when its task ends early.
 pub(crate) struct UpdateClaim {
@@ -60,6 +65,8 @@ pub(crate) struct Membership {
     is_closed: Cell<bool>,
     /// Of the array in service.
     begin_update: RefCell<Option<BeginUpdate>>,
+    /// Of the keeper of event counts, if there is one.
+    after_record: RefCell<Option<AfterRecord>>,
 }
 
 impl Membership {
@@ -80,12 +87,27 @@ impl Membership {
             is_due: Cell::new(false),
             is_closed: Cell::new(false),
             begin_update: RefCell::default(),
+            after_record: RefCell::default(),
         }
     }
 
     /// Says who updates the record from now on.
     pub(crate) fn set_update(&self, begin_update: BeginUpdate) {
         self.begin_update.replace(Some(begin_update));
+    }
+
+    /// Says what is awaited from now on once a record of other members is durable.
+    pub(crate) fn set_after_record(&self, after_record: AfterRecord) {
+        self.after_record.replace(Some(after_record));
+    }
+
+    /// Waits until the keeper of event counts, if there is one, has that of the record.
+    pub(crate) async fn count_kept(&self) {
+        let after_record = self.after_record.borrow().clone();
+        if let Some(after_record) = after_record {
+            let event = self.now().event;
+            after_record(event).await;
+        }
     }
 
     /// Itself, unless the array is a bare one.

@@ -1,5 +1,8 @@
 //! Members that are lost, come back or make place for others at awkward moments.
 
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
 use voltier_array::{
     Array, AssembleOptions, BackgroundTask, Consistency, Level, MemberIndex, MemberState, Pace,
     Priority, Replacement, ScrubRepair, StripeNumber, StripeSlot,
@@ -430,5 +433,47 @@ fn a_rebuild_begun_while_a_copy_waits_for_old_writes_copies_them_too() {
         array.ended(BackgroundTask::Rebuild).await;
         assert_eq!(array.status().expect("it has one").members[0].uuid, NEW);
         assert_eq!(read(&array, 0).await, Ok(2));
+    });
+}
+
+/// Half of a mirror would start alone without what is acknowledged: the keeper of event counts knows first.
+#[test]
+fn nothing_is_acknowledged_after_a_loss_before_the_event_count_is_kept() {
+    with_drives(3, |world| async move {
+        let plan = options(Level::Raid1, 2, Consistency::Journal);
+        let array = Array::create(&world.handle, &plan, world.drives[..2].to_vec()).await;
+        let array = array.expect("two members");
+        let kept: Rc<RefCell<Vec<u64>>> = Rc::default();
+        let is_open = Rc::new(Cell::new(false));
+        let (counts, gate, clock) = (kept.clone(), is_open.clone(), world.handle.clone());
+        array.on_record(move |event| {
+            let (counts, gate, clock) = (counts.clone(), gate.clone(), clock.clone());
+            Box::pin(async move {
+                counts.borrow_mut().push(event);
+                while !gate.get() {
+                    clock.sleep(SECOND_NS).await;
+                }
+            })
+        });
+        write(&array, 0, 1).await.expect("nobody is lost");
+        assert!(kept.borrow().is_empty());
+        array.fail(MemberIndex(1)).expect("one may go");
+        let before = array.status().expect("durable").event;
+        let (own, ended) = (array.clone(), Rc::new(Cell::new(false)));
+        let seen = ended.clone();
+        drop(world.handle.spawn(async move {
+            write(&own, 0, 2).await.expect("one is left");
+            seen.set(true);
+        }));
+        world.handle.sleep(30 * SECOND_NS).await;
+        assert_eq!(*kept.borrow(), [before + 1]);
+        assert!(!ended.get(), "the registry does not know yet");
+        assert_eq!(array.status().expect("durable").event, before + 1, "the keeper can ask");
+        is_open.set(true);
+        world.handle.sleep(2 * SECOND_NS).await;
+        assert!(ended.get());
+        let back = array.replace(MemberIndex(1), world.drives[2].clone(), NEW).await;
+        assert_eq!(back, Ok(Replacement::Rebuild));
+        assert_eq!(*kept.borrow(), [before + 1, before + 2], "another device has the place");
     });
 }

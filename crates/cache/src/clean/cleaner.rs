@@ -252,12 +252,12 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
         let (batch, in_order) = self.next_batch(sweep, share);
         let last_sequence = in_order.unwrap_or(0);
         if batch.is_empty() && last_sequence == 0 {
-            if sweep.is_choosy() {
+            // A batch in order is none of the sweep's.
+            if in_order.is_none() && sweep.is_choosy() {
                 // Dirty lines can wait until more of their stripes is dirty.
                 self.handle.yield_now().await;
                 return None;
             }
-            // A batch in order does not move the sweep, which may stand anywhere.
             if in_order.is_none() && !was_at_front {
                 // Only the rest of this sweep was clean: the next one begins at the front.
                 self.count_sweep();

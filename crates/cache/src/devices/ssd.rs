@@ -251,6 +251,11 @@ impl<S: BlockDevice> Ssd<S> {
         self.read_errors.borrow_mut().clear();
     }
 
+    /// The core of the SSD.
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
     /// Makes durable what was written before.
     ///
     /// # Errors

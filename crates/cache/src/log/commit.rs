@@ -39,9 +39,9 @@ pub(crate) struct Log<S> {
 }
 
 /// The flush that one task does for all, until dropped.
-struct Flushing<'a, S>(&'a Log<S>);
+struct Flushing<S>(Rc<Log<S>>);
 
-impl<S> Drop for Flushing<'_, S> {
+impl<S> Drop for Flushing<S> {
     fn drop(&mut self) {
         self.0.flushing.set(false);
         self.0.flushed.notify();
@@ -183,11 +183,12 @@ impl<S: BlockDevice> Log<S> {
 
     /// Waits until every record that is acknowledged now is on the SSD's medium.
     ///
-    /// One flush serves all who wait for it.
+    /// One flush serves all who wait for it. The flush goes on when nobody waits any more: its error is told
+    /// to nobody else.
     ///
     /// # Errors
     /// The SSD's; it takes no more writes then, because what it acknowledged may be lost.
-    pub(crate) async fn make_durable(&self) -> IoResult<()> {
+    pub(crate) async fn make_durable(self: &Rc<Self>) -> IoResult<()> {
         let wanted = self.state.borrow().acked_sequence();
         loop {
             if self.ssd.failed() {
@@ -200,15 +201,20 @@ impl<S: BlockDevice> Log<S> {
                 self.flushed.wait().await;
                 continue;
             }
-            let _flushing = Flushing(self);
-            let covers = self.state.borrow().acked_sequence();
-            let skipped = canary::is(Canary::FlushSkipped);
-            let flushed = if skipped { Ok(()) } else { self.ssd.flush().await };
-            flushed?;
-            self.state.borrow_mut().note_durable(covers);
-            // Records may wait for it.
-            self.work.notify();
+            let flushing = Flushing(self.clone());
+            self.ssd.handle().finish(async move { flushing.0.flush().await }).await?;
         }
+    }
+
+    async fn flush(&self) -> IoResult<()> {
+        let covers = self.state.borrow().acked_sequence();
+        let skipped = canary::is(Canary::FlushSkipped);
+        let flushed = if skipped { Ok(()) } else { self.ssd.flush().await };
+        flushed?;
+        self.state.borrow_mut().note_durable(covers);
+        // Records may wait for it.
+        self.work.notify();
+        Ok(())
     }
 
     /// Forms the next record if one is due.

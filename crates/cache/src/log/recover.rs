@@ -16,7 +16,7 @@ use crate::log::form::LogState;
 use crate::log::intents::{self, Intents};
 use crate::log::judge_origin::{OriginFound, judge_origin};
 use crate::log::load::{load_before_replay, load_open_segments};
-use crate::log::open::{Label, OpenError, OpenOptions, Opened, ssd_error};
+use crate::log::open::{Label, OpenError, OpenOptions, Opened, origin_error, ssd_error};
 use crate::log::replay::replay;
 use crate::map::contents::Contents;
 use crate::numbers::SegmentSlot;
@@ -153,6 +153,7 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
     let records = replay(ssd, &found, &mut map, &mut log).await?;
     // Replayed records may sit in a volatile cache of the SSD: nothing may build on them before.
     ssd.flush().await.map_err(ssd_error)?;
+    flush_origin(origin, found.generation.get() == 0).await?;
     log.begin_generation(found.generation.get() + 1);
     // A replay from an earlier life (ordered mode) brings back what that life's end made suspect,
     // after a stop in order too.
@@ -194,6 +195,19 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
     let owner = owner_now(owner, options);
     let has_new_bits = changed || !is_whole;
     Ok(Recovered { superblock, owner, map, log, intents, has_new_bits, opened })
+}
+
+/// Makes durable what an earlier process has left in the volatile cache of the origin. The SSD would keep a
+/// line of it that the origin loses with the power, and no intent bit tells of that process.
+///
+/// # Errors
+/// The origin's, if the cache is new. Others are of more use open, with lines that are dirty.
+async fn flush_origin<O: BlockDevice>(origin: &O, is_new: bool) -> Result<(), OpenError> {
+    let flushed = origin.flush().await;
+    if flushed.is_err() {
+        origin.forget_failed_flush();
+    }
+    if is_new { flushed.map_err(origin_error) } else { Ok(()) }
 }
 
 /// The owner that the superblock of this opening names.

@@ -11,7 +11,6 @@ use voltier_block::{
 };
 
 use crate::canary::{self, Canary};
-use crate::devices::health::SsdHealth;
 use crate::devices::origin::Origin;
 use crate::devices::ssd::Ssd;
 use crate::ground::Ground;
@@ -37,7 +36,6 @@ pub(crate) struct Discarder<S, O> {
     map: Rc<Map>,
     ssd: Rc<Ssd<S>>,
     origin: Rc<Origin<O>>,
-    health: Rc<SsdHealth>,
     log: Rc<Log<S>>,
     locks: Rc<LineLocks>,
     router: Rc<Router<S>>,
@@ -59,7 +57,6 @@ impl<S: BlockDevice, O: BlockDevice> Discarder<S, O> {
             map: ground.map.clone(),
             ssd: ground.ssd.clone(),
             origin: ground.origin.clone(),
-            health: ground.health.clone(),
             log: ground.log.clone(),
             locks: ground.locks.clone(),
             router,
@@ -83,14 +80,11 @@ impl<S: BlockDevice, O: BlockDevice> Discarder<S, O> {
         }
         let guard = self.locks.lock(first, last, Access::Exclusive).await;
         let discarded = self.origin.judged(self.direct.discard(first, last, whole)).await;
-        drop(guard);
         if discarded != Err(IoError::Gone) || self.ssd.takes_writes() {
             return discarded;
         }
-        // The only copy of a line must not go while it may come back. Without the locks: lines may be read
-        // meanwhile.
-        self.health.past_gate().await?;
-        let _guard = self.locks.lock(first, last, Access::Exclusive).await;
+        // The only copy of a line must not go while it may come back.
+        let _guard = self.direct.lock_without_ssd(guard, whole).await?;
         self.origin.judged(self.direct.discard_without_ssd(first, last, whole)).await
     }
 
@@ -129,12 +123,10 @@ impl<S: BlockDevice, O: BlockDevice> Discarder<S, O> {
                 self.direct.zero_past(piece, first, last).await
             }
         };
-        drop(guard);
         if zeroed != Err(IoError::Gone) || self.ssd.takes_writes() {
             return zeroed;
         }
-        self.health.past_gate().await?;
-        let _guard = self.locks.lock(first, last, Access::Exclusive).await;
+        let _guard = self.direct.lock_without_ssd(guard, piece).await?;
         self.direct.zero_without_ssd(piece).await
     }
 

@@ -8,4 +8,5 @@ pub(crate) mod plan;
 pub(crate) mod read;
 pub(crate) mod route;
 pub(crate) mod same_range;
+mod without_ssd;
 pub(crate) mod write;

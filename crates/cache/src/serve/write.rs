@@ -29,6 +29,7 @@ use crate::numbers::{Line, Slot};
 use crate::serve::flush::Flusher;
 use crate::serve::route::{Router, WritePath};
 use crate::serve::same_range::{self, Coalescing, Overwritten, Role, WriteAnswer};
+use crate::serve::without_ssd::{RedoGuard, RedoOrder};
 
 /// Share of the cache that may be dirty, in percent. Writers wait above this share: what is left keeps the
 /// policy able to evict and reclaiming able to find room.
@@ -187,10 +188,7 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
             }
         };
         if written == Err(IoError::Gone) && !self.ssd.takes_writes() {
-            // The SSD may have an older copy that clients read until it is on the origin.
-            drop(guard);
-            self.health.past_gate().await?;
-            let _guard = self.locks.lock(first, last, Access::Exclusive).await;
+            let _guard = self.direct.lock_without_ssd(guard, range).await?;
             let again = self.direct.write_without_ssd(range, data);
             written = self.origin.judged(again).await;
         } else {
@@ -353,6 +351,8 @@ pub(crate) struct DirectWriter<S, O> {
     pressure: Rc<Pressure>,
     damage: Rc<Damage<S>>,
     merger: Rc<LineMerger<S>>,
+    locks: Rc<LineLocks>,
+    redo_order: Rc<RedoOrder>,
 }
 
 impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
@@ -367,6 +367,8 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
             pressure: ground.pressure.clone(),
             damage: ground.damage.clone(),
             merger,
+            locks: ground.locks.clone(),
+            redo_order: RedoOrder::new(),
         }
     }
 
@@ -465,6 +467,25 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
             self.map.change().forget_clean(first, last);
         }
         committed
+    }
+
+    /// Locks the lines of a change that the SSD did not take once more, when the origin may be changed past
+    /// the SSD. Without the locks meanwhile: the SSD may have an older copy, which clients read until it is
+    /// on the origin.
+    ///
+    /// # Errors
+    /// Those of [`SsdHealth::past_gate`].
+    pub(super) async fn lock_without_ssd(
+        &self,
+        lines: LineGuard,
+        range: SectorRange,
+    ) -> IoResult<RedoGuard> {
+        let ticket = self.redo_order.enter(range);
+        drop(lines);
+        self.health.past_gate().await?;
+        ticket.in_turn().await;
+        let (first, last) = self.map.geometry().lines_of(range);
+        Ok(ticket.with(self.locks.lock(first, last, Access::Exclusive).await))
     }
 
     /// Without the SSD: the origin takes the write, and sectors that were lost have content again.

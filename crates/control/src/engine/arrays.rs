@@ -338,6 +338,10 @@ pub trait ArrayEngine {
     /// The devices and the state of an open array now.
     fn array_devices(&self, name: &ArrayName) -> Option<ArrayDevices>;
 
+    /// The registry has this event count of an open array. Changes of an array whose members have changed
+    /// wait for that.
+    fn array_recorded(&self, name: &ArrayName, events: u64);
+
     /// Fills in what the data path knows: state, members, counters.
     fn fill_array_status(&self, name: &ArrayName, status: &mut ArrayDetail);
 }

@@ -63,17 +63,32 @@ pub(super) fn record<E: Engine>(turn: &mut Turn<E>) -> bool {
         if let Some(pool) = record.settings.spare_pool.clone().filter(|_| spares_wanted > 0) {
             wanting.push(Wanting { may_lose, name: name.clone(), pool, spares_wanted });
         }
-        if next != record {
-            turn.unfit_spares.retain(|(array, _), _| *array != name);
-            let before = turn.registry.trouble().cloned();
-            let recorded = turn.registry.put_array(next);
-            // Tried again every second: told once.
-            if recorded.as_ref().err() != before.as_ref() {
-                turn.note_array(&name, recorded);
-            }
+        if put(turn, &name, &record, next) {
+            turn.engine.array_recorded(&name, events);
         }
     }
     wanting.sort();
     turn.wanting = wanting;
     have_all_said
+}
+
+/// Puts a record in the place of that of before; whether it is on the medium.
+fn put<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &ArrayName,
+    before: &RegisteredArray,
+    next: RegisteredArray,
+) -> bool {
+    if next == *before {
+        return true;
+    }
+    turn.unfit_spares.retain(|(array, _), _| array != name);
+    let trouble = turn.registry.trouble().cloned();
+    let recorded = turn.registry.put_array(next);
+    let is_recorded = recorded.is_ok();
+    // Tried again every second: told once.
+    if recorded.as_ref().err() != trouble.as_ref() {
+        turn.note_array(name, recorded);
+    }
+    is_recorded
 }

@@ -37,6 +37,8 @@ pub(super) struct Books {
     pub(super) are_arrays_late: bool,
     /// Changes of membership of every array since it was made.
     pub(super) array_changes: u64,
+    /// The event counts that the service said are on record.
+    pub(super) recorded_events: BTreeMap<ArrayName, u64>,
     /// Dirty lines that every cache has when it is opened: they outlive a daemon.
     pub(super) comes_back_dirty: u64,
     pub(super) ssd_failed: bool,

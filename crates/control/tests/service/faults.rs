@@ -128,6 +128,8 @@ fn news_of_a_core_that_is_late_are_asked_for_again() {
     fixture.steer(|books| books.are_arrays_late = false);
     assert!(fixture.service.record_news());
     assert_eq!(fixture.registry().arrays()[0].events, 4);
+    let known = fixture.steer_and_read(|books| books.recorded_events.clone());
+    assert_eq!(known, [(r5(), 4)].into(), "clients wait for this record too");
     fixture.steer(|books| (books.ssd_failed, books.health_is_unknown) = (true, true));
     assert!(!fixture.service.record_news(), "clients wait for this record");
     fixture.steer(|books| books.health_is_unknown = false);

@@ -34,7 +34,7 @@ pub struct FileDevice {
     /// A failed flush may have dropped the very writes it was for, and the kernel reports that once. So
     /// after one failure no later flush may claim that all is well, before the owner has seen to these
     /// writes.
-    flush_failed: Cell<bool>,
+    flush_failed: Rc<Cell<bool>>,
     /// Held as long as the device holds its descriptor.
     own_hold: Rc<()>,
     on_failure: Option<OnFailure>,
@@ -85,7 +85,7 @@ impl FileDevice {
             memory_align_bytes: 1,
             can_punch,
             can_zero: Cell::new(true),
-            flush_failed: Cell::new(false),
+            flush_failed: Rc::default(),
             own_hold: Rc::default(),
             on_failure: None,
         }
@@ -186,11 +186,17 @@ impl FileDevice {
         if self.flush_failed.get() {
             return Err(IoError::Medium);
         }
-        let result = self.handle.sync_data(&self.fd).await.map_err(io_error);
-        if result.is_err() {
-            self.flush_failed.set(true);
-        }
-        result
+        let (handle, fd) = (self.handle.clone(), self.fd.clone());
+        let flush_failed = self.flush_failed.clone();
+        let synced = async move {
+            let result = handle.sync_data(&fd).await.map_err(io_error);
+            if result.is_err() {
+                flush_failed.set(true);
+            }
+            result
+        };
+        // The error counts when nobody waits for it any more, too.
+        self.handle.finish(synced).await
     }
 
     async fn allocate(&self, mode: AllocateMode, range: SectorRange) -> IoResult<()> {
@@ -307,18 +313,23 @@ impl BlockDevice for FileDevice {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::task::Poll;
+
     use super::*;
     use voltier_ring::{Executor, Op, OpOutcome, VirtualFiles};
 
-    /// Syncs fail once, as the kernel's do.
+    /// Syncs fail once, as the kernel's do, and take a while.
     struct OneBadSync(bool);
+
+    const SYNC_NS: u64 = 10;
 
     impl VirtualFiles for OneBadSync {
         fn submit(&mut self, now: u64, op: Op) -> (u64, OpOutcome) {
             assert!(matches!(op, Op::Sync { .. }));
             let bad = std::mem::replace(&mut self.0, false);
             let result = if bad { Err(Errno::IO) } else { Ok(0) };
-            (now, OpOutcome { result, buf: None, bufs: Vec::new() })
+            (now + SYNC_NS, OpOutcome { result, buf: None, bufs: Vec::new() })
         }
     }
 
@@ -332,6 +343,20 @@ mod tests {
             assert_eq!(device.flush().await, Err(IoError::Medium));
             device.forget_failed_flush();
             assert_eq!(device.flush().await, Ok(()));
+        });
+    }
+
+    #[test]
+    fn a_failed_flush_that_nobody_waits_for_any_more_counts() {
+        let mut executor = Executor::in_virtual_time(OneBadSync(true));
+        let handle = executor.handle();
+        executor.block_on(async move {
+            let device = FileDevice::over(handle.clone(), Fd::Virtual(0), Limits::plain(MIB));
+            let mut dropped = Box::pin(device.flush());
+            poll_fn(|context| Poll::Ready(dropped.as_mut().poll(context).is_pending())).await;
+            drop(dropped);
+            handle.sleep(2 * SYNC_NS).await;
+            assert_eq!(device.flush().await, Err(IoError::Medium));
         });
     }
 

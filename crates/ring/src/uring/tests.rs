@@ -114,6 +114,20 @@ fn an_idle_core_rests_while_the_kernel_is_short_of_memory() {
 }
 
 #[test]
+fn an_idle_core_rests_with_more_entries_than_the_queue_takes_too() {
+    let (mut world, file) = (World::new(), file());
+    world.refuse(|_| Some(Errno::NOMEM));
+    for key in 0..2 * u64::from(SUBMISSION_ENTRIES) {
+        world.read(key, &file);
+    }
+    let since = world.uring.now();
+    for _ in 0..6 {
+        world.look(Nanos::from(u32::MAX));
+    }
+    assert!(world.uring.now() - since >= 47_000_000);
+}
+
+#[test]
 fn the_number_of_a_descriptor_stays_its_own_until_the_kernel_has_the_cancellation() {
     let (mut world, (reads, _writes)) = (World::new(), pipe().unwrap());
     let reads = Fd::from_owned(reads);

@@ -265,6 +265,10 @@ impl ArrayEngine for BookEngine {
         })
     }
 
+    fn array_recorded(&self, name: &ArrayName, events: u64) {
+        self.books().recorded_events.insert(name.clone(), events);
+    }
+
     fn fill_array_status(&self, name: &ArrayName, status: &mut ArrayDetail) {
         if !self.books().arrays[name].lost.is_empty() {
             status.state = ArrayState::Degraded;

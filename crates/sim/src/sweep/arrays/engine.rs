@@ -347,6 +347,8 @@ impl ArrayEngine for ArraySimEngine {
         })
     }
 
+    fn array_recorded(&self, _: &ArrayName, _: u64) {}
+
     fn fill_array_status(&self, _: &ArrayName, status: &mut ArrayDetail) {
         let open = self.0.open.borrow();
         let Some(open) = &*open else { return };

@@ -98,5 +98,7 @@ impl ArrayEngine for SimEngine {
         None
     }
 
+    fn array_recorded(&self, _: &ArrayName, _: u64) {}
+
     fn fill_array_status(&self, _: &ArrayName, _: &mut ArrayDetail) {}
 }
