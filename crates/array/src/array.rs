@@ -356,7 +356,7 @@ impl<D: BlockDevice> Array<D> {
 
 /// Changes of the array while it serves.
 impl<D: BlockDevice> Array<D> {
-    /// Has `after_record` awaited whenever a member has left or come on record, with the event count of that
+    /// Has `after_record` awaited whenever a device has left on record, with the event count of that
     /// record. No change is acknowledged before that the device in question may lack.
     ///
     /// Devices that have left can be as many as a start needs: one half of a mirror. Alone they know nothing

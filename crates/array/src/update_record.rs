@@ -128,8 +128,8 @@ impl<D: BlockDevice> UpdateRecord<D> {
         self.write_superblocks(&next, new.clone()).await?;
         self.write_superblocks(&next, old).await?;
         self.membership.stored(next);
-        self.evict_replaced(&before, new).await;
-        if is_loss || is_join {
+        let is_replaced = self.evict_replaced(&before, new).await;
+        if is_loss || is_replaced {
             // A device that has left can have all that a start needs, and the others may be away then.
             self.membership.count_kept().await;
         }
@@ -220,14 +220,17 @@ impl<D: BlockDevice> UpdateRecord<D> {
     }
 
     /// Tells devices that successors have replaced them.
-    async fn evict_replaced(&self, before: &ArrayRecord, members: Vec<MemberIndex>) {
+    async fn evict_replaced(&self, before: &ArrayRecord, members: Vec<MemberIndex>) -> bool {
+        let mut is_replaced = false;
         for member in members {
             let Some((device, uuid)) = self.members[member].take_replaced() else { continue };
+            is_replaced = true;
             let mut array = before.clone();
             array[member].uuid = uuid;
             let device_sectors = device.limits().sectors;
             evict(&*device, Superblock { array, member, device_sectors }).await;
         }
+        is_replaced
     }
 
     /// Writes the record to those members that it calls in service or rebuilding. A member that does not

@@ -195,6 +195,9 @@ pub(super) fn listen(handle: Handle, name: &ArrayName, gate: EventGate) -> Contr
 pub(super) fn devices(name: &ArrayName) -> ControlResult<ArrayDevices> {
     let open = table::find(name)?;
     open.place_pending();
+    if open.devices.borrow().len() != open.array.geometry().member_count() {
+        return Err(ControlError::failed(format!("{name} grows: the command says by what")));
+    }
     let events = open.array.status().map_or(0, |status| status.event);
     let device = |known: &KnownDevice| known.device.clone();
     let members = open.devices.borrow().iter().map(|it| it.as_ref().map(device)).collect();

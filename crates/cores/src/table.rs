@@ -161,7 +161,9 @@ impl OpenArray {
 
     /// A member as a line of the log names it.
     pub(super) fn name_of(&self, member: usize) -> String {
-        let known = self.devices.borrow()[member].as_ref().map(|it| it.device.to_string());
+        let devices = self.devices.borrow();
+        // A member that the array has just grown by is not known here yet.
+        let known = devices.get(member).and_then(|it| Some(it.as_ref()?.device.to_string()));
         known.unwrap_or_else(|| format!("member {member}"))
     }
 

@@ -474,6 +474,12 @@ fn nothing_is_acknowledged_after_a_loss_before_the_event_count_is_kept() {
         assert!(ended.get());
         let back = array.replace(MemberIndex(1), world.drives[2].clone(), NEW).await;
         assert_eq!(back, Ok(Replacement::Rebuild));
-        assert_eq!(*kept.borrow(), [before + 1, before + 2], "another device has the place");
+        assert_eq!(*kept.borrow(), [before + 1], "nobody has left");
+        world.handle.sleep(60 * SECOND_NS).await;
+        let free = world.drives[1].clone();
+        let copied = array.replace(MemberIndex(0), free, [8; 16]).await;
+        assert_eq!(copied, Ok(Replacement::Successor));
+        world.handle.sleep(60 * SECOND_NS).await;
+        assert_eq!(kept.borrow().len(), 2, "the device that was copied has left");
     });
 }
