@@ -164,6 +164,7 @@ impl<D: BlockDevice> MemberSet<D> {
             result
         };
         let read = checked.read(&*device, at, into, timed).await;
+        self.note_page_errors(member, &device, checked.take_errors());
         if let Err(error) = read {
             self.read_failed(member, &device, error);
         }
@@ -266,7 +267,9 @@ impl<D: BlockDevice> MemberSet<D> {
             self.end_write(member, since);
             result
         };
-        checked.write(device, at, data, timed).await
+        let written = checked.write(device, at, data, timed).await;
+        self.note_page_errors(member, device, checked.take_errors());
+        written
     }
 
     pub(crate) async fn clear(
@@ -311,6 +314,9 @@ impl<D: BlockDevice> MemberSet<D> {
         let flush = move |device: Rc<D>| async move { members.devices.flush(&device).await };
         let beside = self.beside(member, flush);
         let result = self.devices.flush(&device).await;
+        if let Some(checked) = self.devices.checked(&device) {
+            self.note_page_errors(member, &device, checked.take_errors());
+        }
         self.finish_beside(member, beside).await;
         self.lose_on_error(member, &device, result)
     }

@@ -14,6 +14,7 @@ use voltier_ring::Handle;
 use crate::format::superblock::ArrayRecord;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::{GroupIndex, MemberIndex};
+use crate::members::checksums::page_errors::ErrorCounts;
 use crate::members::counts::Counters;
 use crate::members::event::{Above, MemberEvent};
 use crate::members::health::{
@@ -305,6 +306,16 @@ impl<D: BlockDevice> MemberStates<D> {
         self[member].vitals().note_failed_change();
         self.note_error(member);
         self[member].is_device(device)
+    }
+
+    /// Pages of checksums had medium errors: blocks of the device are bad, whatever these hold.
+    pub(crate) fn note_page_errors(&self, member: MemberIndex, device: &Rc<D>, errors: ErrorCounts) {
+        for _ in 0..errors.reads {
+            self.read_failed(member, device, IoError::Medium);
+        }
+        for _ in 0..errors.writes {
+            self.may_try_again(member, device, IoError::Medium);
+        }
     }
 
     fn note_error(&self, member: MemberIndex) {

@@ -30,6 +30,7 @@ use crate::format::region_map::RegionGrid;
 use crate::format::void_pages::{VoidPages, place_of_list};
 use crate::geometry::numbers::Region;
 use crate::members::checksums::block_locks::{BlockGuard, BlockLocks, Use};
+use crate::members::checksums::page_errors::{ErrorCounts, PageErrors};
 use crate::members::checksums::table::{ChecksumCounts, DuePage, Pins, Table};
 use crate::members::checksums::void_list::VoidList;
 use crate::members::clear::{Clear, clear_device};
@@ -71,6 +72,7 @@ pub(crate) struct Checked {
     turn: BlockLocks,
     /// When a page could not be stored of late.
     refused_at: Cell<Option<Nanos>>,
+    errors: PageErrors,
 }
 
 /// A page on its way into memory, until dropped.
@@ -175,11 +177,17 @@ impl Checked {
             flushed: FlushOnce::default(),
             turn: BlockLocks::default(),
             refused_at: Cell::new(None),
+            errors: PageErrors::default(),
         }
     }
 
     pub(crate) fn counts(&self) -> ChecksumCounts {
         self.table.counts()
+    }
+
+    /// Medium errors of pages since the last time.
+    pub(crate) fn take_errors(&self) -> ErrorCounts {
+        self.errors.take()
     }
 
     pub(crate) fn distrust(&self, regions: &Bits<Region>) {
@@ -364,6 +372,7 @@ impl Checked {
             return Err(error);
         }
         self.table.note_flushed(&unflushed);
+        self.errors.forget(&unflushed);
         self.list.remove(&unflushed);
         self.table.note_refused(refused);
         Ok(())
@@ -404,7 +413,7 @@ impl Checked {
         let copies = due.sequences.clone();
         let copies = copies.flat_map(|number| encode(self.owner, era, due.page, number, &due.sums));
         let at = copy_lba(self.area, due.page, due.sequences.start);
-        self.store_at(device, at, &copies.collect::<Vec<u8>>()).await
+        self.store_at(device, due.page, at, &copies.collect::<Vec<u8>>()).await
     }
 
     async fn store_list<D: BlockDevice>(&self, device: &D) -> IoResult<()> {
@@ -412,8 +421,11 @@ impl Checked {
         let copy = due.encode(self.owner);
         let place = place_of_list(self.area).start;
         let second = place.plus(PAGE_BYTES as u64 / SECTOR_BYTES);
-        let both = [self.store_at(device, place, &copy), self.store_at(device, second, &copy)];
-        let results = join_all(both).await;
+        let stores = [place, second].map(|at| self.store_at(device, LIST, at, &copy));
+        let results = join_all(stores).await;
+        if results.iter().all(Result::is_ok) {
+            self.errors.forget(&[LIST]);
+        }
         // Either copy is enough.
         results[0].or(results[1])?;
         self.list.note_written(&due);
@@ -426,11 +438,18 @@ impl Checked {
 
     /// Writes to the area: once more after a medium error, and for seconds while there is no space, unless
     /// that was in vain of late.
-    async fn store_at<D: BlockDevice>(&self, device: &D, at: Lba, bytes: &[u8]) -> IoResult<()> {
+    async fn store_at<D: BlockDevice>(
+        &self,
+        device: &D,
+        page: u64,
+        at: Lba,
+        bytes: &[u8],
+    ) -> IoResult<()> {
         let data = Buf::copy_of(bytes).freeze();
         let write = || device.write(at, data.clone().into(), Durability::Cached);
         let mut result = write().await;
         if result == Err(IoError::Medium) {
+            self.errors.note_failed_write(page);
             result = write().await;
         }
         for rest_ns in RESTS_NS {
@@ -502,7 +521,7 @@ impl Checked {
             }
             let _loading = Loading { of: self, page };
             if page == LIST {
-                let copies = self.read_copies(device, place_of_list(self.area)).await?;
+                let copies = self.read_copies(device, LIST, place_of_list(self.area)).await?;
                 let found = VoidPages::newest(halves(&copies), self.owner);
                 self.list.take_in(found, self.event);
             } else {
@@ -514,7 +533,7 @@ impl Checked {
     }
 
     async fn load<D: BlockDevice>(&self, device: &D, page: u64) -> IoResult<Found> {
-        let copies = self.read_copies(device, place_of(self.area, page)).await?;
+        let copies = self.read_copies(device, page, place_of(self.area, page)).await?;
         let found = found_in(halves(&copies), self.owner, self.list.era(), page);
         let is_void = self.list.has(page);
         Ok(if is_void { Found { sums: None, ..found } } else { found })
@@ -527,6 +546,7 @@ impl Checked {
     async fn read_copies<D: BlockDevice>(
         &self,
         device: &D,
+        page: u64,
         place: SectorRange,
     ) -> IoResult<[Option<Buf>; 2]> {
         let second = place.start.plus(PAGE_BYTES as u64 / SECTOR_BYTES);
@@ -536,6 +556,7 @@ impl Checked {
         for (copy, result) in copies.iter_mut().zip(results) {
             match result {
                 Err(IoError::Gone) => return Err(IoError::Gone),
+                Err(IoError::Medium) => self.errors.note_failed_read(page),
                 result => *copy = result.ok(),
             }
         }

@@ -3,6 +3,7 @@
 pub(crate) mod block_locks;
 pub(crate) mod checked;
 pub(crate) mod devices;
+pub(crate) mod page_errors;
 pub(crate) mod registry;
 pub(crate) mod table;
 pub(crate) mod void_list;
