@@ -159,8 +159,7 @@ impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
     pub(crate) async fn record_fingerprint(&self) -> IoResult<()> {
         // The cleaner may have written since.
         self.origin.flush().await?;
-        if self.intents.keeps_any() {
-            // The origin may lose what it returns now.
+        if !self.checkpointer.is_origin_settled() {
             return Ok(());
         }
         let mut superblock = self.checkpointer.superblock();

@@ -29,6 +29,8 @@ struct World {
     ssd_hang: Hang,
     origin_hang: Hang,
     origin_faults: Faults,
+    ssd_memory: MemoryDevice,
+    origin_memory: MemoryDevice,
 }
 
 fn settings(mode: Mode) -> Settings {
@@ -42,9 +44,10 @@ fn with_world<F: Future<Output = ()> + 'static>(test: impl FnOnce(World) -> F + 
     executor.block_on(async move {
         let (ssd_hang, origin_hang) = (Hang::default(), Hang::default());
         let origin_faults = Faults::new();
-        let ssd = HangDevice::new(handle.clone(), MemoryDevice::new(32 * MIB), ssd_hang.clone());
-        let memory = MemoryDevice::new(32 * MIB);
-        let faulty = FaultDevice::new(handle.clone(), memory, origin_faults.clone());
+        let (ssd_memory, origin_memory) = (MemoryDevice::new(32 * MIB), MemoryDevice::new(32 * MIB));
+        let ssd = HangDevice::new(handle.clone(), ssd_memory.clone(), ssd_hang.clone());
+        let faulty =
+            FaultDevice::new(handle.clone(), origin_memory.clone(), origin_faults.clone());
         let delay = Delay::new(WRITE_NS, WRITE_NS, FLUSH_NS);
         let delayed = DelayDevice::new(handle.clone(), faulty, delay);
         let origin = HangDevice::new(handle.clone(), delayed, origin_hang.clone());
@@ -55,7 +58,17 @@ fn with_world<F: Future<Output = ()> + 'static>(test: impl FnOnce(World) -> F + 
         let cache = Cache::open(&handle, ssd, origin, options).await.expect("it opens").0;
         write(&cache, 0).await.expect("a write works");
         cache.flush().await.expect("a flush works");
-        test(World { handle: handle.clone(), cache, ssd_hang, origin_hang, origin_faults }).await;
+        let handle = handle.clone();
+        let world = World {
+            handle,
+            cache,
+            ssd_hang,
+            origin_hang,
+            origin_faults,
+            ssd_memory,
+            origin_memory,
+        };
+        test(world).await;
     });
 }
 
@@ -171,5 +184,27 @@ fn a_stop_without_the_ssd_tells_of_a_loss_that_no_flush_has_told() {
         world.handle.sleep(2 * DEADLINE_NS).await;
         assert_eq!((waits.get(), world.cache.status().health), (Some(Ok(())), Health::Failed));
         assert_eq!(world.cache.stop().await, Err(IoError::Medium));
+    });
+}
+
+/// The drive returns until the power cut what its failed flush has dropped. The line is dirty still.
+#[test]
+fn a_stop_after_a_failed_flush_takes_no_fingerprint_of_what_the_origin_may_lose() {
+    with_world(|world| async move {
+        world.cache.configure(settings(Mode::WriteBack)).expect("it is a setting");
+        write(&world.cache, 2).await.expect("the SSD takes it");
+        world.origin_faults.inject(Fault::FlushError);
+        assert_eq!(world.cache.drain().await, Err(IoError::Medium), "the cleaner meets the error");
+        assert_eq!(world.cache.status().lines_dirty, 1);
+        world.cache.stop().await.expect("the dirty line is on the SSD");
+        let lost = Buf::zeroed(4096);
+        let (ssd, origin) = (&world.ssd_memory, &world.origin_memory);
+        origin.write(Lba(16), lost.into(), Durability::Durable).await.expect("the power is cut");
+        let options = OpenOptions::with(settings(Mode::WriteBack));
+        let opened = Cache::open(&world.handle, ssd.clone(), origin.clone(), options).await;
+        let cache = opened.expect("it is the origin of the cache").0;
+        let read = cache.read(Lba(16), Buf::new(4096)).await.expect("the SSD has the line");
+        assert!(read.iter().all(|&byte| byte == 2));
+        cache.stop().await.expect("it stops");
     });
 }

@@ -32,11 +32,6 @@ impl FlushOnce {
         self.covered.get()
     }
 
-    /// Sets where numbers begin: changes up to `number` are durable without a flush.
-    pub fn begin_at(&self, number: u64) {
-        self.covered.set(number);
-    }
-
     /// Completes when all changes up to `wanted` are durable. `completed` is the number of the newest
     /// change that has completed; `flush` gets the number which it will cover, and flushes the device.
     ///

@@ -33,6 +33,8 @@ pub(crate) struct Origin<O> {
     durable: FlushOnce,
     /// Flushes that failed. Each may have lost any change that no flush had covered.
     failed_flushes: Cell<u64>,
+    /// One of them may have lost lines of the log.
+    may_lack_lines: Cell<bool>,
     /// The number of the last of them that may have lost a change past the log.
     last_loss: Cell<u64>,
     /// Requests that changed the origin past the log and have ended, and how many of them may be lost.
@@ -74,6 +76,7 @@ impl<O: BlockDevice> Origin<O> {
             direct_changes: Cell::new(1),
             durable: FlushOnce::default(),
             failed_flushes: Cell::new(0),
+            may_lack_lines: Cell::new(false),
             last_loss: Cell::new(0),
             ended_requests: Cell::new(0),
             lost_requests: Cell::new(0),
@@ -202,6 +205,12 @@ impl<O: BlockDevice> Origin<O> {
         self.failed_flushes.get()
     }
 
+    /// Whether the origin may return lines that are not on its medium, and that a successful flush leaves
+    /// there. Such lines are dirty in the log until they are written again.
+    pub(crate) fn may_lack_lines(&self) -> bool {
+        self.may_lack_lines.get()
+    }
+
     /// Whether changes past the log may be lost, and no flush of a client has said so yet.
     pub(crate) fn has_untold_loss(&self) -> bool {
         self.is_loss_untold.get()
@@ -211,6 +220,7 @@ impl<O: BlockDevice> Origin<O> {
     /// Changes past the log may be lost: the next flush of a client says so.
     fn note_failed_flush(&self) {
         self.failed_flushes.set(self.failed_flushes.get() + 1);
+        self.may_lack_lines.set(true);
         if self.direct_changes.get() > self.durable.covered() {
             self.note_loss();
         }

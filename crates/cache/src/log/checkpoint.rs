@@ -276,11 +276,19 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
             // Without a fingerprint the next start is as after an unclean stop, which needs none.
             Err(_) => superblock.state = STATE_OPEN.into(),
         }
-        if self.intents.keeps_any() {
-            // The next start drops clean lines, as after an unclean stop.
+        if !self.is_origin_settled() {
+            // The next start drops clean lines of marked regions, as after an unclean stop.
             superblock.state = STATE_OPEN.into();
         }
         superblock
+    }
+
+    /// Whether the origin returns after a power cut what it returns now. After a failed flush a drive may keep
+    /// in its memory what it will never write: the fingerprint of that would be another origin's later.
+    pub(crate) fn is_origin_settled(&self) -> bool {
+        let lacks_lines =
+            self.origin.may_lack_lines() && self.map.get().index().dirty_lines() > 0;
+        !self.intents.keeps_any() && !lacks_lines
     }
 
     /// Goes on from the superblock that is durable now: segments before the begin of the replay may be
