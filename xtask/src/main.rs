@@ -9,8 +9,6 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask TASK
   tidy            the house rules that the compiler and clippy do not know
-  tidy --lower    records the counts of xtask/tidy-ratchet.toml that fell
-  tidy --list RULE [AREA]  the places that a count of that file counts
   doc-test        runs the commands shown in README.md and docs/guide
   bench NAME      speed against named peers; NAME: cache, start, parity, array, btrfs, mrc
   vm [SCENARIO]...   the product in a virtual machine: boots, power cuts, drives that move (see docs/proof.md)
@@ -21,12 +19,9 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
         ["tidy"] => tidy::run(),
-        ["tidy", "--lower"] => tidy::lower(),
-        ["tidy", "--list", rule] => tidy::list(rule, None),
-        ["tidy", "--list", rule, area] => tidy::list(rule, Some(area)),
-        ["doc-test"] => tasks::run("voltier-tasks", &words, "dev"),
-        ["bench", _] => tasks::run("voltier-tasks", &words, "release"),
-        ["vm", scenarios @ ..] => tasks::run("voltier-vm", scenarios, "dev"),
+        ["doc-test"] => tasks::run("voltier-tasks", &words, false),
+        ["bench", _] => tasks::run("voltier-tasks", &words, true),
+        ["vm", scenarios @ ..] => tasks::run("voltier-vm", scenarios, false),
         ["sim", arguments @ ..] => sim::run(arguments),
         _ => {
             eprintln!("{USAGE}");

@@ -57,6 +57,10 @@ pub fn cargo_release() -> Command {
     command
 }
 
+/// What is compiled for tests: one choice of packages and features (also in scripts/workspace.sh). Another
+/// choice has other features of libraries, and everything is compiled again.
+pub const FOR_TESTS: [&str; 4] = ["--locked", "--workspace", "--features", "voltier-sim/canaries"];
+
 /// Asks cargo about the workspace; no network.
 pub fn metadata() -> Result<Metadata, Failure> {
     let output = cargo()
@@ -70,12 +74,14 @@ pub fn metadata() -> Result<Metadata, Failure> {
 /// Builds the programs `voltier` and, beside it, `voltier-lab`; returns the path of the first.
 pub fn build_voltier(release: bool) -> Result<PathBuf, Failure> {
     let mut command = if release { cargo_release() } else { cargo() };
-    command.args(["build", "--quiet", "--locked"]);
-    command.args(["--package", "voltier", "--package", "voltier-lab-cli"]);
+    command.args(["build", "--quiet"]);
     if release {
-        command.arg("--release");
+        command.args(["--locked", "--release"]);
+        command.args(["--package", "voltier", "--package", "voltier-lab-cli"]);
+    } else {
+        command.args(FOR_TESTS).args(["--bin", "voltier", "--bin", "voltier-lab"]);
     }
-    succeeded("cargo build --package voltier --package voltier-lab-cli", command.status()?)?;
+    succeeded("cargo build of voltier and voltier-lab", command.status()?)?;
     let profile = if release { "release" } else { "debug" };
     Ok(metadata()?.target_directory.join(profile).join("voltier"))
 }

@@ -1,58 +1,29 @@
-//! Rust source cut into code and comments, without a compiler.
+//! Rust source without its comments and strings, without a compiler.
 //!
-//! The cutter knows strings, raw strings, characters, lifetimes and nested comments. The import and
-//! prose checks need no more.
+//! It knows strings, raw strings, characters, lifetimes and nested comments: the import checks need no more.
 
-/// One line of a comment.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Comment {
-    /// From 1.
-    pub(super) line: usize,
-    /// The marker: `///`, `//!` or `//`.
-    pub(super) marker: &'static str,
-    pub(super) text: String,
-}
-
-/// A source file cut in two.
-#[derive(Default)]
-pub(super) struct Cut {
-    /// The code; comments and the contents of strings are blanks, lines keep their numbers.
-    pub(super) code: String,
-    /// Line comments in order. Block comments are left out: the tree has none.
-    pub(super) comments: Vec<Comment>,
-}
-
-/// Cuts `text`.
-pub(super) fn cut(text: &str) -> Cut {
-    let mut cut = Cut::default();
+/// The code of `text`: comments and the contents of strings are blanks, lines keep their numbers.
+pub(super) fn code_of(text: &str) -> String {
+    let mut code = String::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
         let skipped = if rest.starts_with("//") {
-            let length = rest.find('\n').unwrap_or(rest.len());
-            let line = cut.code.matches('\n').count() + 1;
-            cut.comments.push(comment(line, &rest[..length]));
-            length
+            rest.find('\n').unwrap_or(rest.len())
         } else if rest.starts_with("/*") {
             block_comment(rest)
         } else {
-            literal(rest, cut.code.chars().next_back())
+            literal(rest, code.chars().next_back())
         };
         if skipped == 0 {
-            cut.code.push(first);
+            code.push(first);
             rest = &rest[first.len_utf8()..];
         } else {
             let blanks = rest[..skipped].chars().map(|c| if c == '\n' { c } else { ' ' });
-            cut.code.extend(blanks);
+            code.extend(blanks);
             rest = &rest[skipped..];
         }
     }
-    cut
-}
-
-fn comment(line: usize, text: &str) -> Comment {
-    let marker = ["///", "//!", "//"].into_iter().find(|marker| text.starts_with(marker));
-    let marker = marker.unwrap_or("//");
-    Comment { line, marker, text: text[marker.len()..].trim().to_owned() }
+    code
 }
 
 /// The length of the block comment at the start of `text`, comments inside included.
@@ -180,12 +151,10 @@ mod tests {
     fn comments_and_strings_are_not_code() {
         let text = "//! Head.\nlet a = \"use crate::b; // no\"; // why\nlet c = r#\"\"x\"\"#;\n\
                     fn f<'a>(x: &'a u8) -> char { '\\'' } /* a /* b */ c */\nend";
-        let cut = cut(text);
-        let line = |line, marker, text: &str| Comment { line, marker, text: text.to_owned() };
-        assert_eq!(cut.comments, [line(1, "//!", "Head."), line(2, "//", "why")]);
-        assert!(!cut.code.contains("crate") && !cut.code.contains("\"x\""));
-        assert_eq!(cut.code.lines().count(), text.lines().count());
-        assert!(cut.code.contains("fn f<'a>(x: &'a u8) -> char {") && cut.code.ends_with("end"));
+        let code = code_of(text);
+        assert!(!code.contains("crate") && !code.contains("\"x\"") && !code.contains("why"));
+        assert_eq!(code.lines().count(), text.lines().count());
+        assert!(code.contains("fn f<'a>(x: &'a u8) -> char {") && code.ends_with("end"));
     }
 
     #[test]

@@ -1,13 +1,10 @@
-//! The rules of every source file: length, width, unsafe code in its place, no words that were meant to
-//! go away.
+//! The rules of every source file: width, unsafe code in its place, no unfinished work, no paths of one
+//! machine.
 
 use std::path::Path;
 
 use super::finding::Finding;
 use super::tree::SourceFile;
-
-/// Longer files are two files.
-const LINES_MAX: usize = 600;
 
 /// rustfmt keeps code to 100 columns. Comments and strings, which it leaves alone, may run over by a
 /// word; a URL may run as far as it must.
@@ -25,39 +22,6 @@ const FORBIDDEN: [(&str, &str); 5] = [
     (concat!("#[", "ignore"), "a test that does not run proves nothing: run it or remove it"),
 ];
 
-/// Words that left a crate, whole or as a part of a name: (folder, word, what says it now).
-const RETIRED: [(&str, &str, &str); 29] = [
-    ("crates/array", "doubt", "needs resync"),
-    ("crates/array", "marks", "dirty regions"),
-    ("crates/array", "marked", "dirty"),
-    ("crates/array", "settle", "a verb for what happens: lose, record, empty"),
-    ("crates/array", "settles", "a verb for what happens: loses, records, empties"),
-    ("crates/array", "settled", "a verb for what happens: lost, recorded, emptied"),
-    ("crates/array", "with_row", "with_parity: a row is a stripe row"),
-    ("crates/cache", "mark", "intent bit: a mark is that of a drive"),
-    ("crates/cache", "marks", "intent bits: a mark is that of a drive"),
-    ("crates/cache", "marked", "its intent bit is set: a mark is that of a drive"),
-    ("crates/cache", "partial", "masked: a partial run is one of the laboratory"),
-    ("crates", "door", "export"),
-    ("crates", "doors", "exports"),
-    ("crates", "newcomer", "pending member"),
-    ("crates", "newcomers", "pending members"),
-    ("crates", "staged", "backed up"),
-    ("crates", "follower", "waiter"),
-    ("crates", "followers", "waiters"),
-    ("crates", "witness", "cross-check"),
-    ("crates", "rotten", "bit rot"),
-    ("crates/array", "gather", "merge batch, or ring contents"),
-    ("crates/array", "gathered", "merged, or ring contents"),
-    ("crates/cache", "settled", "a verb for what happens"),
-    ("crates/control", "settled", "a verb for what happens"),
-    ("crates/sim", "settled", "a verb for what happens"),
-    ("crates/sim", "stage", "fixture"),
-    ("crates/tasks", "stage", "fixture"),
-    ("crates/vm", "story", "scenario"),
-    ("crates/vm", "stories", "scenarios"),
-];
-
 /// Folders of one machine, which mean nothing on another.
 const MACHINE_PATHS: [&str; 3] =
     [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
@@ -66,13 +30,6 @@ const MACHINE_PATHS: [&str; 3] =
 pub(super) fn check(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     let is_code = !file.is("md") && !file.is("toml");
-    let count = file.text.lines().count();
-    if is_code && count > LINES_MAX {
-        let message = format!("{count} lines: split it, {LINES_MAX} is the most");
-        findings.push(Finding::new(&file.path, 0, message));
-    }
-    let retired: Vec<_> =
-        RETIRED.iter().filter(|(folder, ..)| is_code && file.path.starts_with(folder)).collect();
     for (index, line) in file.text.lines().enumerate() {
         let mut say = |message: String| {
             findings.push(Finding::new(&file.path, index + 1, message));
@@ -86,11 +43,6 @@ pub(super) fn check(file: &SourceFile) -> Vec<Finding> {
                 say(format!("`{word}` must not stay: {instead}"));
             }
         }
-        for (_, word, instead) in &retired {
-            if has_part(line, word) {
-                say(format!("`{word}` has left this crate: {instead}"));
-            }
-        }
         for path in MACHINE_PATHS {
             if has_word(line, path) {
                 say(format!("`{path}` is a folder of one machine"));
@@ -101,15 +53,6 @@ pub(super) fn check(file: &SourceFile) -> Vec<Finding> {
         findings.extend(unsafe_out_of_place(file));
     }
     findings
-}
-
-/// Whether `word` stands in `line` by itself, or as a part of a name between underscores.
-fn has_part(line: &str, word: &str) -> bool {
-    let is_letter = |c: char| c.is_ascii_alphabetic();
-    let line = line.to_ascii_lowercase();
-    line.match_indices(word).any(|(start, _)| {
-        !line[..start].ends_with(is_letter) && !line[start + word.len()..].starts_with(is_letter)
-    })
 }
 
 /// Whether `word` stands in `line` by itself, not as a part of a longer name or path.
@@ -172,26 +115,10 @@ mod tests {
     }
 
     #[test]
-    fn long_files_and_wide_lines_are_noticed() {
-        assert_eq!(said("a.rs", &"x\n".repeat(600)), [""; 0]);
-        assert_eq!(
-            said("a.rs", &"x\n".repeat(601)),
-            ["a.rs: 601 lines: split it, 600 is the most"]
-        );
+    fn wide_lines_are_noticed() {
         assert_eq!(said("a.sh", &"x".repeat(111)), ["a.sh:1: 111 columns: 110 is the most"]);
         assert_eq!(said("a.rs", &format!("// https://{}", "x".repeat(100))), [""; 0]);
         assert_eq!(said("a.md", &"x".repeat(300)), [""; 0]);
-    }
-
-    #[test]
-    fn words_that_left_a_crate_are_noticed_there_as_parts_of_names_too() {
-        let text = "fn f() { self.settle_now(is_in_doubt, remarks, RemarksOf) }";
-        let expected = [
-            "crates/array/a.rs:1: `doubt` has left this crate: needs resync",
-            "crates/array/a.rs:1: `settle` has left this crate: a verb for what happens: lose, record, empty",
-        ];
-        assert_eq!(said("crates/array/a.rs", text), expected);
-        assert_eq!(said("crates/cache/a.rs", text), [""; 0]);
     }
 
     #[test]

@@ -11,15 +11,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::ratchet::{Breach, Rule};
+use super::finding::Finding;
 use super::tree::{SourceFile, area};
 use super::{modules, rust};
 
 /// Every file in a circle, and every stray `impl`, of all crates.
-pub(super) fn breaches(files: &[SourceFile]) -> Vec<Breach> {
+pub(super) fn check(files: &[SourceFile]) -> Vec<Finding> {
     let mut crates: BTreeMap<String, Vec<(&SourceFile, String)>> = BTreeMap::new();
     for file in files.iter().filter(|file| file.is("rs")) {
-        crates.entry(area(&file.path)).or_default().push((file, rust::cut(&file.text).code));
+        crates.entry(area(&file.path)).or_default().push((file, rust::code_of(&file.text)));
     }
     let of = |(name, sources): (String, Vec<_>)| {
         let modules = modules::modules(&sources);
@@ -28,27 +28,27 @@ pub(super) fn breaches(files: &[SourceFile]) -> Vec<Breach> {
     crates.into_iter().flat_map(of).collect()
 }
 
-fn in_circles(modules: &[modules::Module<'_>]) -> Vec<Breach> {
+fn in_circles(modules: &[modules::Module<'_>]) -> Vec<Finding> {
     let circles = modules::circles(&modules::arrows(modules));
     let places = circles.iter().enumerate().flat_map(|(number, circle)| {
         circle.iter().map(move |at| {
             let message = format!("in import circle {} of {} files", number + 1, circle.len());
-            Breach::new(Rule::Circles, &modules[*at].file.path, 0, message)
+            Finding::new(&modules[*at].file.path, 0, message)
         })
     });
     places.collect()
 }
 
-fn pairs(modules: &[modules::Module<'_>]) -> Vec<Breach> {
+fn pairs(modules: &[modules::Module<'_>]) -> Vec<Finding> {
     let pairs = modules::pairs(modules).into_iter().map(|(parent, child)| {
         let parent = modules[parent].file.path.display();
         let message = format!("names `{parent}`, which names this file");
-        Breach::new(Rule::Pairs, &modules[child].file.path, 0, message)
+        Finding::new(&modules[child].file.path, 0, message)
     });
     pairs.collect()
 }
 
-fn strays(krate: &str, modules: &[modules::Module<'_>]) -> Vec<Breach> {
+fn strays(krate: &str, modules: &[modules::Module<'_>]) -> Vec<Finding> {
     let local: BTreeSet<&str> =
         modules.iter().flat_map(|module| &module.defined).copied().collect();
     let mut found = Vec::new();
@@ -58,7 +58,7 @@ fn strays(krate: &str, modules: &[modules::Module<'_>]) -> Vec<Breach> {
             let watched = !implementation.is_of_trait || is_facade(krate, name);
             if watched && local.contains(name) && !module.defined.contains(name) {
                 let message = format!("`impl` of `{name}` outside the file of `{name}`");
-                found.push(Breach::new(Rule::Strays, &module.file.path, 0, message));
+                found.push(Finding::new(&module.file.path, 0, message));
             }
         }
     }
@@ -110,7 +110,7 @@ mod tests {
             .iter()
             .map(|(path, text)| SourceFile { path: (*path).into(), text: (*text).to_owned() })
             .collect();
-        breaches(&files).iter().map(|place| place.finding.to_string()).collect()
+        check(&files).iter().map(Finding::to_string).collect()
     }
 
     #[test]
