@@ -1,14 +1,19 @@
 # The front door for people and CI. Every target installs what it needs first (scripts/deps.sh).
 #
 #   make build        the release programs, target/release/voltier and voltier-lab
-#   make test         formatting, tidiness, lints, documentation, licences, every test
+#   make test         format, house rules, lints, documentation, every test: in a quarter of an hour; what takes
+#                     longer is sampled
+#   make check        the same of what changed since the last commit (BASE=REV), in a minute or two
+#   make test-long    before a release: make test with every sample whole (all canaries, hundreds of seeds), and
+#                     licences, fuzzing, the crash test, the cross-check against md, virtual machines, the demo
 #   make demo         the main job: the MaxIO table on modelled drives, with a report
 #   make bench        speed against named peers (docs/benchmarks.md):
 #                     BENCH=cache, start, parity, array, btrfs, mrc
 #   make fuzz         MINUTES (10) of every fuzz target, or of TARGET (see docs/internals/fuzzing.md)
 #   make fuzz-smoke   some seconds of every fuzz target
 #   make sim          seeds of the simulator: SIM_SEEDS (see docs/proof.md)
-#   make canaries     deliberate bugs, each of which the simulator must find (part of make test)
+#   make canaries     deliberate bugs, each of which the simulator must find: all of them
+#   make deny         licences and known holes of all libraries; make test does so when Cargo.lock changes
 #   make coverage     lines of the cache that the simulator runs, and those it does not
 #   make cross-check-md  members of RAID 5, 6 and 10 byte for byte against those of Linux md, in a guest
 #   make test-vm      Debian in QEMU with the unit and the rules of packaging/: restarts, power cuts, drives
@@ -19,8 +24,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test lint docs deny doc-test unit-test demo bench fuzz fuzz-smoke sim canaries coverage \
-  cross-check-md witness test-vm crash clean
+.PHONY: build test check test-long lint docs deny doc-test unit-test demo bench fuzz fuzz-smoke sim canaries \
+  coverage cross-check-md test-vm crash clean
 
 BENCH ?= cache
 # A minute or two on two cores; a number of seeds, so that every machine runs the same.
@@ -28,6 +33,8 @@ SIM_SEEDS ?= 400
 SIM_ARRAY_SEEDS ?= 500
 # The daemon and its command, and the laboratory beside them.
 PROGRAMS := --package voltier --package voltier-lab-cli
+# scripts/workspace.sh: the choice of packages and features that tests are compiled with.
+FOR_TESTS := $(shell . scripts/workspace.sh && echo "$${workspace[@]}")
 XTASK := cargo run --quiet --locked --package xtask --
 
 build:
@@ -36,17 +43,23 @@ build:
 
 test:
 	@scripts/deps.sh test
-	@$(MAKE) --no-print-directory lint docs deny doc-test
-	@$(MAKE) --no-print-directory unit-test
-	@$(MAKE) --no-print-directory canaries sim
+	@scripts/test.sh
+
+check:
+	@scripts/deps.sh test
+	@scripts/check.sh
+
+test-long:
+	@scripts/deps.sh test
+	@scripts/test-long.sh
 
 lint:
 	cargo fmt --all --check
 	$(XTASK) tidy
-	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy $(FOR_TESTS) --all-targets -- -D warnings
 
 docs:
-	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
+	RUSTDOCFLAGS="-D warnings" cargo doc $(FOR_TESTS) --no-deps
 
 deny:
 	scripts/deny.sh
@@ -58,12 +71,10 @@ doc-test:
 unit-test:
 	scripts/run-tests.sh
 
-# One extra build of the cache, with bugs to choose from. Freed memory is kept: giving it back to the
-# kernel takes as long as the simulated worlds themselves.
+# Freed memory is kept: giving it back to the kernel takes as long as the simulated worlds themselves.
 canaries:
-	MALLOC_TRIM_THRESHOLD_=268435456 MALLOC_MMAP_THRESHOLD_=268435456 RUST_BACKTRACE=0 \
-	  cargo test --locked --package voltier-sim --features canaries \
-	  --test canaries --test array_canaries -- --nocapture
+	VOLTIER_TEST_LONG=1 MALLOC_TRIM_THRESHOLD_=268435456 MALLOC_MMAP_THRESHOLD_=268435456 RUST_BACKTRACE=0 \
+	  cargo test --locked --package voltier-sim --features canaries --test it -- canaries --nocapture
 
 # COVERAGE_SEEDS swarm seeds beside the simulator's own tests.
 coverage:
@@ -97,18 +108,14 @@ cross-check-md:
 	@scripts/deps.sh cross-check-md
 	scripts/cross-check-md.sh
 
-# The name of earlier releases.
-witness: cross-check-md
-
 # A minute more the first time: the guest's Debian is put together, and kept in target/vm.
-# SCENARIO was named STORY in earlier releases.
 test-vm:
 	@scripts/deps.sh vm
-	$(XTASK) vm $(or $(SCENARIO),$(STORY))
+	$(XTASK) vm $(SCENARIO)
 
 crash:
 	VOLTIER_CRASH_ROUNDS=$(or $(CRASH_ROUNDS),50) \
-	  cargo test --locked --package voltier --test crash -- --nocapture
+	  cargo test --locked --package voltier --test it crash:: -- --nocapture
 
 clean:
 	cargo clean

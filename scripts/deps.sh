@@ -72,14 +72,27 @@ missing() {
   fi
 }
 
+# apt-get, after whoever holds its locks: for ten minutes. apt waits by itself for the lock of dpkg alone.
+apt() {
+  local tries=120 said
+  while ! said=$(DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=600 "$@" 2>&1); do
+    if [[ $said != *"ould not get lock"* && $said != *"nable to lock"* && $said != *"to acquire"*"lock"* ]] ||
+      [ $((--tries)) -eq 0 ]; then
+      echo "$said" >&2
+      return 1
+    fi
+    [ $tries -ne 119 ] || echo "waiting for another apt-get to end"
+    sleep 5
+  done
+}
+
 # The browser in which reports are looked at.
 browser() {
   if [ "$set" != test ] || found chromium >/dev/null; then return; fi
   if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
     echo "installing: chromium"
-    apt-get -qq update >/dev/null 2>&1 || true
-    if DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium \
-      >/dev/null 2>&1 && found chromium >/dev/null; then return; fi
+    apt update || true
+    if apt install -y --no-install-recommends chromium && found chromium >/dev/null; then return; fi
   fi
   echo "chromium is missing and cannot be installed here: reports are not looked at in a browser" >&2
 }
@@ -103,10 +116,9 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 
 echo "installing: $packages"
-export DEBIAN_FRONTEND=noninteractive
-apt-get -qq update
+apt update
 # shellcheck disable=SC2086 # a list of words
-apt-get -qq install -y --no-install-recommends $packages >/dev/null
+apt install -y --no-install-recommends $packages
 
 still=$(missing | sort -u | tr '\n' ' ')
 if [ -n "$still" ]; then

@@ -1,7 +1,7 @@
 //! Leaf devices: file, memory, modelled drive; and a filter that serves sectors over larger blocks.
 //!
 //! A leaf ends a stack of devices. All devices of this crate, and the filters of tests, pass the one body
-//! of `tests/conformance.rs`.
+//! of `tests/it/conformance.rs`.
 
 mod align;
 mod file;

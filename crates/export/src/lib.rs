@@ -11,7 +11,7 @@ mod counters;
 mod error;
 pub mod fuse;
 #[cfg(test)]
-#[path = "../tests/support/memory.rs"]
+#[path = "../tests/it/support/memory.rs"]
 mod memory;
 pub mod nbd;
 mod range_locks;

@@ -309,7 +309,12 @@ impl<D: BlockDevice> MemberStates<D> {
     }
 
     /// Pages of checksums had medium errors: blocks of the device are bad, whatever these hold.
-    pub(crate) fn note_page_errors(&self, member: MemberIndex, device: &Rc<D>, errors: ErrorCounts) {
+    pub(crate) fn note_page_errors(
+        &self,
+        member: MemberIndex,
+        device: &Rc<D>,
+        errors: ErrorCounts,
+    ) {
         for _ in 0..errors.reads {
             self.read_failed(member, device, IoError::Medium);
         }

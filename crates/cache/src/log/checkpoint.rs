@@ -286,8 +286,7 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
     /// Whether the origin returns after a power cut what it returns now. After a failed flush a drive may keep
     /// in its memory what it will never write: the fingerprint of that would be another origin's later.
     pub(crate) fn is_origin_settled(&self) -> bool {
-        let lacks_lines =
-            self.origin.may_lack_lines() && self.map.get().index().dirty_lines() > 0;
+        let lacks_lines = self.origin.may_lack_lines() && self.map.get().index().dirty_lines() > 0;
         !self.intents.keeps_any() && !lacks_lines
     }
 

@@ -1,6 +1,6 @@
 //! Whole volumes on one core, over NBD: one of them fails by a panic, and its neighbour serves all the time.
 
-#[path = "../../../cli/tests/support/nbd.rs"]
+#[path = "../../../cli/tests/it/support/nbd.rs"]
 mod nbd;
 
 use std::fs::File;

@@ -1,0 +1,17 @@
+//! The integration tests of the cache. One program: what is generic over devices
+//! is compiled once for all of them.
+
+mod congestion;
+mod destage;
+mod failed_flush;
+mod flush;
+mod load;
+mod oracle;
+mod ordered;
+mod owner;
+mod policy_hit_ratio;
+mod policy_orders;
+mod same_range;
+mod settings_during_checkpoint;
+mod silent;
+mod zeroes;

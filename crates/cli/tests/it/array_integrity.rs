@@ -1,0 +1,71 @@
+//! Arrays whose members keep checksums, through the real binary.
+
+use std::os::unix::fs::FileExt;
+
+use crate::support::Instance;
+use crate::support::arrays::{
+    MIB, after_start, array, array_volume, client, drives, fill, holds, with,
+};
+
+#[test]
+fn what_cannot_be_is_refused_in_one_line_and_nothing_is_made() {
+    let instance = Instance::new();
+    let devices = drives(&instance, "d", 4);
+    let create = |args: &[&str], count: usize| {
+        instance.run(&with(&[&["create", "a"], args].concat(), &devices[..count]))
+    };
+    create(&["--level", "5", "--integrity", "foo"], 3).refused(2, "`foo` is no integrity");
+    create(&["--level", "5", "--integrity", "crc32"], 3).refused(2, "crc32c");
+    create(&["--level", "5", "--integrity", ""], 3).refused(2, "is no integrity");
+    create(&["--level", "0", "--integrity", "crc32c"], 3).refused(2, "no redundancy");
+    instance.run(&["array", "show", "a"]).refused(1, "no array `a`");
+    // Nothing was written to the drives: no --force is needed.
+    create(&["--level", "5", "--integrity", "crc32c"], 3).ok();
+    let grow = ["array", "grow", "a", "--capacity", "--member"];
+    // Before the drive is looked at.
+    instance.run(&[&grow[..], &["/nowhere"]].concat()).refused(1, "no members for capacity");
+    instance.run(&[&grow[..], &[&devices[3]]].concat()).refused(1, "--integrity crc32c");
+    assert_eq!(array(&instance)["members"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn checksums_are_off_unless_they_are_asked_for() {
+    let (instance, _) = array_volume(&["5"], 3);
+    assert_eq!(array(&instance)["integrity"], "none");
+    let shown = instance.run(&["array", "show", "a"]).ok();
+    assert!(!shown.out.contains("crc32c"), "{shown:?}");
+}
+
+#[test]
+fn rot_is_found_mended_counted_and_shown_and_the_array_stays_what_it_is_over_starts() {
+    let (instance, devices) = array_volume(&["5", "--integrity", "crc32c"], 3);
+    assert_eq!(array(&instance)["integrity"], "crc32c");
+    fill(&mut client(&instance), 21);
+    instance.stop();
+    // The second MiB of the data area and what is behind.
+    let drive = std::fs::File::options().write(true).open(&devices[1]).unwrap();
+    let rot: Vec<u8> = (0..64 * 1024).map(|at| (at * 7) as u8).collect();
+    for at in (3 * MIB..8 * MIB).step_by(MIB as usize) {
+        drive.write_all_at(&rot, at).unwrap();
+    }
+    instance.serve();
+    holds(&mut after_start(&instance), 21);
+    instance.run(&["array", "scrub", "a"]).ok();
+    let shown = array(&instance);
+    assert_eq!(shown["integrity"], "crc32c");
+    let member = &shown["members"][1];
+    assert!(member["checksum_errors"].as_u64().unwrap() > 0, "{shown}");
+    assert_eq!(member["checksum_errors"], member["checksum_mended"], "{shown}");
+    assert_eq!((&member["errors_read"], &member["unprotected_pages"]), (&0.into(), &0.into()));
+    let text = instance.run(&["array", "show", "a"]).ok().out;
+    assert!(text.contains("checksum errors, ") && text.contains("integrity"), "{text}");
+    // Another member may go now: what was mended is right.
+    instance.run(&["array", "fail", "a", "0"]).ok();
+    holds(&mut client(&instance), 21);
+    instance.stop();
+    // Another registry learns it from the superblocks.
+    let other = Instance::new();
+    let members: Vec<&str> = devices[1..].iter().map(String::as_str).collect();
+    other.run(&[&["array", "assemble", "--force"], &members[..]].concat()).ok();
+    assert_eq!(array(&other)["integrity"], "crc32c");
+}

@@ -1,0 +1,167 @@
+//! The command line as a contract: help, wrong usage, exit codes, one-line errors.
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+
+use crate::support::Instance;
+use rustix::process::Signal;
+use voltier_control::{ARRAY_KEYS, JOURNAL_KEY};
+
+#[test]
+fn help_lists_every_verb_and_exits_with_zero() {
+    let instance = Instance::new();
+    let help = instance.run(&["--help"]).ok();
+    for verb in [
+        "create", "delete", "start", "stop", "show", "set", "flush", "attach", "detach", "export",
+        "unexport", "import", "array", "lab", "daemon",
+    ] {
+        assert!(help.out.contains(&format!("\n  {verb}")), "{verb} in {}", help.out);
+        let own = instance.run(&[verb, "--help"]).ok();
+        assert!(own.out.contains("Usage: voltier"), "{}", own.out);
+    }
+    assert!(instance.run(&["--version"]).ok().out.starts_with("voltier "));
+    let keys = instance.run(&["array", "set", "--help"]).ok().out;
+    for key in ARRAY_KEYS.into_iter().chain([JOURNAL_KEY]) {
+        assert!(keys.contains(&format!("{key}=")), "{key} in {keys}");
+    }
+    assert!(!instance.state().exists(), "help starts nothing");
+}
+
+#[test]
+fn wrong_usage_is_one_line_with_a_hint_and_exit_code_two() {
+    let instance = Instance::new();
+    let cases: [(&[&str], &str); 35] = [
+        (&[], "--help"),
+        (&["creat"], "create"),
+        (&["export", "x", "--ndb"], "did you mean `--nbd`"),
+        (&["create", "-p", "mem:1M", "-s", "mem:1M", "-t", "bw", "x"], "did you mean `wb`"),
+        (&["array", "create"], "voltier array create --help"),
+        (&["lab"], "--help"),
+        (&["lab", "twin", "maxo"], "use one of maxio"),
+        (&["advise", "x"], "unrecognized"),
+        (&["create"], "voltier create --help"),
+        (&["create", "-s", "mem:1M", "x"], "<HDD>"),
+        (&["create", "-p", "mem:1M"], "<NAME>"),
+        (&["create", "-p", "mem:1M", "../x"], "not a volume name"),
+        (&["create", "-p", "mem:0", "x"], "mem:1G"),
+        (&["create", "-p", "rbd:pool/image", "x"], "not in this version"),
+        (&["create", "-p", "mem:1M", "-s", "s3://b/p", "x"], "not in this version"),
+        (&["create", "-p", "mem:1M", "-s", "mem:1M", "-t", "wbb", "x"], "did you mean `wb`"),
+        (&["create", "-p", "mem:1M", "-s", "mem:1M", "-r", "lur", "x"], "did you mean `lru`"),
+        (&["create", "-p", "mem:1M", "-s", "mem:1M", "-b", "1000", "x"], "4096"),
+        (&["create", "-p", "mem:1M", "-t", "wb", "x"], "add -s SSD"),
+        (&["create", "-d", "mem:1M", "-p", "/dev/sdb", "-s", "mem:1M", "-c", "x"], "EnhanceIO"),
+        (&["create", "-d", "mem:1M", "-p", "lru", "-r", "lru", "-s", "mem:1M", "x"], "twice"),
+        (&["create", "-p", "mem:1M", "-c", "x", "x"], "cannot be used with"),
+        (&["delete"], "<NAME>"),
+        (&["set", "x"], "KEY=VALUE"),
+        (&["set", "x", "mode"], "not KEY=VALUE"),
+        (&["set", "x", "mode=wt", "mode=wb"], "mode is given twice"),
+        (&["set", "x", "policy=arc"], "known: lru"),
+        (&["set", "x", "polcy=lru"], "did you mean `policy`"),
+        (&["set", "x", "mode=fast"], "known: wt, wb"),
+        (&["set", "x", "block_size=8192"], "attach"),
+        (&["export", "x"], "--nbd"),
+        (&["export", "x", "--nbd", "nbd://h/x"], "tcp:HOST"),
+        (&["export", "x", "--ublk"], "unexpected argument"),
+        (&["show", "a/b"], "not a volume name"),
+        (&["daemon", "--cores", "0"], "--cores"),
+    ];
+    for (args, words) in cases {
+        instance.run(args).refused(2, words);
+    }
+    assert!(!instance.state().exists(), "wrong usage starts nothing");
+}
+
+#[test]
+fn a_state_folder_that_cannot_be_is_refused() {
+    let instance = Instance::new();
+    instance.run(&["show", "--state", ""]).refused(2, "--state");
+    instance.run(&["show", "--state", &format!("/{}", "x".repeat(110))]).refused(2, "--state");
+    fs::write(instance.path("file"), "").unwrap();
+    let below = instance.path("file/below");
+    instance.run(&["start", "--state", below.to_str().unwrap()]).refused(1, "creating the state");
+}
+
+#[test]
+fn a_started_daemon_answers_until_it_is_stopped() {
+    let instance = Instance::new();
+    instance.serve();
+    let first = instance.run(&["show"]).ok();
+    assert!(first.out.contains("no volumes"), "{first:?}");
+    let pid = instance.pid().unwrap();
+    assert_eq!(instance.run(&["show", "--json"]).json(), serde_json::json!([]));
+    assert_eq!(instance.pid(), Some(pid), "one daemon serves all commands");
+    instance.run(&["show", "nothing"]).refused(1, "voltier create");
+    instance.run(&["daemon"]).refused(1, "already serves");
+    instance.stop();
+    assert!(!instance.state().join("control.sock").exists());
+    instance.serve();
+    assert_ne!(instance.pid(), Some(pid));
+}
+
+#[test]
+fn a_stale_control_socket_is_replaced() {
+    let instance = Instance::new();
+    instance.serve();
+    instance.signal(Signal::KILL);
+    assert!(instance.state().join("control.sock").exists());
+    instance.serve();
+}
+
+#[test]
+fn a_command_right_after_a_kill_starts_the_next_daemon() {
+    let instance = Instance::new();
+    instance.run(&["create", "-p", "mem:1M", "v"]).ok();
+    for _ in 0..10 {
+        let pid = instance.pid().unwrap();
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
+        instance.serve();
+        assert_ne!(instance.pid(), Some(pid));
+    }
+}
+
+#[test]
+fn a_foreign_registry_is_refused_and_left_alone() {
+    let instance = Instance::new();
+    fs::create_dir(instance.state()).unwrap();
+    let path = instance.state().join("registry.json");
+    fs::write(&path, "{\"volumes\":[]}").unwrap();
+    let answer = instance.run(&["show"]).refused(1, "refusing the registry");
+    assert!(answer.err.contains(path.to_str().unwrap()), "{answer:?}");
+    instance.run(&["daemon"]).refused(1, "refusing the registry");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "{\"volumes\":[]}");
+}
+
+#[test]
+fn hostile_bytes_on_the_control_socket_do_not_harm_the_daemon() {
+    use std::io::{Read, Write};
+    let instance = Instance::new();
+    instance.serve();
+    for bytes in [&b"\0\0\0\0\n"[..], b"{\"op\":\"fly\"}\n", b"[[[[[[[[[", b"\n\n\n"] {
+        let socket = instance.state().join("control.sock");
+        let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+        stream.write_all(bytes).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("\"answer\":\"error\""), "{answer}");
+    }
+    instance.serve();
+}
+
+#[test]
+fn a_socket_that_somebody_else_serves_is_not_taken_over() {
+    let instance = Instance::new();
+    fs::create_dir(instance.state()).unwrap();
+    let _other = UnixListener::bind(instance.state().join("control.sock")).unwrap();
+    instance.run(&["daemon"]).refused(1, "another program answers");
+}
+
+#[test]
+fn devices_that_cannot_be_used_are_refused_in_one_line_and_nothing_is_made() {
+    let instance = Instance::new();
+    instance.run(&["create", "-p", "/no/such/disk", "x"]).refused(1, "does not exist");
+    instance.run(&["create", "-p", "/dev/null", "x"]).refused(1, "neither");
+    assert_eq!(instance.run(&["show", "--json"]).json(), serde_json::json!([]));
+}

@@ -1,0 +1,269 @@
+//! A state folder that is lost, through the real binary: `voltier import` brings back what drives hold.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::slice::from_ref;
+
+use crate::support::Instance;
+use crate::support::arrays::{drives, fill, holds, with};
+use crate::support::nbd::NbdClient;
+
+const MIB: u64 = 1 << 20;
+const BLOCK: usize = 4096;
+const BLOCKS: u64 = 64;
+
+fn client(instance: &Instance, name: &str) -> NbdClient {
+    NbdClient::connect(&instance.socket(name), name).unwrap()
+}
+
+fn at(block: u64) -> u64 {
+    block * MIB / 2
+}
+
+/// The SSD and the HDD of a write-back volume `v`. The first half is clean and has `byte`, the other half is
+/// dirty and has `byte + 1`.
+fn volume(instance: &Instance, byte: u8) -> [String; 2] {
+    let (ssd, hdd) = (instance.drive("ssd", 32 * MIB), instance.drive("hdd", 64 * MIB));
+    instance.run(&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", "-r", "fifo", "v"]).ok();
+    instance.export("v");
+    let mut nbd = client(instance, "v");
+    (0..BLOCKS / 2).for_each(|block| nbd.write(at(block), &[byte; BLOCK]).unwrap());
+    nbd.flush().unwrap();
+    instance.run(&["flush", "v"]).ok();
+    (BLOCKS / 2..BLOCKS).for_each(|block| nbd.write(at(block), &[byte + 1; BLOCK]).unwrap());
+    nbd.flush().unwrap();
+    [ssd, hdd]
+}
+
+#[track_caller]
+fn has_everything(instance: &Instance, name: &str, byte: u8) {
+    instance.export(name);
+    let mut nbd = client(instance, name);
+    for block in 0..BLOCKS {
+        let expected = if block < BLOCKS / 2 { byte } else { byte + 1 };
+        assert_eq!(nbd.read(at(block), BLOCK).unwrap(), [expected; BLOCK], "block {block}");
+    }
+}
+
+/// The daemon is killed, and nobody has the state folder any more. The kernel has let go of the drives.
+fn lose_state(instance: &Instance, drives: &[String]) {
+    instance.kill();
+    fs::remove_dir_all(instance.state()).unwrap();
+    for drive in drives {
+        let file = File::open(drive).unwrap();
+        while file.try_lock().is_err() {
+            std::thread::park_timeout(std::time::Duration::from_millis(5));
+        }
+    }
+}
+
+/// The content of files: what refusals may not change.
+fn contents(paths: &[String]) -> Vec<Vec<u8>> {
+    paths.iter().map(|path| fs::read(path).unwrap()).collect()
+}
+
+#[test]
+fn a_write_back_volume_comes_back_with_its_dirty_lines() {
+    let instance = Instance::new();
+    let drives = volume(&instance, 1);
+    let [ssd, hdd] = &drives;
+    let had_mark = instance.show("v")["hdd"]["identity"] != "";
+    lose_state(&instance, &drives);
+    let other = instance.drive("other", 64 * MIB);
+    let creates: [[&str; 6]; 2] =
+        [["create", "-s", ssd, "-p", &other, "w"], ["create", "-s", &other, "-p", ssd, "w"]];
+    for args in creates {
+        let answer = instance.run(&args).refused(1, "a Voltier cache of volume v with ");
+        assert!(answer.err.contains("dirty line"), "{answer:?}");
+        assert!(answer.err.contains("`voltier import DEVICE`"), "{answer:?}");
+    }
+    let dry = instance.run(&["import", "--dry-run", hdd, ssd]).ok();
+    assert!(dry.out.starts_with("v: would be imported ("), "{dry:?}");
+    instance.run(&["show", "v"]).refused(1, "no volume `v`");
+    let given: &[&str] = if had_mark { &["import", ssd] } else { &["import", ssd, hdd] };
+    let answer = instance.run(given).ok();
+    assert!(
+        answer.out.starts_with(&format!("v: imported ({hdd}, wb fifo on {ssd}, ")),
+        "{answer:?}"
+    );
+    assert!(answer.err.contains("voltier export v"), "{answer:?}");
+    has_everything(&instance, "v", 1);
+    instance.run(&["import", ssd]).refused(1, "part of volume v on record already");
+    instance.run(&["delete", "v"]).ok();
+    let file = File::open(hdd).unwrap();
+    let mut last = [0; BLOCK];
+    file.read_exact_at(&mut last, at(BLOCKS - 1)).unwrap();
+    assert_eq!(last, [2; BLOCK], "the plain HDD has all");
+}
+
+#[test]
+fn an_import_is_on_record_like_any_volume() {
+    let instance = Instance::new();
+    let drives = volume(&instance, 3);
+    let [ssd, hdd] = &drives;
+    instance.stop();
+    fs::remove_dir_all(instance.state()).unwrap();
+    let report = instance.run(&["import", hdd, ssd, "--json", "--name", "w"]).json();
+    assert_eq!(report["volumes"][0]["name"], "w");
+    assert_eq!(report["dry_run"], false);
+    assert_eq!(report["volumes"][0]["stopped_in_order"], true);
+    has_everything(&instance, "w", 3);
+    instance.kill();
+    instance.serve();
+    assert_eq!(instance.show("w")["state"], "running");
+    // The SSD names it now by its new name.
+    lose_state(&instance, &drives);
+    let answer = instance.run(&["import", ssd, hdd]).ok();
+    assert!(answer.out.starts_with("w: imported ("), "{answer:?}");
+    has_everything(&instance, "w", 3);
+}
+
+#[test]
+fn a_changed_origin_is_refused_and_taken_when_the_user_says_so() {
+    let instance = Instance::new();
+    let drives = volume(&instance, 5);
+    let [ssd, hdd] = &drives;
+    lose_state(&instance, &drives);
+    let file = File::options().write(true).open(hdd).unwrap();
+    (0..BLOCKS / 2).for_each(|block| file.write_all_at(&[77], at(block)).unwrap());
+    let before = contents(&drives);
+    let answer = instance.run(&["import", ssd, hdd]).refused(1, "sampled lines differ");
+    assert!(answer.err.contains("--changed-origin"), "{answer:?}");
+    instance.run(&["show", "v"]).refused(1, "no volume `v`");
+    instance.kill();
+    assert!(before == contents(&drives), "a refused import has written");
+    instance.run(&["import", "--changed-origin", ssd, hdd]).ok();
+    instance.export("v");
+    let mut nbd = client(&instance, "v");
+    assert_eq!(nbd.read(at(0), BLOCK).unwrap()[0], 77);
+    assert_eq!(nbd.read(at(BLOCKS - 1), BLOCK).unwrap(), [6; BLOCK]);
+}
+
+#[test]
+fn refusals_are_one_line_and_change_nothing() {
+    let instance = Instance::new();
+    let [ssd, hdd] = volume(&instance, 7);
+    lose_state(&instance, &[ssd.clone(), hdd.clone()]);
+    let (empty, small) = (instance.drive("empty", 64 * MIB), instance.drive("small", MIB));
+    let drives = [ssd, hdd, empty, small];
+    let [ssd, hdd, empty, small] = &drives;
+    let before = contents(&drives);
+    for (devices, words) in [
+        (vec![empty], "holds nothing of Voltier"),
+        (vec![ssd, hdd, small], "small holds nothing of Voltier"),
+        (vec![ssd, ssd], "given twice"),
+    ] {
+        let devices = devices.into_iter().map(String::as_str);
+        instance.run(&["import"].into_iter().chain(devices).collect::<Vec<_>>()).refused(1, words);
+    }
+    instance.run(&["import", "mem:1M"]).refused(2, "empty at every start");
+    instance.run(&["import", "--name", "a/b", ssd]).refused(2, "not a volume name");
+    fs::rename(hdd, instance.path("away")).unwrap();
+    fs::create_dir(instance.path("elsewhere")).unwrap();
+    fs::rename(instance.path("away"), instance.path("elsewhere/hdd")).unwrap();
+    let answer = instance.run(&["import", ssd, small]).refused(1, "was not found");
+    assert!(answer.err.contains(hdd.as_str()) && answer.err.contains("1048576"), "{answer:?}");
+    instance.run(&["create", "-p", empty, "v"]).ok();
+    let elsewhere = instance.path("elsewhere/hdd");
+    let elsewhere = elsewhere.to_str().unwrap();
+    instance.run(&["import", ssd, elsewhere]).refused(1, "--name NEW");
+    instance.kill();
+    fs::rename(elsewhere, hdd).unwrap();
+    assert!(before == contents(&drives), "a refused import has written");
+    instance.run(&["import", "--name", "w", ssd, hdd]).ok();
+    has_everything(&instance, "w", 7);
+}
+
+#[test]
+fn an_array_with_a_cache_over_it_comes_back_whatever_the_order() {
+    let instance = Instance::new();
+    let (members, ssd) = (drives(&instance, "d", 4), instance.drive("ssd", 32 * MIB));
+    instance.run(&with(&["create", "a", "--level", "6"], &members)).ok();
+    instance.run(&["create", "-s", &ssd, "-p", "array:a", "-t", "wb", "v"]).ok();
+    instance.export("v");
+    fill(&mut client(&instance, "v"), 9);
+    lose_state(&instance, &[&members[..], from_ref(&ssd)].concat());
+    let [d0, d1, d2, d3] = [0, 1, 2, 3].map(|number| members[number].as_str());
+    instance.run(&["import", &ssd]).refused(1, "give the members of that array");
+    instance.run(&["import", d3, &ssd]).refused(1, "it can do without 2");
+    let dry = instance.run(&["import", "--dry-run", d1, &ssd, d3, d0, d2]).ok();
+    assert!(dry.out.starts_with("array a: would be imported (level 6, 4 of 4 members)"), "{dry:?}");
+    let answer = instance.run(&["import", d1, &ssd, d3, d0, d2]).ok();
+    assert!(
+        answer
+            .out
+            .starts_with("array a: imported (level 6, 4 of 4 members)\nv: imported (array:a,")
+    );
+    instance.export("v");
+    holds(&mut client(&instance, "v"), 9);
+    instance.stop();
+    instance.serve();
+    holds(&mut client(&instance, "v"), 9);
+    instance.run(&["array", "scrub", "a"]).ok();
+}
+
+#[test]
+fn a_cache_on_an_array_comes_back() {
+    let instance = Instance::new();
+    let (members, hdd) = (drives(&instance, "d", 2), instance.drive("hdd", 64 * MIB));
+    instance.run(&with(&["create", "mirror", "--level", "1"], &members)).ok();
+    instance.run(&["create", "-s", "array:mirror", "-p", &hdd, "-t", "wb", "v"]).ok();
+    instance.export("v");
+    fill(&mut client(&instance, "v"), 11);
+    lose_state(&instance, &[&members[..], from_ref(&hdd)].concat());
+    let answer = instance.run(&["import", &members[1], &hdd, &members[0]]).ok();
+    assert!(answer.out.contains("wb lru on array:mirror"), "{answer:?}");
+    instance.export("v");
+    holds(&mut client(&instance, "v"), 11);
+}
+
+#[test]
+fn a_journal_device_and_a_spare_come_back_and_then_a_member_may_be_missing() {
+    let instance = Instance::new();
+    let members = drives(&instance, "d", 3);
+    let (journal, spare) = (instance.drive("journal", 32 * MIB), instance.drive("spare", 32 * MIB));
+    let level = ["create", "a", "--level", "5", "--journal", &journal, "--spare", &spare];
+    instance.run(&with(&level, &members)).ok();
+    instance.run(&["create", "-p", "array:a", "v"]).ok();
+    instance.export("v");
+    fill(&mut client(&instance, "v"), 17);
+    let all = [&members[..], &[journal.clone(), spare.clone()]].concat();
+    lose_state(&instance, &all);
+    let [d0, d1, d2] = [0, 1, 2].map(|number| members[number].as_str());
+    instance.run(&["import", &journal]).refused(1, "give its members as well");
+    instance.run(&["import", &spare]).refused(1, "is a spare of a");
+    instance.run(&["import", d0, d1, d2]).refused(1, "its journal device was not found");
+    let answer = instance.run(&["import", &spare, d2, &journal, d0, d1]).ok();
+    let expected =
+        format!("array a: imported (level 5, 3 of 3 members, journal {journal}, 1 spare)\n");
+    assert_eq!(answer.out, expected, "{answer:?}");
+    instance.run(&["create", "-p", "array:a", "v"]).ok();
+    instance.export("v");
+    holds(&mut client(&instance, "v"), 17);
+    lose_state(&instance, &all);
+    let answer = instance.run(&["import", d2, &journal, d0]).ok();
+    assert!(answer.out.contains("2 of 3 members"), "{answer:?}");
+    instance.run(&["create", "-p", "array:a", "v"]).ok();
+    instance.export("v");
+    holds(&mut client(&instance, "v"), 17);
+}
+
+#[test]
+fn arrays_alone_come_back_and_their_plain_volumes_are_made_again() {
+    let instance = Instance::new();
+    let members = drives(&instance, "d", 3);
+    instance.run(&with(&["create", "a", "--level", "5"], &members)).ok();
+    instance.run(&["create", "-p", "array:a", "v"]).ok();
+    instance.export("v");
+    fill(&mut client(&instance, "v"), 13);
+    instance.stop();
+    fs::remove_dir_all(instance.state()).unwrap();
+    let args: Vec<&str> =
+        ["import"].into_iter().chain(members.iter().map(String::as_str)).collect();
+    let answer = instance.run(&args).ok();
+    assert!(answer.err.contains("voltier create -p array:a NAME"), "{answer:?}");
+    instance.run(&args).refused(1, "part of array a on record already");
+    instance.run(&["create", "-p", "array:a", "v"]).ok();
+    instance.export("v");
+    holds(&mut client(&instance, "v"), 13);
+}

@@ -1,0 +1,5 @@
+//! The integration tests of the control plane. One program: what is generic over devices
+//! is compiled once for all of them.
+
+mod real_devices;
+mod service;

@@ -1,0 +1,9 @@
+//! The integration tests of volumes. One program: what is generic over devices
+//! is compiled once for all of them.
+
+mod grown_origin;
+mod refusing;
+mod silent;
+mod steps;
+mod stripes;
+mod support;
