@@ -70,6 +70,72 @@
 //! [`Array::add_spare`] keeps a device for the next loss. [`Array::grow`] adds a parity row to fill,
 //! [`Array::grow_capacity`] a member for capacity. [`Array::scrub`] finds what members return wrong.
 //! Each goes at a [`Pace`]: beside requests as its priority says, never under its floor.
+//!
+//! # Files in reading order
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `geometry/level`, `geometry/chunks` | the levels; where every chunk is |
+//! | `geometry/plan` | what a write reads |
+//! | `array`, `generations`, `generation` | the facade; shapes in turn; the parts of one shape |
+//! | `stripe/write`, `stripe/stripe_writer` | a request cut into stripes; a stripe written |
+//! | `stripe/merge/mod` | small writes that wait for each other |
+//! | `stripe/read`, `stripe/mend` | reads, and what to do when a part cannot be read |
+//! | `stripe/stripes` | locks, slots that can be read, decoders |
+//! | `bitmap/write_intent`, `bitmap/region_states` | regions: zeroed first, dirty when they must be |
+//! | `journal/mod` | the write hole closed; its own list of files |
+//! | `membership/current` | the barrier: a loss is on record before anything relies on it |
+//! | `update_record` | how a loss gets on record: a protocol that reads as a list of steps |
+//! | `members/member_set` | the one way of requests to members: counted, timed, tried again |
+//! | `members/member_states`, `members/member` | who is in service; the states of one |
+//! | `members/health`, `members/vitals` | errors counted, slow members found |
+//! | `members/checksums/checked` | reads held against checksums, and when these are durable |
+//! | `hung` | members that do not answer: who is failed for that, and when nobody is |
+//! | `tasks/background`, `tasks/pace` | how a background task proceeds, and how fast |
+//! | `tasks/rebuild`, `tasks/replace` | how a member is filled; how members come |
+//! | `tasks/resync`, `tasks/scrub` | parity made anew; which block is wrong |
+//! | `grow` | one more parity row: the next generation takes over between two requests |
+//! | `expand`, `tasks/reshape/mod` | one more member for capacity: two shapes at once |
+//! | `assemble`, `examine`, `candidates` | a start: who is let into an array |
+//! | `format/mod` | the structures on the media |
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | stripe row, row | the chunks of all members at the same place |
+//! | slot | the place of a chunk in the parity code: data first, then parities |
+//! | parity row, parity index | a parity of all data members (P, Q and further ones); its number |
+//! | added parity row | one that came while the array served, on members of its own |
+//! | fixed parity row | one that does not rotate, as in Linux md's `left-symmetric-6` |
+//! | generation | the parts that serve one shape of the array |
+//! | event | the number in all superblocks, higher with every member that comes or goes |
+//! | stale | of a member: the others went on without it |
+//! | pending member | a drive that is to become a member, and is none on record yet |
+//! | successor | the device that is filled beside a member in service, to take its place |
+//! | region | a run of stripe rows, 1 MiB or more of each member: the grain of the write-intent bitmap |
+//! | written | of a region: ever written; else it reads as zeroes |
+//! | dirty, cleared | of a region: parity may not match, or a missing member lacks it; no more |
+//! | needs resync | of a region or stripe: parity may not match the data, after an unclean shutdown |
+//! | distrusted | of a region: its checksums on the medium are not believed after a crash |
+//! | checksum, page | CRC-32C of a block of 4 KiB of a member; the checksums of 1008 neighbouring blocks |
+//! | journal device | a drive that takes the journal's records of all members |
+//! | stream, depth | a place up to which somebody has written; writes in flight there of late |
+//! | merge batch | small writes of one stripe that wait for each other |
+//! | section, frontier | rows that hold what one row more did before; the first in the old shape |
+//! | backup area | on a member: what the first sections will hold, until it is in place |
+//! | late, suspect | of a member: no answer for the deadline, or for half of it, with requests in flight |
+//!
+//! # Retries
+//!
+//! | who | what is repeated | how often |
+//! | --- | --- | --- |
+//! | members | a write that failed with a medium error | once, counted as an error of the member |
+//! | members | a write to a member without space | five times, with pauses of 3.1 s in all |
+//! | reads | a long read of a member that failed | once, part by part |
+//! | resync | a region that failed | every minute |
+//! | start | a part of a region map that could not be read | once, block by block |
+//! | reshape | a window that failed, or the end of the move | after 10 s, until it succeeds |
 
 mod array;
 mod assemble;

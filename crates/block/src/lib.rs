@@ -2,6 +2,18 @@
 //!
 //! Every number that crosses a layer has a type here. A [`Lba`] counts 512-byte sectors on one
 //! device, whatever the device's own block size; bytes appear only at the exports and at the ring.
+//!
+//! # Files in reading order
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `device` | the promises of a block device; everything rests on these twenty lines of prose |
+//! | `range` | addresses and extents (an extent is neighbouring sectors: start and length) |
+//! | `buf`, `payload` | who owns a buffer; how a request is cut without a copy |
+//! | `error` | the one error of the data path |
+//! | `prng` | random numbers of a seed, the same for ever |
+//! | `under_way` | I/O that a drive still has, also after its device was given up |
+//! | `time`, `size`, `copy` | nanoseconds; sizes as people write them; copies past the caches |
 
 mod buf;
 mod copy;

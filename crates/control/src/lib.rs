@@ -8,6 +8,36 @@
 //!
 //! Nothing here is on the way of an I/O. Read `service` for what is allowed and in which order
 //! things are written down, `engine` for what the data path is asked to do.
+//!
+//! # Files in reading order
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `service/mod`, `service/dispatch` | checked, recorded, done, answered; which code answers a request |
+//! | `service/turn`, `service/state`, `service/desk` | the state that commands share, one at a time |
+//! | `service/claims`, `service/errands` | what a command keeps for itself; background jobs |
+//! | `service/volumes`, `service/arrays`, `service/exports` | the commands |
+//! | `service/absence`, `service/survey`, `service/late` | drives that are awaited |
+//! | `service/label_search`, `service/moved` | arrays whose devices have other paths by now |
+//! | `service/pulled`, `service/lost_ssds` | a volume whose SSD goes away |
+//! | `service/stops`, `ending` | what a stop refuses; what the end of the daemon waits for |
+//! | `service/import/mod` | records made anew from what drives say |
+//! | `registry/mod`, `registry/body` | the file of records, and its versions |
+//! | `safety/mod` | the checks before anything is written to a device |
+//! | `engine/mod` | what the data path is asked to do |
+//! | `server`, `protocol`, `client` | the control socket, from both sides |
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | turn | the short time in which one command has the state of the service |
+//! | claim | the volumes, arrays and devices that a command keeps for itself until it ends |
+//! | errand | a background job of the service, with its own claim |
+//! | hold-off | how long a volume or an array is not opened because a recorded device is missing |
+//! | drive identity | what a drive is known by: WWN, serial number, inode and time of birth |
+//! | import | to put on record again what drives say, after the registry was lost |
+//! | undrained | of a drive: I/O of a device that was given up is still in flight |
 
 mod array_settings;
 mod array_spec;

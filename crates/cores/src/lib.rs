@@ -7,6 +7,25 @@
 //! ```
 //!
 //! The daemon's data path is generic code that the compiler puts together in this crate and in no other.
+//!
+//! # Threads
+//!
+//! | thread | what runs on it |
+//! | --- | --- |
+//! | `core-0` ... | one executor each: volumes, arrays, caches and NBD servers of this core |
+//! | main, `leave` | signals; at the end, clients that still use volumes |
+//! | `accept`, `control` | the control socket, one thread a client |
+//! | `watch`, `errand` | background jobs: drains, losses put on record, devices that come late |
+//! | `look`, `open` | looks at devices, and openings of drives, which may hang |
+//! | `log` | writes the lines of the log; nobody waits for it |
+//! | fuser's | one for each FUSE file: carries the kernel's requests to the core and back |
+//!
+//! A panic on a core fails a volume with its arrays, or one array ([domains](voltier_ring::Domain)). A panic
+//! outside all domains ends the process.
+//!
+//! Read this file first, then `call`, `homes` and `table` (on which core everything is). `volumes`,
+//! `assemble`, `exports` and `opening` open and close things; `members` and `journals` change arrays in
+//! service. `loss`, `fault` and `silence` tell the control plane of failures.
 
 mod access;
 mod array_news;

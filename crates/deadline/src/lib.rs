@@ -6,6 +6,8 @@
 //! without: a member of an array, the SSD of a cache. [`Answers`] is all that the judge is told of a drive.
 //!
 //! A request costs no timer, no look at the clock and no allocation.
+//!
+//! Read `guarded` first, then `watch`.
 
 mod guarded;
 mod watch;

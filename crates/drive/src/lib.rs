@@ -2,6 +2,14 @@
 //!
 //! A leaf ends a stack of devices. All devices of this crate, and the filters of tests, pass the one body
 //! of `tests/it/conformance.rs`.
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `file/mod`, `file/open` | a file or block device through the ring; how one is opened and locked |
+//! | `file/left_behind` | drives with I/O in flight of a device that was given up ("undrained") |
+//! | `align` | sectors over larger blocks |
+//! | `memory` | a device in memory |
+//! | `model/mod` | modelled drives: when a request completes |
 
 mod align;
 mod file;

@@ -4,6 +4,22 @@
 //! core. All exports of a device share one [`ByteDevice`], so that none loses bytes of another.
 //! Requests become tasks there, bounded in number and bytes for each client, and no lock is shared by
 //! all I/O.
+//!
+//! # Files in reading order
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `nbd/session` | the protocol without a socket: requests parsed and refused, replies formed |
+//! | `nbd/negotiate`, `nbd/proto` | the handshake; the numbers of the protocol |
+//! | `nbd/connection` | one client: requests in, with their share of the memory |
+//! | `requests`, `nbd/serve` | workers; requests carried to the device, replies sent together |
+//! | `bytes`, `range_locks` | parts of blocks made whole, and no byte of another export lost meanwhile |
+//! | `nbd/budget` | the memory and connections that all NBD clients of a daemon share |
+//! | `nbd/server`, `nbd/link` | the server of an export; connections that are cut off |
+//! | `fuse/file`, `fuse/mailbox`, `fuse/mount` | the file; from the kernel's thread to the core; mounting |
+//!
+//! A *peer* of an NBD export is a host, or all who open one Unix socket. The clients of a peer share a part
+//! of the *budget*.
 
 mod access;
 mod bytes;

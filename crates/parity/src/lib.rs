@@ -80,6 +80,15 @@
 //! - A. Mazzoleni, SnapRAID: a Cauchy matrix extended and scaled so that its first rows are RAID 5 and 6.
 //! - J. S. Plank, K. M. Greenan, E. L. Miller, "Screaming Fast Galois Field Arithmetic Using Intel SIMD
 //!   Instructions", 2013: products by shuffles of nibble tables.
+//!
+//! # Files in reading order
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `code`, `matrix` | a code and its coefficients |
+//! | `decoder` | reconstruction of what is lost |
+//! | `locate` | which member is wrong |
+//! | `field`, `kernels` | arithmetic of single bytes; the same of whole blocks, with vector instructions |
 
 mod code;
 mod decoder;

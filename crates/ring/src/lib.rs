@@ -18,6 +18,21 @@
 //! A task belongs to a failure domain, or to none. A panic fails the domain: none of its tasks is polled or
 //! dropped after that, and the others go on ([why](../../../docs/adr/0043-a-panic-fails-one-volume.md)).
 //!
+//! # Files in reading order
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `executor` | tasks, wakers, timers, the handle; a turn of the executor |
+//! | `op`, `ops` | the operations, and who waits for them |
+//! | `uring` | the real world: what was queued goes to the kernel with one system call |
+//! | `virtual_time` | the other world: the clock jumps to the next event |
+//! | `sync`, `join` | signals, permits, several futures at once |
+//! | `finish`, `flush_once` | work that outlives its caller; one flush for all who wait |
+//! | `domain`, `contain` | failure domains: the tasks that fail together when one panics, and how |
+//! | `remote`, `inbox` | messages from other threads |
+//!
+//! To drop a future does not cancel its I/O: the operation owns its buffers until the kernel gives them back.
+//!
 //! UNSAFETY: this crate hands pointers of owned buffers to io_uring (`uring.rs`), and polls futures where
 //! they are pinned (`join.rs`). `descriptor.rs` adopts and replaces descriptors; nothing else is unsafe.
 

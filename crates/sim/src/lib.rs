@@ -32,6 +32,8 @@
 //!
 //! [`swarm`] runs scenarios: of caches ([`crash`], lives of a chain), of [`arrays`], and the sweeps of
 //! management commands ([`sweep`]). In these the real service works over real volumes and arrays.
+//!
+//! Read [`crash`] first, then [`swarm`], then [`sweep`].
 
 pub mod arrays;
 pub mod budget;

@@ -9,6 +9,15 @@
 //!
 //! Exports hold a [`Volume`] and see a block device; whether a cache is in front changes under them,
 //! between two requests. A volume and everything below it belongs to one core.
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `volume` | requests; how a cache comes and goes under traffic |
+//! | `gate` | requests pass a gate, which closes while the stack changes |
+//! | `drive` | all kinds of drives that a volume may stand on |
+//!
+//! To *drain* a volume is to write back all that is dirty when the drain begins. To *quiesce* a volume is to
+//! drain it, the last part while requests wait, and to let these wait on.
 
 mod drive;
 mod gate;
