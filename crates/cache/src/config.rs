@@ -101,9 +101,9 @@ pub struct Settings {
     pub admission: AdmissionKind,
     /// Streams longer than this go straight to the origin, in bytes; 0 keeps everything.
     ///
-    /// Off by default. Caches that write in place bypass streams, because a disk is as fast as they are there;
-    /// a log takes a stream at the SSD's full bandwidth. A bypass also drops or refreshes cached copies, and
-    /// sets intent bits.
+    /// Off by default. Caches that write in place bypass streams, because a disk is as fast as they are
+    /// there; a log takes a stream at the SSD's full bandwidth. A bypass also drops or refreshes cached
+    /// copies, and sets intent bits.
     pub seq_cutoff_bytes: u64,
     /// Destaging works at full rate above this share of dirty lines, in percent.
     pub dirty_high_percent: u8,
