@@ -365,7 +365,8 @@ fn distrust_parity(array: &mut ArrayRecord, joined: &mut Joined) {
     joined.unequal = joined.map.blocks().collect();
 }
 
-/// Refuses a start that would compute data from stripes that may not match, unless the start is forced.
+/// Refuses a start that would compute data from stripes that may not match, unless the start is forced. The
+/// result may be content that nobody ever wrote, in blocks that nobody was writing.
 fn refuse_dirty_degraded(
     array: &ArrayRecord,
     is_present: &dyn Fn(MemberIndex) -> bool,

@@ -5,6 +5,10 @@
 //! pieces that travel apart and are joined again. A freed block goes to a small pool of the thread that
 //! dropped it: the data path does not allocate per I/O.
 //!
+//! Buffers and the device trait are in this crate and not in `ring` or `drive`: a cache or a filter that
+//! knows neither files nor io_uring would have to name both. The price: registered io_uring buffers would
+//! need a pool that knows the ring.
+//!
 //! UNSAFETY: this module is the only unsafe code of the crate. The invariant of every block below is that
 //! live `Buf`s over it never overlap each other or any `Bytes`.
 #![allow(unsafe_code)]

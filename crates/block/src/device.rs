@@ -198,6 +198,9 @@ pub trait BlockDevice: 'static {
 
     /// Lets flushes succeed again after one that failed. The failed one may have lost any write that no flush
     /// had covered. The caller writes all of these again, or has told those who rely on them.
+    ///
+    /// The kernel drops dirty pages after a failed fsync and says so once, so a device fails every flush
+    /// after that. A cache that could not end this would call no line clean until the next start.
     fn forget_failed_flush(&self) {}
 
     /// How long the device waits for a drive below that does not answer, before the device goes on without

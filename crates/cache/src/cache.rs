@@ -417,9 +417,10 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         }
     }
 
-    /// Stops the cache so that it comes back warm: what is dirty stays dirty, on the SSD. A map that is still
-    /// being loaded is waited for, ten seconds at most. The next start is one after an unclean stop then, but
-    /// knows its origin by a fingerprint.
+    /// Stops the cache so that it comes back warm: what is dirty stays dirty, on the SSD. To write it back
+    /// would take minutes where a shutdown has seconds. A map that is still being loaded is waited for, ten
+    /// seconds at most. The next start is one after an unclean stop then, but knows its origin by a
+    /// fingerprint.
     ///
     /// No request may be under way. The cache serves nothing afterwards, and its drives have nothing to do.
     ///

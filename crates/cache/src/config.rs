@@ -101,7 +101,9 @@ pub struct Settings {
     pub admission: AdmissionKind,
     /// Streams longer than this go straight to the origin, in bytes; 0 keeps everything.
     ///
-    /// Off by default: the log takes a sequential stream at the SSD's full bandwidth.
+    /// Off by default. Caches that write in place bypass streams, because a disk is as fast as they are
+    /// there; a log takes a stream at the SSD's full bandwidth. A bypass also drops or refreshes cached
+    /// copies, and sets intent bits.
     pub seq_cutoff_bytes: u64,
     /// Destaging works at full rate above this share of dirty lines, in percent.
     pub dirty_high_percent: u8,
@@ -115,7 +117,8 @@ pub struct Settings {
     pub ordered: bool,
     /// From so long without an answer on, the SSD or the origin counts as silent; 0 never.
     ///
-    /// The default is the kernel's own patience with a drive.
+    /// The default is as long as the kernel waits before it aborts a command. Arrays wait for the kernel's
+    /// second try too; a cache that gives a clean SSD up loses warm lines and no data.
     pub deadline_ns: Nanos,
 }
 

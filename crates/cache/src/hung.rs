@@ -30,7 +30,8 @@ pub(crate) fn guard<D: BlockDevice>(handle: &Handle, device: D, deadline_ns: Nan
     Guarded::new(device, &watch)
 }
 
-/// The deadline of a drive. A drive that ends its requests by itself gets the time for that.
+/// The deadline of a drive. A drive that ends its requests by itself gets the time for that: an array below
+/// gives its members up before the cache judges the array.
 fn deadline_over<D: BlockDevice>(device: &D, deadline_ns: Nanos) -> Nanos {
     if deadline_ns == 0 { 0 } else { deadline_ns + device.patience_ns() }
 }

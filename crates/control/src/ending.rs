@@ -1,4 +1,8 @@
 //! The end of the daemon, up to the moment from which nothing is served: clients of volumes are awaited.
+//!
+//! A machine that shuts down ends clients and daemon in the same minute, in no certain order. A service
+//! manager cannot be refused: it would kill the process, which is a crash for a cache. So it is asked for
+//! more time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -70,7 +70,8 @@ impl From<FileMode> for String {
 
 /// Owner and permissions of the socket or file of an export, where that is not for the user of the daemon
 /// alone. Users and groups stay the words that the command line gave: each opening of the export looks
-/// their numbers up.
+/// their numbers up. A recorded number would, after a reinstallation, give the export to whoever has the
+/// number then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportAccess {
     /// The permission bits.

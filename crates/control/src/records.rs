@@ -77,7 +77,8 @@ pub enum Desired {
     Detaching,
     /// Go on writing dirty lines back, then forget the volume.
     Deleting,
-    /// Leave it at rest until it is started.
+    /// Leave it at rest until it is started: not even a restart opens it under the hands of a user who works
+    /// on its drives.
     Stopped,
 }
 

@@ -32,7 +32,8 @@ const ACCEPT_STEP: Duration = Duration::from_millis(100);
 /// How often errands that are done in order are looked at.
 const ERRAND_STEP: Duration = Duration::from_millis(1);
 
-/// How often what is in use is tried again, and how long after the last time.
+/// How often what is in use is tried again, and how long after the last time: a program that has closed its
+/// file is gone a moment later.
 const IN_USE_TRIES: u32 = 10;
 const IN_USE_STEP: Duration = Duration::from_millis(50);
 /// How much longer than its next message the service manager is asked to wait.

@@ -100,7 +100,8 @@ impl Listener {
             net::SocketFlags::CLOEXEC,
             None,
         )?;
-        // The file takes over the mode of the socket, less the umask.
+        // The file takes over the mode of the socket, less the umask: no moment between bind and chmod. A
+        // temporary name and a rename would do, too, but `ss` would show that name for the socket's life.
         rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
         net::bind(&fd, &net::SocketAddrUnix::new(path)?)?;
         if let Err(errno) = prepare().and_then(|()| net::listen(&fd, 128)) {

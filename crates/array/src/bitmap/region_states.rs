@@ -199,7 +199,9 @@ impl RegionStates {
         }
     }
 
-    /// Regions that a member which was just lost may lack, and that are not dirty, durably.
+    /// Regions that a member which was just lost may lack, and that are not dirty, durably. With a journal
+    /// that are all since the last flush: a replay makes stripes whole, so regions become dirty only now, for
+    /// a member that comes back is filled by the dirty ones alone.
     pub(super) fn missing_and_not_dirty(&self) -> Vec<Region> {
         let (recent, to_resync) = (self.recent.borrow(), self.to_resync.borrow());
         let may_be_missing = recent.iter().chain(to_resync.iter());

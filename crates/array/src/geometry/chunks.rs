@@ -271,7 +271,8 @@ impl Geometry {
         is_shared || self.place_in_group(member).1 < self.rotating()
     }
 
-    /// Parity rows that were added, each whole on a member of its own behind all others.
+    /// Parity rows that were added, each whole on a member of its own behind all others. So all members keep
+    /// their numbers, and journal records, labels and the table stay right: no empty journal is needed.
     const fn added(&self) -> usize {
         match self.layout {
             Layout::AddedParityRows { rotating } => self.shape.parities - rotating,

@@ -180,7 +180,8 @@ impl<D: BlockDevice> Placement<D> {
         }
     }
 
-    /// Records go to another device from now on, or to the members; the device from before.
+    /// Records go to another device from now on, or to the members; the device from before. Transactions
+    /// stand still meanwhile, so no record is on the old place alone when the new one counts.
     pub(super) fn move_to(&self, device: Option<JournalDevice<D>>) -> Option<JournalDevice<D>> {
         let rings = device.map_or(Rings::Members { lost: None }, Rings::Device);
         let before = self.rings.replace(rings);

@@ -3,10 +3,14 @@
 //! # Errors
 //!
 //! A read that fails is made good from the others and rewritten, and counted; a write that fails is
-//! tried once more, and counted. The count halves with every window that passes. A member that passes the
-//! limit is given up, if its group can lose it.
+//! tried once more, and counted. The count halves with every window that passes. (md halves by the hours
+//! since the last error, so an error every 59 minutes adds up for ever.) A member that passes the limit is
+//! given up, if its group can lose it: else all blocks that the member still reads would go with it.
 //!
 //! # Slowness
+//!
+//! A member is held against its like, for no limit in milliseconds suits disks and SSDs. Means, not
+//! medians: clients feel one second in a hundred requests, which a median hides.
 //!
 //! One I/O in 31 of each member is timed, more if they take long, one at a time. Every fifth of the
 //! window the means of the members are held against each other. A member that was slower than the

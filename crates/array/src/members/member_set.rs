@@ -364,6 +364,10 @@ impl<D: BlockDevice> MemberSet<D> {
     }
 
     /// Does a change that failed again: once after a medium error, and for seconds while there is no space.
+    ///
+    /// Once, because drives remap a block when it is written, and a path that was reset is back. A rebuild
+    /// for a write that the drive takes a moment later is the larger risk. A flush is never tried again:
+    /// nobody knows what the drive has dropped.
     pub(crate) async fn again<F: Future<Output = IoResult<()>>>(
         self: &Rc<Self>,
         member: MemberIndex,

@@ -245,6 +245,7 @@ impl<D: BlockDevice> MemberStates<D> {
                 });
             }
             let is_slow = member.vitals().is_slow();
+            // A slow member has all its data: it goes only while the group can lose yet another one.
             if is_slow && slow_action == SlowAction::Fail && self.can_spare(index, 1) {
                 self.give_up(index);
                 self.health.say(HealthNews::SlowFailed { member: index.0 });

@@ -6,7 +6,8 @@ use voltier_block::Nanos;
 
 use crate::members::latency::Samples;
 
-/// Every such I/O of a member is timed. Odd: requests that read and write in turns have both timed.
+/// Every such I/O of a member is timed: two looks at the clock for each would cost more than all else that is
+/// counted. Odd: requests that read and write in turns have both timed.
 const STRIDE: u32 = 31;
 /// After an I/O that took as long as this, in nanoseconds, the next is timed. I/Os are few then, and a
 /// look at the clock is nothing to them.

@@ -332,7 +332,9 @@ impl<D: BlockDevice> Stripes<D> {
         }
     }
 
-    /// Has slots of slow members not read, as far as the others have all they hold.
+    /// Has slots of slow members not read, as far as the others have all they hold. Copies are always
+    /// avoided so, for it costs nothing. With parity each avoided read costs as many reads as there are
+    /// data, so it is done only if asked.
     pub(crate) fn avoid_slow(&self, stripe: StripeNumber, states: &mut [SlotState]) {
         if self.bitmap.needs_resync(stripe) {
             return;

@@ -32,7 +32,8 @@ pub enum Replacement {
     Rebuild,
     /// The device is the lost member itself: what changed since is computed.
     Return,
-    /// As the successor of a member in service, which goes when the device has everything.
+    /// As the successor of a member in service, which goes when the device has everything. A member that was
+    /// taken out first would leave less redundancy for hours, and blocks that no other member can give.
     Successor,
 }
 

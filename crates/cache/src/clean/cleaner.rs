@@ -301,7 +301,9 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
     }
 
     /// Gives the SSD up. Lines that are left are tried once more when that is on record. A replay could
-    /// have written older copies over some of them, and none can follow then.
+    /// have written older copies over some of them, and none can follow then. (Behind a failed flush nobody
+    /// knows where a replay ends: it could serve an old copy while the origin has the newer one. So until the
+    /// loss is on record only lines are written that every replay would find dirty.)
     async fn end_evacuation(&self) {
         if self.evacuation.borrow().is_complete {
             return self.health.give_up();

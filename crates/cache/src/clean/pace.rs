@@ -1,4 +1,8 @@
 //! How hard the cleaner works: by how full of dirty lines the cache is, and by what clients do.
+//!
+//! A cleaner that waits until the cache is full leaves writers at the disk's speed all at once. One that
+//! cleans at once writes the same line many times and never joins neighbours. So the rate rises between two
+//! thresholds.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

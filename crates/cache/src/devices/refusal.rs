@@ -2,6 +2,9 @@
 //!
 //! The cleaner tries again while there is a need. The first batch that brings something ends the refusal, and
 //! so does a rest of the cleaner.
+//!
+//! Without an end to the patience, a write that finds no room would wait for ever, with the locks of its
+//! lines, and so would every change of mode, detach and stop behind it.
 
 use std::cell::Cell;
 

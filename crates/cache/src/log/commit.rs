@@ -29,7 +29,9 @@ pub(crate) struct Log<S> {
     work: Signal,
     /// Records were acknowledged, or the SSD was given up.
     progress: Signal,
-    /// A flush of the SSD ended, or the SSD was given up. No `FlushOnce` of the ring: ADR 0026 tells why.
+    /// A flush of the SSD ended, or the SSD was given up. No `FlushOnce` of the ring: that keeps its waiters
+    /// until the flush ends, which of a lost SSD may be never. The log also fails waiters whose records are
+    /// durable when the SSD is lost, and the durable sequence has one owner, `LogState`.
     flushed: Signal,
     flushing: Cell<bool>,
     /// So often ordered mode began or ended.

@@ -2,7 +2,8 @@
 //!
 //! The origin has the same data, and the checksum of the line proves it. One such read at a time goes
 //! there, and only while the cache and its clients want nothing else of the origin. So neither misses
-//! nor destaging wait for such a read.
+//! nor destaging wait for such a read. (bcache sends whatever comes past a congested SSD: disks drown, and
+//! its users are told to switch that off.)
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;

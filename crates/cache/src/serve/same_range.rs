@@ -146,6 +146,9 @@ pub(super) fn answer_reads(leader: Leader<'_, (), ReadAnswer>, data: &Buf, serve
 
 /// Bytes of writes that the log has at once, on their way to the SSD or queued for it: eight records of
 /// 384 KiB. Writes beyond wait here, where a newer one can still go in the place of each.
+///
+/// Only where writes have met: without a bound one job runs ahead of the others, and soon they meet no more.
+/// A bound of 2 MiB for all writes cost jobs that never meet up to 1.6 % of the SSD's rate.
 const LOG_BYTES_MAX: u64 = 3 << 20;
 
 /// So many writes after two of the same range have met, the log is free for all again.

@@ -19,7 +19,8 @@ const LINE_BYTES_MAX: usize = 4096;
 pub(super) enum Destination {
     /// A terminal, pipe or file: lines say their time and level.
     Stream,
-    /// The journal of systemd, which takes the level as a number in front and has the time itself.
+    /// The journal of systemd, which takes the level as a number in front and has the time itself. Not by
+    /// `tracing-journald`: that sends from the thread that logs, which may have to wait.
     Journal,
 }
 

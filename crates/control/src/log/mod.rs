@@ -7,6 +7,10 @@
 //! When the queue is full, or standard error takes nothing, the log counts lines and leaves them out. A line
 //! that says how many precedes the next one that gets through. The thread of the log may wait for ever:
 //! nobody waits for it, but an ending process for a short time.
+//!
+//! `eprintln!` panics when the reader of a pipe has gone, and waits for ever when nobody reads a full one;
+//! and the log may lie on a volume that waits for the very line. `tracing-appender` has such a queue, but
+//! tells nobody how many lines it dropped, and gives a line up half written.
 
 mod line;
 mod queue;

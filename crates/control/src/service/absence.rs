@@ -1,7 +1,8 @@
 //! Devices of the registry that are not there: which are awaited, until when, and what is said of them.
 //!
 //! Buses are slow and enclosures are switched on late. So nothing is opened without a recorded device before
-//! its hold-off is over ([why](../../../../docs/adr/0030-drives-that-come-late.md)).
+//! its hold-off is over: to record members as lost, use a spare or give a cache up is durable, and was not
+//! necessary if the drives come eight seconds later. What has all its devices is opened at once.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

@@ -1,6 +1,5 @@
-//! Errands: what the service does by itself, each with its claim
-//! ([why](../../../../docs/adr/0061-errands-of-the-service.md)). A daemon does each on a thread of its own,
-//! so that a device that hangs keeps one of them.
+//! Errands: what the service does by itself, each with its claim. A daemon does each on a thread of its own,
+//! so that a device that hangs keeps one of them ([why](../../../../docs/adr/0046-commands-wait-alone.md)).
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

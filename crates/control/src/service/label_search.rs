@@ -174,7 +174,8 @@ impl Parts {
         self.parts.iter().map(|part| part.device.clone()).collect()
     }
 
-    /// Members that there are twice.
+    /// Members that there are twice: copies, or one disk on two paths. One of them may be older with the same
+    /// event, and nobody knows which, so the array is refused.
     pub(super) fn copies(&self) -> Vec<Copied> {
         let members = self.parts.iter().filter_map(|part| Some((&part.device, part.member()?)));
         let members: Vec<_> = members.collect();

@@ -1,6 +1,7 @@
 //! Devices that come late. The service tries what waits for them when they are there, or when the
 //! hold-off is over. The service tries again what failed for want of them, and a member that was
-//! missing returns to its array.
+//! missing returns to its array: to wait for a command would cost redundancy until the command comes. A
+//! member that was given up for its errors returns by a command alone.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,5 @@
 //! Arrays whose devices have other paths by now. The kernel gives names such as `/dev/sdb` anew at every
-//! start. So a recorded path is a hint, and the label of a device says which part of which array it is
-//! ([why](../../../../docs/adr/0049-members-known-by-their-labels.md)).
+//! start. So a recorded path is a hint, and the label of a device says which part of which array it is.
 
 use super::absence::{Absence, Hindrance};
 use super::apart::apart;

@@ -1,4 +1,5 @@
-//! Drives of a volume that answer nothing: requests that need them are refused, with the way on.
+//! Drives of a volume that answer nothing: requests that need them are refused, with the way on. A stop that
+//! waited with the clients of such a drive would keep the daemon from ending in order.
 
 use super::show;
 use super::turn::Turn;

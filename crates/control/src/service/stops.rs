@@ -1,5 +1,6 @@
 //! Stops on request: of a volume, of an array, of the daemon. A stop does not take storage away from clients
-//! that use it, unless told to ([why](../../../../docs/adr/0040-stop-while-in-use.md)).
+//! that use it, unless told to: a person who stops a volume usually has forgotten a mount, and a file system
+//! whose file goes away loses its dirty pages.
 
 use super::apart::apart;
 use super::live::LiveArray;

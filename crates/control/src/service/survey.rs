@@ -16,7 +16,8 @@ use crate::safety::DriveIdentity;
 use crate::spec::DeviceSpec;
 
 /// Hold-off of an array that would be left without redundancy, or could not be assembled, in hold-offs of
-/// others. With the usual 30 s that is 90 s: as long as systemd waits for a device.
+/// others: there the next error costs data. With the usual 30 s that is 90 s: as long as systemd waits for a
+/// device.
 const EXPOSED_FACTOR: u32 = 3;
 
 /// The devices of an array as a start finds them.

@@ -177,7 +177,7 @@ type Numbered = (usize, NewData);
 /// parts are near each other on their members.
 ///
 /// No part bridges a gap, for what is there is not known; and a member has one write of a transaction of
-/// the journal.
+/// the journal. With two, a transaction that is recorded by half would look whole to a replay.
 pub(crate) fn batches_of(parts: Vec<NewData>) -> Vec<Vec<NewData>> {
     let mut runs = runs_of(parts);
     runs.sort_by_key(|(_, run)| run.span.start);

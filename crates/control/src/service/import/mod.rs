@@ -9,6 +9,9 @@
 //! Until everything is known nothing is written. Then arrays are assembled and volumes opened the way a
 //! start does it, so that all its checks hold. When one fails, the service forgets what was imported before.
 //! Nothing is ever formatted.
+//!
+//! An import is stricter than a start. Its SSD may be one that was given up long ago, so a changed origin
+//! refuses a clean cache too, and a cache that does not open is not left out.
 
 mod arrays;
 mod done;
