@@ -147,7 +147,7 @@ fn devices_that_cannot_have_the_journal_are_refused_and_nothing_changes() {
         (&full, 1, "ext2/3/4"),
         (&devices[0], 1, "already part of array a"),
         (&journal, 1, "already; name another device"),
-        ("array:a", 2, "arrays do not stand on arrays"),
+        ("array:a", 2, "arrays cannot be nested"),
         ("/dev/nonesuch", 1, "does not exist"),
         ("mem:64Q", 2, ""),
     ];

@@ -240,7 +240,7 @@ fn members_that_cannot_be_are_refused_and_nothing_is_changed() {
     refused(one, 1, "given twice");
     std::os::unix::fs::symlink(two, instance.path("link")).unwrap();
     refused("link", 1, "given twice");
-    refused("array:a", 2, "arrays do not stand on arrays");
+    refused("array:a", 2, "arrays cannot be nested");
     let tiny = instance.drive("tiny", MIB);
     refused(&tiny, 1, "the smallest member has 1024 KiB");
     let content = instance.drive("content", 32 * MIB);
@@ -383,7 +383,7 @@ fn a_lost_member_is_replaced_under_load_and_the_array_survives_the_next_losses()
     let fio = instance.fio_verified(&uri, &["--bsrange=512-128k", "--size=48M", "--io_size=128M"]);
     instance.run(&["array", "fail", "a", &devices[1]]).ok();
     let fresh = instance.drive("fresh", 32 * MIB);
-    instance.run(&["array", "replace", "a", "7", &fresh]).refused(1, "7 is no member of a");
+    instance.run(&["array", "replace", "a", "7", &fresh]).refused(1, "7 is not a member of a");
     let own = instance.run(&["array", "replace", "a", "1", &devices[0]]);
     own.refused(1, "is member 0 of a, and in service; name another device");
     let small = instance.drive("small", 16 * MIB);

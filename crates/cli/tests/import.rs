@@ -90,7 +90,7 @@ fn a_write_back_volume_comes_back_with_its_dirty_lines() {
     );
     assert!(answer.err.contains("voltier export v"), "{answer:?}");
     has_everything(&instance, "v", 1);
-    instance.run(&["import", ssd]).refused(1, "part of volume v on record already");
+    instance.run(&["import", ssd]).refused(1, "already belongs to volume v");
     instance.run(&["delete", "v"]).ok();
     let file = File::open(hdd).unwrap();
     let mut last = [0; BLOCK];
@@ -264,7 +264,7 @@ fn arrays_alone_come_back_and_their_plain_volumes_are_made_again() {
         ["import"].into_iter().chain(members.iter().map(String::as_str)).collect();
     let answer = instance.run(&args).ok();
     assert!(answer.err.contains("voltier create -p array:a NAME"), "{answer:?}");
-    instance.run(&args).refused(1, "part of array a on record already");
+    instance.run(&args).refused(1, "already belongs to array a");
     instance.run(&["create", "-p", "array:a", "v"]).ok();
     instance.export("v");
     holds(&mut client(&instance, "v"), 13);

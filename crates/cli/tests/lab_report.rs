@@ -197,7 +197,12 @@ fn every_kind_of_report_is_drawn_in_a_browser_on_a_phone_and_on_paper() {
         Page {
             name: "mixed",
             path: modelled(&instance, "mixed", "--target model:ssd-sata --set depths=[1,2,4,8,16]"),
-            charts: &["Load curve", "Latency against throughput", "Latency by nines", "over time"],
+            charts: &[
+                "Load curve",
+                "Latency against throughput",
+                "Latency percentiles",
+                "over time",
+            ],
             surfaces: 0,
         },
         Page {

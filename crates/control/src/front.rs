@@ -123,8 +123,8 @@ pub async fn check_origin<D: BlockDevice>(
     let Some(cache) = &record.cache else { return Ok(()) };
     match Cache::<D, D>::probe(volume.origin()).await {
         Ok(Some(label)) if label.uuid == cache.uuid.0 => Err(ControlError::failed(format!(
-            "its origin {} holds the cache of {}: the two devices have changed places; \
-             put them back, then `voltier start {}`",
+            "its backing disk {} holds the cache of {}: the two devices have changed places; put \
+             them back, then `voltier start {}`",
             record.origin, record.name, record.name
         ))),
         // Any other content is its clients' business.

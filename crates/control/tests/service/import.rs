@@ -254,7 +254,7 @@ fn several_origins_that_would_fit_are_not_guessed_at() {
     let mut fixture = lost_volume();
     change(&fixture, "ssd", |label| label.owner.origin_identity.clear());
     let two_origins = order(&fixture, &["ssd", "hdd", "d1"]);
-    refused(&mut fixture, two_origins, &["several origins would fit"]);
+    refused(&mut fixture, two_origins, &["several drives could be the backing disk"]);
     let other = Owner { volume: "w".into(), volume_uuid: [9; 16], ..owner_of(&fixture, "ssd") };
     put(&fixture, "ssd2", CacheLabel { uuid: Identity([6; 16]), ..label(other) });
     let two_caches = order(&fixture, &["ssd", "ssd2", "hdd"]);

@@ -14,7 +14,7 @@ pub(super) fn section(places: &[Place<'_>]) -> Option<Section> {
     if known.is_empty() {
         return None;
     }
-    let mut section = Section::new("Latency by nines");
+    let mut section = Section::new("Latency percentiles");
     section.text(
         "Percentiles come from the histograms of all repeats together; they are never averaged. A \
          percentile is drawn only where enough requests were measured to have one.",
@@ -78,7 +78,7 @@ fn chart(places: &[&Place<'_>]) -> Chart {
         _ => format!(" {} of {} are drawn.", shown.len(), places.len()),
     };
     Chart {
-        title: format!("Latency by nines: {shared}"),
+        title: format!("Latency percentiles: {shared}"),
         caption: format!("Each step to the right is a tenth of the requests.{some}"),
         traces,
         layout: layout().x_axis(x).y_axis(log_axis("latency, us")),

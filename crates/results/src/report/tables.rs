@@ -20,10 +20,7 @@ fn severity(severity: Severity) -> &'static str {
 pub(super) fn findings(verdicts: &Verdicts) -> Section {
     let mut section = Section::new("Findings");
     if verdicts.findings.is_empty() {
-        section.text(format!(
-            "None: {} checks for what figures cannot be found nothing.",
-            checks::CHECKS.len()
-        ));
+        section.text(format!("No problems: {} consistency checks passed.", checks::CHECKS.len()));
         return section;
     }
     let mut table = Table::new(["severity", "check", "what was found", "points"]);
@@ -248,8 +245,8 @@ fn metrics(run: &Run) -> Table {
         if let Some(window) = point.cache {
             let bytes = [
                 ("written to the SSD", window.ssd_bytes_written),
-                ("read from the origin", window.origin_bytes_read),
-                ("written to the origin", window.origin_bytes_written),
+                ("read from the backing disk", window.origin_bytes_read),
+                ("written to the backing disk", window.origin_bytes_written),
             ];
             for (name, value) in bytes {
                 table.row(vec![point.id.clone(), name.to_owned(), format_bytes(value)]);
