@@ -18,7 +18,7 @@ fn an_array_grows_from_one_parity_to_three_under_load_and_may_lose_as_many() {
     let small = instance.drive("small", 16 * MIB);
     with(&["--parity", &small]).refused(1, "a cannot grow: ");
     with(&["--parity", &devices[1]]).refused(1, "already part of array a");
-    with(&["--parity", &more[0], &more[1]]).refused(1, "one more parity row takes 1");
+    with(&["--parity", &more[0], &more[1]]).refused(1, "another parity takes 1");
     with(&["--parity", &more[0], &more[0]]).refused(1, "given twice");
     with(&["--member", &more[0]]).refused(1, "--capacity --member DEV");
     instance.run(&["array", "grow", "b", "--parity", &more[0]]).refused(1, "no array `b`");
