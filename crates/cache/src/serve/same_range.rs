@@ -148,7 +148,7 @@ pub(super) fn answer_reads(leader: Leader<'_, (), ReadAnswer>, data: &Buf, serve
 /// 384 KiB. Writes beyond wait here, where a newer one can still go in the place of each.
 const LOG_BYTES_MAX: u64 = 3 << 20;
 
-/// So many writes after two of the same range have met, the log is free for all again.
+/// The number of writes after which the log is free for all again, once two of the same range have met.
 const EXPECTING_WRITES: u32 = 64;
 
 /// The outcome of a write.

@@ -60,7 +60,7 @@ fn nines(percent: f64) -> f64 {
 }
 
 fn chart(places: &[&Place<'_>]) -> Chart {
-    // Where there are many, every so manieth stands for its neighbours.
+    // If there are many places, only every n-th one is drawn.
     let every = places.len().div_ceil(LINES_MAX).max(1);
     let shown: Vec<&Place<'_>> = places.iter().copied().step_by(every).collect();
     let axes: Vec<_> = shown.iter().map(|place| place.axes.clone()).collect();
