@@ -380,7 +380,7 @@ fn an_interrupted_or_half_written_run_is_called_partial_and_failed_points_have_n
         fs::write(folder.join("run.jsonl"), text).unwrap();
         let answer = instance.run(&["lab", "report", "half"]).ok();
         let page = fs::read_to_string(folder.join("report.html")).unwrap();
-        assert_eq!(answer.out.contains("PARTIAL"), page.contains("PARTIAL: the run did not"));
+        assert_eq!(answer.out.contains("PARTIAL"), page.contains("PARTIAL: the run has not"));
         answer.out.contains("PARTIAL")
     };
     assert!(!is_partial(&whole));
