@@ -99,7 +99,7 @@ pub(crate) struct CacheChoices {
     /// Bytes per cache line: 2048, 4096, 8192, 16384, 32768, 65536 [default: 4096]
     #[arg(short = 'b', long, value_name = "SIZE")]
     pub(crate) block_size: Option<String>,
-    /// Overwrite what is on the SSD
+    /// Use the SSD even if it is not empty, and overwrite what it holds
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
 }
@@ -109,7 +109,7 @@ pub(crate) struct CacheChoices {
     voltier create -d DISK -s SSD -p POLICY -m MODE -b SIZE -c NAME.\n\
     With -d, -p is the replacement policy; without -d, -p is the backing disk.")]
 pub(crate) struct Create {
-    /// SSD for the cache; its content is lost. Without it the volume has no cache
+    /// SSD for the cache; without it the volume has no cache
     #[arg(short = 's', long, value_name = "SSD")]
     pub(crate) ssd: Option<String>,
     /// Backing disk; its data stay in place (with -d: the replacement policy)
@@ -128,7 +128,7 @@ pub(crate) struct Create {
 pub(crate) struct Attach {
     #[command(flatten)]
     pub(crate) name: Named,
-    /// SSD for the cache; its content is lost
+    /// SSD for the cache
     #[arg(short = 's', long, value_name = "SSD")]
     pub(crate) ssd: String,
     #[command(flatten)]
@@ -157,7 +157,7 @@ pub(crate) struct Start {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Dirty lines stay on their SSDs, and the cache is warm at the next start. A volume stopped \
-    by name stays\nstopped until `voltier start NAME`; volumes that stop with the daemon start again with it."
+    by name stays stopped until `voltier start NAME`; volumes that stop with the daemon start again with it."
 )]
 pub(crate) struct Stop {
     /// Name of the volume; without it, stop all volumes and the daemon
@@ -188,7 +188,7 @@ pub(crate) struct Show {
 #[command(after_help = "Keys: mode=wt|wb|ro|wo|pt, policy=lru|fifo|rand|s3fifo, \
     admission=always|touches:N|learned,\nseq_cutoff=SIZE|off, dirty_high=PERCENT, \
     dirty_low=PERCENT, congested=TIME|off (2ms), deadline=TIME|off (30s),\nordered=on|off.\n\
-    Only alone, and while the volume is not served: hdd=DEV, another drive with the data of the backing disk.")]
+    Alone, and only while the volume is not served: hdd=DEV, a drive with the data of the backing disk.")]
 pub(crate) struct Set {
     /// Name of the volume
     #[arg(value_name = "NAME")]
@@ -242,8 +242,8 @@ pub(crate) struct Unexport {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Nothing is formatted. A backing disk is found by its identity (WWN or serial number), which \
-    the SSD knows;\ngive it as well if it is now another drive. Members of arrays are searched on all \
-    block devices;\nfiles must be given."
+    the SSD knows; give it as well if it is now another drive. Members of arrays are searched on all \
+    block devices; files must be given."
 )]
 pub(crate) struct Import {
     /// SSDs with caches, members of arrays and backing disks, in any order

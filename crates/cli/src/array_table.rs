@@ -73,9 +73,9 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
     line("integrity", array.integrity.to_string());
     line(
         "used by",
-        array.used_by.as_ref().map_or_else(|| "nobody".into(), |it| format!("volume {it}")),
+        array.used_by.as_ref().map_or_else(|| "no volume".into(), |it| format!("volume {it}")),
     );
-    line("may lose", format!("any {} more member(s)", array.may_lose));
+    line("may lose", may_lose(array.may_lose));
     let members = array.members.iter();
     members.for_each(|it| line(&format!("member {}", it.index), member_text(it)));
     beside_members(array, &mut line);
@@ -106,6 +106,14 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
     line("repairs", counts.repairs.to_string());
     line("uuid", array.uuid.clone());
     text
+}
+
+fn may_lose(members: u32) -> String {
+    match members {
+        0 => "no more members".to_owned(),
+        1 => "any 1 more member".to_owned(),
+        members => format!("any {members} more members"),
+    }
 }
 
 /// The lines of the devices of an array that are no members.

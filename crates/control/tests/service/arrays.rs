@@ -439,7 +439,7 @@ fn an_array_grows_and_has_its_new_level_and_member_after_a_restart() {
     let before = fixture.registry().arrays().to_vec();
     let cases = [
         (Growth::Member, vec!["d4"], "--capacity --member DEV` adds a member for capacity"),
-        (Growth::Capacity, vec!["d4", "d5"], "a member for capacity is one"),
+        (Growth::Capacity, vec!["d4", "d5"], "capacity grows by one member at a time"),
         (Growth::Parity, vec!["d1"], "already"),
         (Growth::Parity, vec!["d4", "d4"], "given twice"),
         (Growth::Parity, vec!["gone"], "does not exist"),
@@ -487,7 +487,7 @@ fn room_is_not_added_below_or_before_a_cache_which_is_made_for_one_size() {
     let (array, notes) =
         fixture.ask(ask_of(ArrayRequest::Grow { name: r5(), by, devices, force: false }));
     assert_eq!((array.level.as_str(), array.members.len()), ("5", 4));
-    assert!(notes[0].contains("its data move; it has its old size until"), "{notes:?}");
+    assert!(notes[0].contains("its data are being moved to it; until they all are"), "{notes:?}");
 }
 
 #[test]

@@ -168,7 +168,7 @@ fn a_cache_that_names_nothing_needs_a_name_and_an_origin() {
     let mut fixture = lost_volume();
     put(&fixture, "ssd", label(Owner::default()));
     let alone = order(&fixture, &["ssd"]);
-    refused(&mut fixture, alone, &["no mark is recorded", "no last path is recorded"]);
+    refused(&mut fixture, alone, &["no identity is recorded", "no last path is recorded"]);
     let unnamed = order(&fixture, &["ssd", "hdd"]);
     refused(&mut fixture, unnamed.clone(), &["does not name its volume", "--name NAME"]);
     let report = imported(&mut fixture, ImportOrder { name: Some(name()), ..unnamed });
@@ -205,7 +205,7 @@ fn what_is_on_record_or_nothing_of_voltier_or_given_twice_is_refused() {
     refused(&mut fixture, gone, &["does not exist"]);
     import(&mut fixture, &["ssd", "hdd"]);
     let again = order(&fixture, &["ssd"]);
-    refused(&mut fixture, again, &["part of volume v", "needs no import"]);
+    refused(&mut fixture, again, &["already belongs to volume v", "needs no import"]);
     // A copy of the SSD under another path.
     let copy = label(owner_of(&fixture, "ssd"));
     put(&fixture, "ssd2", copy.clone());

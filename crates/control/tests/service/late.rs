@@ -290,7 +290,7 @@ fn a_member_that_was_used_elsewhere_is_not_taken_back_and_the_command_is_named()
     let array = fixture.array();
     assert_eq!(array.state, ArrayState::Degraded);
     let d2 = fixture.path("d2").display().to_string();
-    let command = format!("`voltier array replace r5 1 {d2}` fills it anew");
+    let command = format!("`voltier array replace r5 1 {d2}` fills it from the others");
     assert!(array.left_out.iter().any(|line| line.contains(&command)), "{array:?}");
 }
 
