@@ -100,13 +100,13 @@ fn ways_on(error: &VolumeError, owner: &VolumeRecord, start: CacheStart) -> Stri
     let VolumeRecord { name, origin, .. } = owner;
     if matches!(start, CacheStart::Import | CacheStart::ImportGiven) {
         return format!(
-            "; connect the right drive, or, if what {origin} holds now counts, say so with --changed-origin: \
-             the dirty lines come over it"
+            "; connect the right drive, or, to accept what {origin} holds now, add \
+             --changed-origin: the dirty lines are written over it"
         );
     }
     format!(
-        "; connect the right drive as {origin}, then `voltier start {name}`, or, if what {origin} holds now \
-         counts, `voltier set {name} hdd={origin}`, or give those lines up with \
+        "; connect the right drive as {origin}, then `voltier start {name}`, or accept what \
+         {origin} holds now with `voltier set {name} hdd={origin}`, or give those lines up with \
          `voltier detach {name} --no-flush`"
     )
 }

@@ -131,7 +131,7 @@ impl Body {
                 .check(members, array.chunk_bytes)
                 .map_err(|why| format!("the array {} cannot be: {why}", array.name))?;
             if array.devices().any(|device| device.array().is_some()) {
-                return Err(format!("the array {} stands on an array", array.name));
+                return Err(format!("the array {} has an array as a member", array.name));
             }
         }
         for volume in &self.volumes {

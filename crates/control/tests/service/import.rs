@@ -210,7 +210,7 @@ fn what_is_on_record_or_nothing_of_voltier_or_given_twice_is_refused() {
     let copy = label(owner_of(&fixture, "ssd"));
     put(&fixture, "ssd2", copy.clone());
     let copied = order(&fixture, &["ssd2"]);
-    refused(&mut fixture, copied, &["on record already", "voltier start v"]);
+    refused(&mut fixture, copied, &["already recorded", "voltier start v"]);
     // An SSD that the volume had before.
     put(&fixture, "ssd2", CacheLabel { uuid: Identity([6; 16]), ..copy });
     let before = order(&fixture, &["ssd2"]);
@@ -358,7 +358,7 @@ fn an_array_that_misses_too_much_is_refused_and_one_that_can_do_without_is_not()
     assert_eq!(fixture.registry().arrays(), []);
     assert_eq!(import(&mut fixture, &["d1", "d2"]).arrays.len(), 1);
     let again = order(&fixture, &["d3"]);
-    refused(&mut fixture, again, &["the array a is on record already"]);
+    refused(&mut fixture, again, &["the array a is already recorded"]);
 }
 
 #[test]

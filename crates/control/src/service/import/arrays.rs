@@ -91,8 +91,8 @@ fn plan_one<E: Engine>(
 ) -> ControlResult<ArrayPlan> {
     if let Some(known) = service.registry.arrays().iter().find(|known| known.uuid == uuid) {
         return Err(ControlError::failed(format!(
-            "the array {0} is on record already; `voltier array show {0}` says how it is, `voltier array \
-             assemble DEVICE...` takes these members",
+            "the array {0} is already recorded; `voltier array show {0}` shows its state, \
+             `voltier array assemble DEVICE...` uses these members",
             known.name
         )));
     }

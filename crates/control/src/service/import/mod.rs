@@ -95,7 +95,7 @@ fn claim_planned<E: Engine>(
     let taken = taken.or_else(|| taken_array.or(used).map(|name| format!("the array {name}")));
     taken.map_or(Ok(()), |taken| {
         Err(ControlError::failed(format!(
-            "{taken} was put on record, or taken into use, by another command meanwhile; try again"
+            "{taken} was recorded or used by another command meanwhile; try again"
         )))
     })
 }

@@ -104,15 +104,16 @@ fn is_unknown<E: Engine>(service: &Turn<E>, cache: &FoundCache) -> ControlResult
         let name = &known.name;
         if known.cache.as_ref().is_some_and(|its| its.uuid == label.uuid) {
             return Err(ControlError::failed(format!(
-                "the cache on {device} is of the volume {name}, which is on record already; \
+                "the cache on {device} belongs to the volume {name}, which is already recorded; \
                  `voltier start {name}` serves it, `voltier show {name}` says why it is not \
                  served"
             )));
         }
         if known.uuid.0 == label.owner.volume_uuid {
             return Err(ControlError::failed(format!(
-                "the cache on {device} names the volume {name}, which is on record without it; if this \
-                 SSD was in use last, `voltier delete {name}` and import it, else what it holds is old"
+                "the cache on {device} names the volume {name}, which is recorded without it; if \
+                 this SSD was in use last, `voltier delete {name}` and import it; otherwise its \
+                 data are old"
             )));
         }
     }
