@@ -295,7 +295,7 @@ mod tests {
             (body(&["a", "b", "a"], &[]), "two volumes are named a"),
             (body(&[], &["r", "q", "r"]), "two arrays are named r"),
             (bad_shape, "the array r cannot be"),
-            (nested, "stands on an array"),
+            (nested, "has an array as a member"),
             (shared, "the array r is used twice"),
         ];
         for (body, words) in cases {

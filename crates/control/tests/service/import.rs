@@ -214,7 +214,7 @@ fn what_is_on_record_or_nothing_of_voltier_or_given_twice_is_refused() {
     // An SSD that the volume had before.
     put(&fixture, "ssd2", CacheLabel { uuid: Identity([6; 16]), ..copy });
     let before = order(&fixture, &["ssd2"]);
-    refused(&mut fixture, before, &["which is on record without it", "voltier delete v"]);
+    refused(&mut fixture, before, &["which is recorded without it", "voltier delete v"]);
 }
 
 fn owner_of(fixture: &Fixture, ssd: &str) -> Owner {
