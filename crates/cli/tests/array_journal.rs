@@ -132,7 +132,7 @@ fn a_missing_device_is_missed_after_a_crash_and_not_after_a_stop() {
     assemble(&instance, &["-f"], &devices).ok();
     assert_eq!(journal_of(&instance).1, "lost");
     let forced = array(&instance)["left_out"].to_string();
-    assert!(forced.contains("made anew in the background"), "{forced}");
+    assert!(forced.contains("recomputed in the background"), "{forced}");
 }
 
 #[test]

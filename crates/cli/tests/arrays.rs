@@ -165,7 +165,7 @@ fn a_deleted_array_is_put_together_from_its_members_in_any_order_unless_erased()
     holds(&mut client(&instance), 7);
     instance.run(&["delete", "v"]).ok();
     instance.run(&["array", "delete", "a", "--erase"]).ok();
-    instance.run(&with(&["assemble"], &devices)).refused(1, "no member of an array");
+    instance.run(&with(&["assemble"], &devices)).refused(1, "not a member of an array");
     instance.run(&with(&["create", "b", "--level", "5"], &devices)).ok();
 }
 
@@ -259,7 +259,7 @@ fn members_that_cannot_be_are_refused_and_nothing_is_changed() {
     let args = three(&large);
     let made = instance.run(&args.iter().map(String::as_str).collect::<Vec<_>>()).ok();
     assert!(made.err.contains("large has 64M and is used like the smallest member"), "{made:?}");
-    instance.run(&["array", "fail", "a", &devices[3]]).refused(1, "no member of a");
+    instance.run(&["array", "fail", "a", &devices[3]]).refused(1, "not a member of a");
     instance.run(&["array", "fail", "b", one]).refused(1, "no array `b`; known: a");
     instance.run(&["create", "-p", one, "v"]).refused(1, "already part of array a");
     instance.run(&["create", "-p", "array:b", "v"]).refused(1, "no array `b`");
@@ -411,7 +411,7 @@ fn a_member_in_service_is_replaced_by_its_copy() {
     fill(&mut client(&instance), 13);
     let fresh = instance.drive("fresh", 32 * MIB);
     let said = instance.run(&["array", "replace", "a", &devices[2], &fresh]).ok();
-    assert!(said.err.contains("serves until it is done"), "{said:?}");
+    assert!(said.err.contains("serves until that is done"), "{said:?}");
     while array(&instance)["members"][2]["path"] != fresh.as_str() {}
     instance.run(&["array", "fail", "a", &devices[0]]).ok();
     holds(&mut client(&instance), 13);

@@ -234,7 +234,7 @@ fn a_journal_device_and_a_spare_come_back_and_then_a_member_may_be_missing() {
     let [d0, d1, d2] = [0, 1, 2].map(|number| members[number].as_str());
     instance.run(&["import", &journal]).refused(1, "give its members as well");
     instance.run(&["import", &spare]).refused(1, "is a spare of a");
-    instance.run(&["import", d0, d1, d2]).refused(1, "its journal device was not found");
+    instance.run(&["import", d0, d1, d2]).refused(1, "the journal device of the array");
     let answer = instance.run(&["import", &spare, d2, &journal, d0, d1]).ok();
     let expected =
         format!("array a: imported (level 5, 3 of 3 members, journal {journal}, 1 spare)\n");

@@ -173,7 +173,7 @@ fn a_cache_that_names_nothing_needs_a_name_and_an_origin() {
     refused(&mut fixture, unnamed.clone(), &["does not name its volume", "--name NAME"]);
     let report = imported(&mut fixture, ImportOrder { name: Some(name()), ..unnamed });
     assert_eq!(report.volumes[0].mode, "wt");
-    assert!(report.notes.iter().any(|note| note.contains("its mode is not on the SSD")));
+    assert!(report.notes.iter().any(|note| note.contains("its mode is not recorded on the SSD")));
     assert_ne!(fixture.registry().volumes()[0].uuid, Identity([0; 16]));
 }
 
