@@ -102,7 +102,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
             Ok(recovered) => recovered,
             Err(error) => {
                 let silent = hung::silent_or(&ssd, "the SSD", deadline_ns);
-                let origin_silent = || hung::silent_or(&origin, "the origin", deadline_ns);
+                let origin_silent = || hung::silent_or(&origin, "the backing disk", deadline_ns);
                 return Err(silent.or_else(origin_silent).unwrap_or(error));
             }
         };

@@ -7,12 +7,12 @@ use voltier_control::{DEVICE_WAIT_S, STOP_WAIT_S};
 
 use crate::array_args::ArrayArgs;
 
-/// Puts an SSD in front of a slow drive, and serves the fast volume that results.
+/// Puts an SSD cache in front of a slower backing disk and serves the result as a fast volume.
 #[derive(Debug, Parser)]
 #[command(name = "voltier", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "DEV, SSD and HDD are a path, mem:SIZE or model:PROFILE[:SIZE], \
-    SSD and HDD also array:NAME.\nSizes take K, M, G, T (binary).\n\
-    Exit codes: 0 done, 1 failed (of show: something shown has failed), 2 wrong usage.")]
+#[command(after_help = "DEV, SSD and DISK are a path, mem:SIZE or model:PROFILE[:SIZE]; \
+    SSD and DISK can also be array:NAME.\nSizes take K, M, G, T (powers of 1024).\n\
+    Exit codes: 0 success, 1 failure (of show: something shown has failed), 2 wrong usage.")]
 pub(crate) struct Cli {
     /// Folder of the instance: registry, control socket, daemon.pid, default export sockets
     /// [default: /var/lib/voltier for root, else the user's state folder]
@@ -27,40 +27,40 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Make a volume: an SSD in front of an HDD, or an HDD alone
+    /// Create a volume on a backing disk, with or without an SSD as its cache
     Create(Create),
-    /// Write dirty lines back, then forget the volume; the HDD is left plain
+    /// Write dirty lines back and forget the volume; the backing disk keeps all data
     Delete(Leave),
-    /// Open a volume that is stopped, waits for a device or failed, now; without a name, start the daemon
+    /// Start a volume that is stopped, waiting or failed; without a name, start the daemon
     Start(Start),
-    /// Stop a volume until it is started; without a name, stop the daemon
+    /// Stop a volume until it is started again; without a name, stop the daemon
     Stop(Stop),
     /// Show state, mode, sizes, hit rates, dirty lines and exports
     Show(Show),
-    /// Change a cache while it serves
+    /// Change settings of a cache while the volume serves
     Set(Set),
-    /// Write all dirty lines back to the HDD
+    /// Write all dirty lines back to the backing disk
     Flush(Named),
-    /// Put an SSD in front of a volume, while clients do I/O
+    /// Add an SSD to a volume while clients use it
     Attach(Attach),
-    /// Write dirty lines back, then take the SSD away, while clients do I/O
+    /// Write dirty lines back and remove the SSD while clients use the volume
     Detach(Leave),
-    /// Export a volume: open a way to it
+    /// Export a volume over NBD or as a FUSE file
     Export(OpenExport),
-    /// Close one export of a volume, or all
+    /// Close one or all exports of a volume
     Unexport(Unexport),
-    /// Bring back volumes and arrays that the state folder has lost, from what their drives say
+    /// Recover volumes and arrays from their drives when the state folder is lost
     Import(Import),
-    /// Make arrays of drives, look at them and change them
+    /// Create, show and change arrays of drives
     Array(ArrayArgs),
-    /// Measure, explain and compare
+    /// Measure drives and volumes and compare results
     Lab,
     /// Serve the state folder in the foreground until SIGTERM or SIGINT
     Daemon(Daemon),
-    /// Say whether a drive is Voltier's, for the rules of udev
+    /// Say whether a drive belongs to Voltier, for the udev rules
     #[command(hide = true)]
     Udev(Udev),
-    /// Measure an HDD, an SSD and the accelerated volume on modelled drives, and report
+    /// Measure a disk, an SSD and the cached volume on modelled drives, and write a report
     Demo,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Named {
     /// Name of the volume
     #[arg(value_name = "NAME", required_unless_present = "cache_name")]
     name: Option<String>,
-    /// Name of the volume, in EnhanceIO's spelling
+    /// Name of the volume (EnhanceIO spelling)
     #[arg(
         short = 'c',
         value_name = "NAME",
@@ -96,27 +96,27 @@ pub(crate) struct CacheChoices {
     /// Cache mode: wt, wb, ro, wo, pt [default: wt] (EnhanceIO: -m)
     #[arg(short = 't', long, value_name = "MODE", short_alias = 'm')]
     pub(crate) mode: Option<String>,
-    /// Bytes in a cache line: 2048, 4096, 8192, 16384, 32768, 65536 [default: 4096]
+    /// Bytes per cache line: 2048, 4096, 8192, 16384, 32768, 65536 [default: 4096]
     #[arg(short = 'b', long, value_name = "SIZE")]
     pub(crate) block_size: Option<String>,
-    /// Overwrite what the SSD holds now
+    /// Use the SSD even if it is not empty, and overwrite what it holds
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "EnhanceIO's spelling is taken too: \
-    voltier create -d HDD -s SSD -p POLICY -m MODE -b SIZE -c NAME.\n\
-    When -d names the source, -p is the policy; without -d, -p is the HDD.")]
+#[command(after_help = "EnhanceIO's spelling works too: \
+    voltier create -d DISK -s SSD -p POLICY -m MODE -b SIZE -c NAME.\n\
+    With -d, -p is the replacement policy; without -d, -p is the backing disk.")]
 pub(crate) struct Create {
-    /// The fast side; without it the volume has no cache yet
+    /// SSD for the cache; without it the volume has no cache
     #[arg(short = 's', long, value_name = "SSD")]
     pub(crate) ssd: Option<String>,
-    /// The slow side; its data stay in place (with -d: the replacement policy)
-    #[arg(short = 'p', long, value_name = "HDD", required_unless_present = "source")]
+    /// Backing disk; its data stay in place (with -d: the replacement policy)
+    #[arg(short = 'p', long, value_name = "DISK", required_unless_present = "source")]
     pub(crate) hdd: Option<String>,
-    /// The slow side, in EnhanceIO's spelling; -p is the policy then
-    #[arg(short = 'd', long, value_name = "HDD")]
+    /// Backing disk, in EnhanceIO's spelling; -p is then the policy
+    #[arg(short = 'd', long, value_name = "DISK")]
     pub(crate) source: Option<String>,
     #[command(flatten)]
     pub(crate) choices: CacheChoices,
@@ -128,7 +128,7 @@ pub(crate) struct Create {
 pub(crate) struct Attach {
     #[command(flatten)]
     pub(crate) name: Named,
-    /// The fast side
+    /// SSD for the cache
     #[arg(short = 's', long, value_name = "SSD")]
     pub(crate) ssd: String,
     #[command(flatten)]
@@ -139,47 +139,47 @@ pub(crate) struct Attach {
 pub(crate) struct Leave {
     #[command(flatten)]
     pub(crate) name: Named,
-    /// Give dirty lines up instead of writing them back: the newest data are lost
+    /// Discard dirty lines instead of writing them back: the newest data are lost
     #[arg(long)]
     pub(crate) no_flush: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Start {
-    /// Name of the volume; without it the daemon starts in the background, if none runs
+    /// Name of the volume; without it, start the daemon in the background if none runs
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Name of the volume, in EnhanceIO's spelling
+    /// Name of the volume (EnhanceIO spelling)
     #[arg(short = 'c', value_name = "NAME", conflicts_with = "name", hide = true)]
     pub(crate) cache_name: Option<String>,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Dirty lines stay on their SSDs: the next start is warm. A volume that is stopped by name \
-    stays stopped\nover restarts; volumes that the end of the daemon stops are served again by the next one."
+    after_help = "Dirty lines stay on their SSDs, and the cache is warm at the next start. A volume stopped \
+    by name stays stopped until `voltier start NAME`; volumes that stop with the daemon start again with it."
 )]
 pub(crate) struct Stop {
-    /// Name of the volume; without it everything stops, and the daemon ends
+    /// Name of the volume; without it, stop all volumes and the daemon
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Name of the volume, in EnhanceIO's spelling
+    /// Name of the volume (EnhanceIO spelling)
     #[arg(short = 'c', value_name = "NAME", conflicts_with = "name", hide = true)]
     pub(crate) cache_name: Option<String>,
-    /// Cut off clients that use it: what they have not written yet is lost
+    /// Disconnect clients that are using it; what they have not written yet is lost
     #[arg(long)]
     pub(crate) now: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Show {
-    /// Name of the volume; all without it
+    /// Name of the volume; without it, all volumes
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Name of the volume, in EnhanceIO's spelling
+    /// Name of the volume (EnhanceIO spelling)
     #[arg(short = 'c', value_name = "NAME", conflicts_with = "name", hide = true)]
     pub(crate) cache_name: Option<String>,
-    /// Show again every second, until interrupted
+    /// Repeat every second until interrupted
     #[arg(long, short = 'w')]
     pub(crate) watch: bool,
 }
@@ -188,26 +188,26 @@ pub(crate) struct Show {
 #[command(after_help = "Keys: mode=wt|wb|ro|wo|pt, policy=lru|fifo|rand|s3fifo, \
     admission=always|touches:N|learned,\nseq_cutoff=SIZE|off, dirty_high=PERCENT, \
     dirty_low=PERCENT, congested=TIME|off (2ms), deadline=TIME|off (30s),\nordered=on|off.\n\
-    Alone, while the volume is not served: hdd=DEV, a drive that holds the data of the HDD.")]
+    Alone, and only while the volume is not served: hdd=DEV, a drive with the data of the backing disk.")]
 pub(crate) struct Set {
     /// Name of the volume
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// The settings to change
+    /// Settings to change
     #[arg(value_name = "KEY=VALUE", required = true)]
     pub(crate) changes: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "ADDR is unix:PATH, a path, or tcp:HOST[:PORT]; \
-    without it a socket in the state folder.")]
+    the default is a socket in the state folder.")]
 pub(crate) struct Export {
     #[command(flatten)]
     pub(crate) name: Named,
     /// NBD on a Unix or TCP socket
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "")]
     pub(crate) nbd: Option<String>,
-    /// A file that is the volume (FUSE)
+    /// A FUSE file with the content of the volume
     #[arg(long, value_name = "FILE", conflicts_with = "nbd")]
     pub(crate) fuse: Option<PathBuf>,
 }
@@ -216,7 +216,7 @@ pub(crate) struct Export {
 pub(crate) struct OpenExport {
     #[command(flatten)]
     pub(crate) export: Export,
-    /// Let other hosts reach it: whoever reaches the port reads and writes, without a password
+    /// Allow access from other hosts; anyone who reaches the port can read and write, without a password
     #[arg(long, requires = "nbd")]
     pub(crate) insecure: bool,
     /// Permissions of the socket or file [default: 0600, with --group 0660]
@@ -234,28 +234,28 @@ pub(crate) struct OpenExport {
 pub(crate) struct Unexport {
     #[command(flatten)]
     pub(crate) export: Export,
-    /// Cut off clients that use it: what they have not written yet is lost
+    /// Disconnect clients that are using it; what they have not written yet is lost
     #[arg(long)]
     pub(crate) now: bool,
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Nothing is formatted. An origin is found by the mark that the SSD has for it.\n\
-    Give it as well if it is another drive now. Members of arrays are looked for on all block devices;\n\
-    files must be given."
+    after_help = "Nothing is formatted. A backing disk is found by its identity (WWN or serial number), which \
+    the SSD knows; give it as well if it is now another drive. Members of arrays are searched on all \
+    block devices; files must be given."
 )]
 pub(crate) struct Import {
-    /// SSDs with caches, members of arrays, origins, in any order
+    /// SSDs with caches, members of arrays and backing disks, in any order
     #[arg(value_name = "DEVICE", required = true)]
     pub(crate) devices: Vec<String>,
-    /// Another name than the drives have: of the volume, or of the array if there is no volume
+    /// A new name for the volume, or for the array if there is no volume
     #[arg(long, value_name = "NEW")]
     pub(crate) name: Option<String>,
-    /// The content of the origin counts, though the SSD knows another one: dirty lines come over it
+    /// Accept a backing disk that was changed or replaced: dirty lines are written over its content
     #[arg(long)]
     pub(crate) changed_origin: bool,
-    /// Say what would be imported, and change nothing
+    /// Show what would be imported without changing anything
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -269,11 +269,11 @@ pub(crate) struct Udev {
 
 #[derive(Debug, Args)]
 pub(crate) struct Daemon {
-    /// Threads of the data path [default: one per core]
+    /// Number of data path threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) cores: Option<u16>,
-    /// Seconds that a start waits for devices that are not there; three times as long for arrays that
-    /// would have no redundancy left
+    /// Seconds to wait for missing devices at a start; three times as long for arrays that would have
+    /// no redundancy left
     #[arg(
         long,
         value_name = "SECONDS",
@@ -283,7 +283,7 @@ pub(crate) struct Daemon {
         value_parser = clap::value_parser!(u16).range(..=3600)
     )]
     pub(crate) device_wait: u16,
-    /// Seconds that SIGTERM and SIGINT wait for clients that use volumes; a second signal ends the wait
+    /// Seconds to wait for clients after SIGTERM or SIGINT; a second signal ends the wait
     #[arg(
         long,
         value_name = "SECONDS",
@@ -293,7 +293,7 @@ pub(crate) struct Daemon {
         value_parser = clap::value_parser!(u16).range(..=3600)
     )]
     pub(crate) stop_wait: u16,
-    /// Leave the terminal; the command line starts the daemon so
+    /// Detach from the terminal
     #[arg(long, hide = true)]
     pub(crate) background: bool,
 }

@@ -297,7 +297,10 @@ fn none_failed(arrays: &[ArrayDetail]) -> ControlResult<()> {
         failed.map(|array| format!("the array {} has failed", array.name)).collect();
     match failed.is_empty() {
         true => Ok(()),
-        false => Err(ControlError::failed(format!("{}; the answer says why", failed.join(", ")))),
+        false => Err(ControlError::failed(format!(
+            "{}; the output of `show` says why",
+            failed.join(", ")
+        ))),
     }
 }
 

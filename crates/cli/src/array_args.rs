@@ -10,33 +10,33 @@ pub(crate) struct ArrayArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ArrayVerb {
-    /// Make an array of drives; what they hold is lost
+    /// Create an array; the content of its drives is lost
     Create(CreateArray),
-    /// Show state, level, members and what may still be lost
+    /// Show state, level, members and remaining redundancy
     Show(ShowArrays),
     /// Take a member out of service, as if it had failed
     Fail(FailMember),
-    /// Put a drive in the place of a member: of a lost one, or of one that is to go
+    /// Replace a member, lost or in service, by another drive
     Replace(ReplaceMember),
-    /// Give an array a drive that takes the place of the next lost member
+    /// Add a spare, which replaces the next lost member
     AddSpare(AddSpare),
-    /// Add a parity (5 to 6, 6 to 7.3, ...), a copy (level 1) or members (`--capacity`), while serving
+    /// Add a parity (5 to 6, 6 to 7.3, ...), a copy (level 1) or capacity, while serving
     Grow(GrowArray),
-    /// Go on with a rebuild that was cut off, and follow it; follow one that is running
+    /// Resume an interrupted rebuild, or follow a running one
     Rebuild(Follow),
-    /// Read everything, hold it against its parity, and repair what is wrong
+    /// Check all data against their parity and repair what is wrong
     Scrub(Scrub),
-    /// Change paces, limits of errors and slowness, merging, the spare pool, or where the journal is
+    /// Change rate limits, error and latency limits, merging, the spare pool or the journal
     Set(SetArray),
-    /// Spares that several arrays share
+    /// Manage spares that several arrays share
     SparePool(SparePool),
-    /// Stop an array and forget it; its members keep their data and their labels
+    /// Stop and forget an array; its members keep their data and labels
     Delete(DeleteArray),
-    /// Bring an array into service from its members, given in any order
+    /// Assemble an array from its members, given in any order
     Assemble(AssembleArray),
-    /// Assemble an array that waits for a member or failed, now, of the members that are there
+    /// Assemble a stopped, waiting or failed array now, from the members that are there
     Start(StartArray),
-    /// Stop an array, until it is started
+    /// Stop an array until it is started again
     Stop(StartArray),
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct StartArray {
 #[derive(Debug, Args)]
 #[command(after_help = "Levels: 0, 1 and 10 (copies), 5, 6 and 7.3 (one, two, three parities), \
     50, 60 and 70 (groups of these),\nN+M (N chunks of data and M of parity in a stripe). \
-    The smallest member counts.")]
+    All members are used up to the size of the smallest.")]
 pub(crate) struct CreateArray {
     /// Name of the array
     #[arg(value_name = "NAME")]
@@ -58,38 +58,38 @@ pub(crate) struct CreateArray {
     /// Level: 0, 1, 10, 5, 6, 7.3, 50, 60, 70 or N+M
     #[arg(short = 'l', long, value_name = "LEVEL")]
     pub(crate) level: String,
-    /// Members in a group, for levels 50, 60 and 70 [default: half of them]
+    /// Members per group, for levels 50, 60 and 70 [default: half of them]
     #[arg(short = 'g', long, value_name = "N")]
     pub(crate) group: Option<usize>,
-    /// Bytes of a chunk, a power of two from 4K to 1M [default: 16K; 1M for level 1]
+    /// Chunk size, a power of two from 4K to 1M [default: 16K; 1M for level 1]
     #[arg(long, value_name = "SIZE")]
     pub(crate) chunk: Option<String>,
-    /// The way to keep data and parity together over a crash: journal, bitmap, none [default: journal]
+    /// How data and parity stay consistent after a crash: journal, bitmap, none [default: journal]
     #[arg(long, value_name = "WORD")]
     pub(crate) consistency: Option<String>,
-    /// Checksums of the blocks of members: crc32c, none [default: none]
+    /// Checksums of all blocks: crc32c, none [default: none]
     #[arg(long, value_name = "WORD")]
     pub(crate) integrity: Option<String>,
-    /// A fast drive for the journal, which is on the members without it
+    /// A fast drive for the journal [default: on the members]
     #[arg(long, value_name = "DEV")]
     pub(crate) journal: Option<String>,
-    /// A drive that takes the place of the next lost member; may be given again
+    /// A spare, which replaces the next lost member; may be repeated
     #[arg(long, value_name = "DEV")]
     pub(crate) spare: Vec<String>,
-    /// Overwrite what the members hold now
+    /// Overwrite what is on the members
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
-    /// Members, in their order
+    /// Members, in order
     #[arg(value_name = "DEV", required = true)]
     pub(crate) members: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ShowArrays {
-    /// Name of the array; all without it
+    /// Name of the array; without it, all arrays
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Show again every second, until interrupted
+    /// Repeat every second until interrupted
     #[arg(long, short = 'w')]
     pub(crate) watch: bool,
 }
@@ -99,7 +99,7 @@ pub(crate) struct FailMember {
     /// Name of the array
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// The member, or its number
+    /// Path or number of the member
     #[arg(value_name = "DEV")]
     pub(crate) member: String,
 }
@@ -109,16 +109,16 @@ pub(crate) struct ReplaceMember {
     /// Name of the array
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// The member, or its number
+    /// Path or number of the member
     #[arg(value_name = "OLD")]
     pub(crate) old: String,
-    /// The drive in its place; the same one when it is back
+    /// The new drive, or the same one when it is back
     #[arg(value_name = "NEW")]
     pub(crate) new: String,
-    /// Overwrite what NEW holds now
+    /// Overwrite what is on NEW
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
-    /// Do not wait until it is filled
+    /// Return at once instead of waiting for the rebuild
     #[arg(long)]
     pub(crate) no_wait: bool,
 }
@@ -131,7 +131,7 @@ pub(crate) struct AddSpare {
     /// The drive
     #[arg(value_name = "DEV")]
     pub(crate) spare: String,
-    /// Overwrite what it holds now
+    /// Overwrite what is on it
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
 }
@@ -142,19 +142,19 @@ pub(crate) struct GrowArray {
     /// Name of the array
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// Add a parity row on this drive; of levels 50 and 60, one drive for each group
+    /// Add a parity on this drive; for levels 50 and 60, one drive per group
     #[arg(long, value_name = "DEV", num_args = 1..)]
     pub(crate) parity: Vec<String>,
     /// Add this drive as one more copy (level 1), or with --capacity to expand the array
     #[arg(long, value_name = "DEV")]
     pub(crate) member: Option<String>,
-    /// Expand the capacity by this member: all data move, while the array serves (levels 5, 6, 7.3, N+M)
+    /// Expand the capacity by this member; moves all data while the array serves (levels 5, 6, 7.3, N+M)
     #[arg(long, requires = "member", conflicts_with = "parity")]
     pub(crate) capacity: bool,
-    /// Overwrite what the drives hold now
+    /// Overwrite what is on the drives
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
-    /// Do not wait until they are filled, or the data are moved
+    /// Return at once instead of waiting for the end
     #[arg(long)]
     pub(crate) no_wait: bool,
 }
@@ -164,7 +164,7 @@ pub(crate) struct Follow {
     /// Name of the array
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// Do not wait for its end
+    /// Return at once instead of waiting for the end
     #[arg(long)]
     pub(crate) no_wait: bool,
 }
@@ -173,14 +173,14 @@ pub(crate) struct Follow {
 pub(crate) struct Scrub {
     #[command(flatten)]
     pub(crate) follow: Follow,
-    /// Only count what does not match
+    /// Only count mismatches
     #[arg(long, conflicts_with_all = ["all", "rewrite_data"])]
     pub(crate) check: bool,
-    /// Rewrite located blocks of data also where clients wrote since they last matched: a block
-    /// overwritten after it went bad gets older, wrong content
+    /// Rewrite bad data blocks even where clients have written since the last match: a block that was
+    /// overwritten after it went bad then gets older, wrong content
     #[arg(long, conflicts_with = "all")]
     pub(crate) rewrite_data: bool,
-    /// Where nothing tells which member is wrong, take the data for right
+    /// Where it is unknown which member is wrong, assume the data are correct and rewrite the parity
     #[arg(long)]
     pub(crate) all: bool,
 }
@@ -191,11 +191,11 @@ pub(crate) struct Scrub {
     member per second),\nscrub_priority=idle|low|normal|high, scrub_floor=SIZE,\n\
     max_errors=N, error_window=TIME (a member with more errors in about that time is failed; \
     0 for never),\nslow_factor=N, slow_window=TIME, slow_action=show|avoid|fail (a member that \
-    takes so many times as long\nas the others for that time; 0 for never), \
-    deadline=TIME|off (a member that answers nothing for that time is failed),\n\
+    takes N times as long\nas the others for that time; 0 for never), \
+    deadline=TIME|off (a member that does not answer for that time is failed),\n\
     spare_pool=POOL|none. TIME is 90s, 15m, 1h, 7d.\n\
     merge=off|adaptive|always, merge_wait=50us, merge_max=5ms (which small writes wait for others \
-    to fill a stripe,\nhow long for the next one and in all; 1us to 100ms)\n\
+    to fill a stripe,\nhow long for the next one, and how long in all; 1us to 100ms)\n\
     journal=DEV|members (the journal on a device of its own, or on the members)."
 )]
 pub(crate) struct SetArray {
@@ -205,7 +205,7 @@ pub(crate) struct SetArray {
     /// The settings to change
     #[arg(value_name = "KEY=VALUE", required = true)]
     pub(crate) changes: Vec<String>,
-    /// Overwrite what the device of journal=DEV holds now
+    /// Overwrite what is on the device of journal=DEV
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
 }
@@ -218,23 +218,23 @@ pub(crate) struct SparePool {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PoolVerb {
-    /// Put drives into a pool, which is made if there is none of the name
+    /// Add drives to a pool, which is created if it does not exist
     Add(PoolAdd),
-    /// Take drives out of a pool; without any, forget the pool
+    /// Remove drives from a pool; without drives, remove the pool
     Remove(PoolRemove),
-    /// Show pools, what waits in them, and the arrays that take from them
+    /// Show pools, their spares, and the arrays that use them
     Show(PoolShow),
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "An array takes from a pool after `voltier array set NAME spare_pool=POOL`."
+    after_help = "`voltier array set NAME spare_pool=POOL` lets an array take spares from a pool."
 )]
 pub(crate) struct PoolAdd {
     /// Name of the pool
     #[arg(value_name = "POOL")]
     pub(crate) pool: String,
-    /// Overwrite what the drives hold, when they are taken
+    /// Overwrite what is on the drives
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
     /// Drives
@@ -254,7 +254,7 @@ pub(crate) struct PoolRemove {
 
 #[derive(Debug, Args)]
 pub(crate) struct PoolShow {
-    /// Name of the pool; all without it
+    /// Name of the pool; without it, all pools
     #[arg(value_name = "POOL")]
     pub(crate) pool: Option<String>,
 }
@@ -264,7 +264,7 @@ pub(crate) struct DeleteArray {
     /// Name of the array
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// Erase the labels of its members and its journal: the array and its data can never be brought back
+    /// Erase the labels of its members and journal: the array and its data cannot be recovered
     #[arg(long)]
     pub(crate) erase: bool,
 }
@@ -274,7 +274,7 @@ pub(crate) struct AssembleArray {
     /// Members, in any order
     #[arg(value_name = "DEV", required = true)]
     pub(crate) members: Vec<String>,
-    /// Also when some of the newest data may be wrong: the message without it says why
+    /// Assemble even if some of the newest data may be wrong; without -f the message says why
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
 }

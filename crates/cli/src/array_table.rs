@@ -73,9 +73,9 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
     line("integrity", array.integrity.to_string());
     line(
         "used by",
-        array.used_by.as_ref().map_or_else(|| "nobody".into(), |it| format!("volume {it}")),
+        array.used_by.as_ref().map_or_else(|| "no volume".into(), |it| format!("volume {it}")),
     );
-    line("may lose", format!("{} more member(s), whichever they are", array.may_lose));
+    line("may lose", may_lose(array.may_lose));
     let members = array.members.iter();
     members.for_each(|it| line(&format!("member {}", it.index), member_text(it)));
     beside_members(array, &mut line);
@@ -94,7 +94,7 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
     line(
         "stripes",
         format!(
-            "{} whole, {} reconstructed, {} modified, {} recovered",
+            "{} full, {} reconstructed, {} modified, {} recovered",
             counts.full_stripe_writes,
             counts.reconstruct_writes,
             counts.modify_writes,
@@ -106,6 +106,14 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
     line("repairs", counts.repairs.to_string());
     line("uuid", array.uuid.clone());
     text
+}
+
+fn may_lose(members: u32) -> String {
+    match members {
+        0 => "no more members".to_owned(),
+        1 => "any 1 more member".to_owned(),
+        members => format!("any {members} more members"),
+    }
 }
 
 /// The lines of the devices of an array that are no members.
@@ -149,7 +157,7 @@ fn task(task: &TaskStatus) -> String {
         format_size(task.pace.floor_bytes_per_second)
     );
     if !task.running {
-        return format!("at rest ({pace})");
+        return format!("idle ({pace})");
     }
     let left = task.eta_seconds.map_or_else(|| "?".to_owned(), |seconds| seconds.to_string());
     format!(
@@ -199,7 +207,7 @@ fn member_text(member: &PlaceStatus) -> String {
     }
     if health.checksum_errors > 0 {
         let (found, mended) = (health.checksum_errors, health.checksum_mended);
-        let _ = write!(text, ", {found} checksum errors, {mended} mended");
+        let _ = write!(text, ", {found} checksum errors, {mended} repaired");
     }
     if health.unprotected_pages > 0 {
         let _ = write!(text, ", {} pages of checksums not stored", health.unprotected_pages);
@@ -208,7 +216,7 @@ fn member_text(member: &PlaceStatus) -> String {
         let _ = write!(text, ", no answer for {} s", health.unanswered_s);
     }
     if health.undrained_requests > 0 {
-        let _ = write!(text, ", {} old requests not ended", health.undrained_requests);
+        let _ = write!(text, ", {} old requests still in flight", health.undrained_requests);
     }
     let latencies = [("reads", health.read_latency), ("writes", health.write_latency)];
     for (what, latency) in latencies.into_iter().filter(|(_, latency)| latency.samples > 0) {
@@ -225,7 +233,7 @@ fn problems(array: &ArrayDetail) -> impl Iterator<Item = String> {
         let PlaceStatus { path, health, .. } = member;
         let errors = health.too_many_errors.then(|| {
             let count = health.errors_recent;
-            format!("{path} had {count} errors of late, and the array cannot lose it: replace it")
+            format!("{path} had {count} errors recently, but the array cannot lose it: replace it")
         });
         let slow = health.slow.then(|| {
             let p50_us = health.read_latency.p50_us.max(health.write_latency.p50_us);
@@ -237,8 +245,8 @@ fn problems(array: &ArrayDetail) -> impl Iterator<Item = String> {
         let members = array.members.iter().filter(|member| member.health.unanswered_s > 0);
         let paths: Vec<&str> = members.map(|member| member.path.as_str()).collect();
         format!(
-            "no answer from {}; none is failed, for the array cannot lose them or the cause is a \
-             common one (adapter, cable, power): requests wait for them",
+            "no answer from {}; none has been failed, because the array cannot lose them or they \
+             have a common cause (adapter, cable, power): requests wait for them",
             paths.join(", ")
         )
     });

@@ -54,7 +54,7 @@ fn volume_line(volume: &ImportedVolume, done: &str, is_dry_run: bool) -> String 
     let ImportedVolume { name, origin, ssd, mode, policy, dirty_lines, .. } = volume;
     let since = match (is_dry_run, volume.stopped_in_order) {
         (false, _) | (true, true) => "",
-        (true, false) => " at the last checkpoint, not stopped in order since",
+        (true, false) => " at the last checkpoint, not stopped cleanly since",
     };
     let lines = if *dirty_lines == 1 { "line" } else { "lines" };
     format!(

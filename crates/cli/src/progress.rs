@@ -85,8 +85,8 @@ pub(crate) fn follow_array(
     let stuck = array.rebuild_stuck_regions;
     if task != Task::Scrub && stuck > 0 {
         return Err(ControlError::failed(format!(
-            "{name}: {stuck} regions cannot be rebuilt, too much of them cannot be read; see \
-             `dmesg`, then `voltier array rebuild {name}` tries again"
+            "{name}: {stuck} regions cannot be rebuilt, because too much of them cannot be read; \
+             see `dmesg`, then `voltier array rebuild {name}` tries again"
         )));
     }
     Ok(array)
@@ -105,8 +105,8 @@ fn check_move(array: &ArrayDetail, task: Task) -> ControlResult<()> {
         _ => return Ok(()),
     };
     Err(ControlError::failed(format!(
-        "{name}: the data do not move on: {why}; see `voltier array show {name}`. It goes on by itself when \
-         that is mended"
+        "{name}: the data are not being moved: {why}; see `voltier array show {name}`. The move \
+         goes on by itself when that is repaired"
     )))
 }
 

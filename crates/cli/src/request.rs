@@ -16,7 +16,7 @@ pub(crate) fn create(args: &Create) -> ControlResult<Request> {
     let (hdd, policy) = match (&args.source, &args.hdd) {
         (Some(source), policy) => (source, policy.as_deref()),
         (None, Some(hdd)) => (hdd, None),
-        (None, None) => return Err(ControlError::usage("no HDD given; write -p HDD")),
+        (None, None) => return Err(ControlError::usage("no backing disk given; add -p DISK")),
     };
     let mut settings = settings(&args.choices)?;
     if let Some(word) = policy {

@@ -16,7 +16,7 @@ const LOST_SHOWN_MAX: usize = 8;
 /// One row per volume.
 pub(crate) fn all(volumes: &[VolumeStatus]) -> String {
     if volumes.is_empty() {
-        return "no volumes; make one with `voltier create -s SSD -p HDD NAME`\n".to_owned();
+        return "no volumes; make one with `voltier create -s SSD -p DISK NAME`\n".to_owned();
     }
     let mut rows: Vec<[String; 9]> = vec![HEAD.map(str::to_owned)];
     rows.extend(volumes.iter().map(row));
@@ -65,7 +65,7 @@ fn row(volume: &VolumeStatus) -> [String; 9] {
     ]
 }
 
-/// The kind of an export, with a mark when the export is not open.
+/// The kind of an export, with a note when the export is not open.
 fn export_kind(export: &ExportStatus) -> String {
     match export.state {
         ExportState::Open => export.kind.clone(),
@@ -92,32 +92,32 @@ pub(crate) fn one(volume: &VolumeStatus) -> String {
         line("under way", volume.under_way.clone());
     }
     line("size", format!("{} ({} bytes)", format_size(volume.size_bytes), volume.size_bytes));
-    line("hdd", device(&volume.hdd));
+    line("backing disk", device(&volume.hdd));
     let rest_bytes = volume.hdd.size_bytes.saturating_sub(volume.size_bytes);
     if rest_bytes > 0 && volume.size_bytes > 0 && volume.ssd.state != DeviceState::None {
         let rest = format_size(rest_bytes);
         let name = &volume.name;
         line(
-            "hdd rest",
+            "unused",
             format!(
-                "{rest} behind the end of the volume: `voltier detach {name}`, `voltier stop {name}`, \
-                 `voltier start {name}` and `voltier attach {name} -s SSD` take it in"
+                "{rest} beyond the end of the volume; to use it: `voltier detach {name}`, \
+                 `voltier stop {name}`, `voltier start {name}`, `voltier attach {name} -s SSD`"
             ),
         );
     }
     if volume.ssd.state == DeviceState::None {
-        line("ssd", "none; `voltier attach` gives it one".to_owned());
+        line("SSD", "none; `voltier attach` adds one".to_owned());
     } else {
-        line("ssd", device(&volume.ssd));
+        line("SSD", device(&volume.ssd));
         cache_lines(volume, &mut line);
     }
     line("reads", requests(&volume.reads));
     line("writes", requests(&volume.writes));
     let moved = &volume.device_bytes;
-    line("ssd bytes", moved_bytes(moved.ssd_read, moved.ssd_written));
-    line("hdd bytes", moved_bytes(moved.hdd_read, moved.hdd_written));
+    line("SSD bytes", moved_bytes(moved.ssd_read, moved.ssd_written));
+    line("disk bytes", moved_bytes(moved.hdd_read, moved.hdd_written));
     if volume.hdd_failed_flushes > 0 {
-        line("hdd flushes", format!("{} failed", volume.hdd_failed_flushes));
+        line("disk flushes", format!("{} failed", volume.hdd_failed_flushes));
     }
     for export in &volume.exports {
         let trouble = match export.state {
@@ -138,7 +138,7 @@ pub(crate) fn waits_for(devices: &[String], seconds: Option<u64>) -> String {
     let devices = devices.join(", ");
     match seconds {
         Some(seconds) => format!("{devices}; {seconds} s more at most"),
-        None => format!("{devices}; it is tried again when they come"),
+        None => format!("{devices}; retried when they appear"),
     }
 }
 
@@ -176,7 +176,10 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
     if lines.loading > 0 {
         line(
             "loading",
-            format!("{} lines still to come; served from the HDD until then", lines.loading),
+            format!(
+                "{} lines still to be loaded; the backing disk serves them until then",
+                lines.loading
+            ),
         );
     }
     line("destage", volume.destage.clone());
@@ -189,12 +192,18 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
         let count = volume.overwritten_writes;
         line(
             "overwritten",
-            format!("{count} writes, by newer ones of the same range, before they began"),
+            format!("{count} writes, replaced by newer ones of the same range while they waited"),
         );
     }
     if volume.congested_reads > 0 {
         let count = volume.congested_reads;
-        line("congested", format!("{count} hits, read from the resting disk beside a busy SSD"));
+        line(
+            "congested",
+            format!(
+                "{count} hits, read from the idle backing disk because the SSD \
+                                   was busy"
+            ),
+        );
     }
     line("write amp", format!("{:.2}", volume.write_amplification));
     line(
@@ -239,7 +248,7 @@ fn device(device: &DeviceStatus) -> String {
         DeviceState::Online => "online",
         DeviceState::Degraded => "degraded",
         DeviceState::Evacuating => "evacuating",
-        DeviceState::Silent => "silent",
+        DeviceState::Silent => "not answering",
         DeviceState::Refusing => "refuses writes",
         DeviceState::Missing => "missing",
         DeviceState::Failed => "failed",

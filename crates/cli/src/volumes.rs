@@ -79,7 +79,7 @@ pub(crate) fn stop(session: &Session<'_>, args: &Stop) -> ControlResult<()> {
     if let Some(client) = client {
         client.stop(session.state, args.now, |waited| {
             if waited.as_secs().is_multiple_of(STOP_SAYS_S) {
-                eprintln!("voltier: the daemon is coming to rest ({} s)", waited.as_secs());
+                eprintln!("voltier: waiting for the daemon to stop ({} s)", waited.as_secs());
             }
         })?;
     }
@@ -203,6 +203,9 @@ fn none_failed(volumes: &[VolumeStatus]) -> ControlResult<()> {
     let failed: Vec<String> = failed.collect();
     match failed.is_empty() {
         true => Ok(()),
-        false => Err(ControlError::failed(format!("{}; the answer says why", failed.join(", ")))),
+        false => Err(ControlError::failed(format!(
+            "{}; the output of `show` says why",
+            failed.join(", ")
+        ))),
     }
 }

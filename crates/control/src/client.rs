@@ -255,8 +255,8 @@ impl Client {
         }
         if !its_pid.trim().is_empty() && pid(state) == its_pid {
             return Err(ControlError::failed(format!(
-                "the daemon ended before everything was at rest, as after a crash: nothing acknowledged is \
-                 lost; see {}",
+                "the daemon ended before the stop was complete, as after a crash: nothing \
+                 acknowledged is lost; see {}",
                 state.log_file().display()
             )));
         }
@@ -325,7 +325,7 @@ fn unexpected(response: &Response) -> ControlError {
     let text = format!("{response:?}");
     let word = text.split(' ').next().unwrap_or_default().to_owned();
     ControlError::failed(format!(
-        "the daemon answered something else ({word}); use the same version of voltier for both"
+        "the daemon gave an unexpected answer ({word}); use the same version of voltier for both"
     ))
 }
 

@@ -125,7 +125,10 @@ fn bound_the_stop(signals: &mut Signals) {
         thread::park_timeout(STOP_STEP);
         waited += STOP_STEP;
     }
-    tracing::error!("not at rest after {} s; ending as after a crash", waited.as_secs());
+    tracing::error!(
+        "the stop took longer than {} s; ending without it, as after a crash",
+        waited.as_secs()
+    );
     log::flush();
     std::process::exit(1);
 }

@@ -72,13 +72,13 @@ fn look_for_clients<E: Engine + Send + Sync>(
         }
         if users != said {
             service.say(&format!(
-                "stop: waits for clients, {} s at most; a second signal cuts them off: {}",
+                "stopping: waiting for clients, {} s at most; a second signal cuts them off: {}",
                 wait.as_secs(),
                 users.join("; ")
             ));
             said = users;
         }
-        notify::wait("stopping; waits for clients", LONGER);
+        notify::wait("stopping; waiting for clients", LONGER);
         thread::park_timeout(LOOK_STEP);
     }
 }

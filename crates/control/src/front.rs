@@ -100,13 +100,13 @@ fn ways_on(error: &VolumeError, owner: &VolumeRecord, start: CacheStart) -> Stri
     let VolumeRecord { name, origin, .. } = owner;
     if matches!(start, CacheStart::Import | CacheStart::ImportGiven) {
         return format!(
-            "; connect the right drive, or, if what {origin} holds now counts, say so with --changed-origin: \
-             the dirty lines come over it"
+            "; connect the right drive, or, to accept what {origin} holds now, add \
+             --changed-origin: the dirty lines are written over it"
         );
     }
     format!(
-        "; connect the right drive as {origin}, then `voltier start {name}`, or, if what {origin} holds now \
-         counts, `voltier set {name} hdd={origin}`, or give those lines up with \
+        "; connect the right drive as {origin}, then `voltier start {name}`, or accept what \
+         {origin} holds now with `voltier set {name} hdd={origin}`, or give those lines up with \
          `voltier detach {name} --no-flush`"
     )
 }
@@ -123,8 +123,8 @@ pub async fn check_origin<D: BlockDevice>(
     let Some(cache) = &record.cache else { return Ok(()) };
     match Cache::<D, D>::probe(volume.origin()).await {
         Ok(Some(label)) if label.uuid == cache.uuid.0 => Err(ControlError::failed(format!(
-            "its origin {} holds the cache of {}: the two devices have changed places; \
-             put them back, then `voltier start {}`",
+            "its backing disk {} holds the cache of {}: the two devices have changed places; put \
+             them back, then `voltier start {}`",
             record.origin, record.name, record.name
         ))),
         // Any other content is its clients' business.

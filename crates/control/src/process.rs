@@ -16,9 +16,9 @@ const OOM_SCORE: &str = "-900";
 /// To be called before other threads run: a thread inherits the first request from the one that starts it.
 pub(crate) fn ask_for_precedence() -> Vec<String> {
     let asked = [
-        ("write-back that does not wait for itself", configure_io_flusher_behavior(true)),
-        ("memory that is not paged out", lock_memory()),
-        ("to be spared when memory is out", spare_from_oom()),
+        ("the I/O flusher flag", configure_io_flusher_behavior(true)),
+        ("locked memory", lock_memory()),
+        ("protection from the out-of-memory killer", spare_from_oom()),
         ("more open files", raise_open_files()),
     ];
     let refused = asked.into_iter().filter_map(|(what, answer)| {

@@ -374,7 +374,7 @@ impl Request {
             Self::Export { .. } => "export",
             Self::Unexport { .. } => "unexport",
             Self::Import { .. } => "import",
-            Self::Job { .. } => "a look at a job",
+            Self::Job { .. } => "job status",
             Self::Array { ask } => ask.command(),
         }
     }
@@ -510,7 +510,7 @@ pub fn receive<T: DeserializeOwned>(from: &mut impl BufRead) -> ControlResult<Op
         return Ok(None);
     }
     if line.last() != Some(&b'\n') {
-        return Err(ControlError::usage("a control message was broken off or is too long"));
+        return Err(ControlError::usage("a control message was cut off, or is too long"));
     }
     serde_json::from_slice(&line).map(Some).map_err(|error| {
         ControlError::usage(format!(

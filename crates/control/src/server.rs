@@ -155,7 +155,7 @@ impl<E: Engine + Send + Sync> Shared<E> {
         }
         let shared = Arc::clone(self);
         let look = move || {
-            contained("a look for devices", || {
+            contained("the search for devices", || {
                 // Devices that do not answer keep this thread for some seconds.
                 shared.service.knock();
                 for errand in errands::due_looks(shared.service.turns(), now) {

@@ -59,7 +59,7 @@ fn of_members(open: &OpenArray) -> Vec<ArrayNews> {
         let device = open.name_of(place);
         let line = match member.state {
             MemberState::InService => {
-                format!("{device} is in service as member {place}: it has everything")
+                format!("{device} is in service as member {place}: it is complete")
             }
             MemberState::Rebuilding => format!("{device} is being filled as member {place}"),
             MemberState::Lost | MemberState::Absent => {
@@ -74,14 +74,14 @@ fn of_members(open: &OpenArray) -> Vec<ArrayNews> {
 fn of_scrub(found: &ScrubStatus) -> ArrayNews {
     let ScrubStatus { mismatched_blocks, repaired_blocks, left_blocks, .. } = *found;
     let is_whole = found.progress.done_bytes == found.progress.total_bytes;
-    let how = if is_whole { "" } else { " before it was through" };
+    let how = if is_whole { "" } else { " before it was complete" };
     let mut line = format!(
         "a scrub has ended{how}: {mismatched_blocks} blocks did not match, {repaired_blocks} were repaired, \
          {left_blocks} were left"
     );
     if found.unreadable_stripes > 0 {
         line += &format!(
-            "; {} stripes had a member that could not be read, {} of them are lost",
+            "; {} stripes had a member that could not be read, and {} of them are lost",
             found.unreadable_stripes, found.lost_stripes
         );
     }

@@ -171,7 +171,7 @@ async fn candidate(
             Ok(Some(label)) => {
                 Err(why_not(format!("it is the journal of another array, {}", label.name)))
             }
-            Ok(None) => Err(why_not("no superblock of an array is on it".into())),
+            Ok(None) => Err(why_not("it has no array superblock".into())),
             Err(error) => Err(why_not(error.to_string())),
         },
         Err(error) => Err(why_not(error.to_string())),
@@ -185,8 +185,8 @@ fn stale(left: &LeftOut, given: &[DeviceSpec]) -> String {
         return format!("{device} was member {member} and has been replaced");
     }
     format!(
-        "{device} is left out: it was member {member}, and the array went on without it, so what \
-         it holds is old"
+        "{device} was left out at the start: it was member {member}, and the array went on \
+         without it, so its data are old"
     )
 }
 
@@ -195,7 +195,7 @@ fn news(report: &AssembleReport) -> Option<String> {
     let regions = report.regions_to_resync;
     (regions > 0).then(|| {
         format!(
-            "it was not stopped cleanly: the parity of {regions} regions is being made anew in \
+            "it was not stopped cleanly: the parity of {regions} regions is being recomputed in \
              the background"
         )
     })
@@ -224,11 +224,14 @@ fn refusal(error: &ArrayError, given: &[DeviceSpec], record: &RegisteredArray) -
         MetadataError::Device { device, .. }
         | MetadataError::Stranger { device, .. }
         | MetadataError::JournalNewer { device }
-        | MetadataError::OnlyJournal { device, .. }
-        | MetadataError::Diverged { device } => one(device),
+        | MetadataError::OnlyJournal { device, .. } => one(device),
+        MetadataError::Diverged { device } => format!(
+            "{}; name the devices of that side: `voltier array assemble DEV...`",
+            one(device)
+        ),
         MetadataError::JournalMissing => {
             let was = record.journal.as_ref().map(|it| format!(" (last seen as {it})"));
-            let force = "the choice is `voltier array assemble -f DEV...`";
+            let force = "to go on without it, `voltier array assemble -f DEV...`";
             format!("{told}{}; {force}", was.unwrap_or_default())
         }
         MetadataError::Duplicate { first, second, .. }
@@ -236,7 +239,7 @@ fn refusal(error: &ArrayError, given: &[DeviceSpec], record: &RegisteredArray) -
         | MetadataError::Contradiction { first, second } => two(first, second),
         MetadataError::TooFew { missing, .. } => format!("{told}{}", were(missing)),
         MetadataError::MayBeOld { missing } | MetadataError::DirtyDegraded { missing, .. } => {
-            let force = "the choice is `voltier array assemble -f DEV...`";
+            let force = "to go on without it, `voltier array assemble -f DEV...`";
             format!("{told}{}; {force}", were(missing))
         }
         _ => told,

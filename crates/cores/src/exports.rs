@@ -136,7 +136,7 @@ impl OpenExport {
             ));
         }
         let (volume, at) = (name.clone(), bound.at.clone());
-        // Of a core that does not answer the volume's own error tells.
+        // If the core does not answer, the volume's own error says so.
         way.ask(move |_| async move { Ok(volumes::nbd_trouble(&volume, &at)) }).unwrap_or_default()
     }
 

@@ -36,7 +36,7 @@ pub(super) async fn set(
     let moved = open.array.set_journal(new).await;
     moved.map_err(|error| {
         let what = device.map_or_else(|| "the journal".to_owned(), |device| device.to_string());
-        ControlError::failed(format!("{what} does not come to {name}: {error}"))
+        ControlError::failed(format!("{what} cannot be moved to {name}: {error}"))
     })?;
     open.journal.replace(known);
     Ok(())
@@ -48,8 +48,8 @@ pub(super) fn left_out(report: &AssembleReport, given: &[DeviceSpec]) -> Vec<Str
     let stale = report.journal_left_out.iter().map(|left| {
         let device = &given[left.device];
         format!(
-            "{device} is left out: it had the journal, and the array went on without it, so what it \
-             holds is old"
+            "{device} was left out at the start: it had the journal, and the array went on \
+             without it, so its data are old"
         )
     });
     let lost = report.is_journal_lost.then(|| {

@@ -46,7 +46,7 @@ pub(super) async fn fail(
     let own = array.clone();
     match within(&handle, RECORD_NS, async move { own.flush().await }).await {
         Some(written) => written.map(|()| true).map_err(|error| {
-            ControlError::failed(format!("{device} is out of service; writing that down: {error}"))
+            ControlError::failed(format!("{device} is out of service; recording that: {error}"))
         }),
         None => Ok(false),
     }
@@ -67,7 +67,7 @@ pub(super) async fn replace(
     let uuid = Identity::random()?.0;
     let replaced = open.array.replace(place, leaf, uuid).await;
     let replaced = replaced.map_err(|error| {
-        ControlError::failed(format!("{device} does not come to {name}: {error}"))
+        ControlError::failed(format!("{device} cannot be added to {name}: {error}"))
     })?;
     Ok(match replaced {
         Replacement::Successor => {
@@ -94,7 +94,7 @@ pub(super) async fn restore_member(
     let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
     let is_back = open.array.restore_member(place, leaf).await;
     let is_back = is_back.map_err(|error| {
-        ControlError::failed(format!("{device} does not come back to {name}: {error}"))
+        ControlError::failed(format!("{device} cannot return to {name}: {error}"))
     })?;
     if is_back {
         open.put(place.0, known);
@@ -126,7 +126,7 @@ pub(super) async fn grow(
         let device = |at: usize| (format!("device {}: ", at + 1), format!("{}: ", devices[at]));
         let named = (0..devices.len()).map(device).find(|(number, _)| told.starts_with(number));
         let told = named.map_or(told.clone(), |(number, name)| told.replacen(&number, &name, 1));
-        ControlError::failed(format!("{name} does not grow: {told}"))
+        ControlError::failed(format!("{name} cannot grow: {told}"))
     })
 }
 
@@ -141,7 +141,7 @@ pub(super) async fn add_spare(
     let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
     let uuid = Identity::random()?.0;
     open.array.add_spare(leaf, uuid).map_err(|error| {
-        ControlError::failed(format!("{device} is no spare for {name}: {error}"))
+        ControlError::failed(format!("{device} cannot be a spare of {name}: {error}"))
     })?;
     open.pending.borrow_mut().push(PendingMember { uuid, known, is_spare: true });
     Ok(())
@@ -167,10 +167,9 @@ pub(super) async fn check_spare(
     device: DeviceSpec,
 ) -> ControlResult<()> {
     let leaf = open_leaf(&handle, &device).await?;
-    table::find(&name)?
-        .array
-        .check_spare(&leaf)
-        .map_err(|error| ControlError::failed(format!("{device} is no spare for {name}: {error}")))
+    table::find(&name)?.array.check_spare(&leaf).map_err(|error| {
+        ControlError::failed(format!("{device} cannot be a spare of {name}: {error}"))
+    })
 }
 
 /// Gives an array its settings.

@@ -24,7 +24,7 @@ pub(super) fn log_silences(name: &VolumeName, devices: &DeviceNames, volume: &Vo
 fn drive_of(devices: &DeviceNames, side: Side) -> String {
     match side {
         Side::Ssd => format!("SSD {}", devices.ssd),
-        Side::Origin => format!("HDD {}", devices.origin),
+        Side::Origin => format!("backing disk {}", devices.origin),
     }
 }
 

@@ -173,24 +173,24 @@ impl OpenArray {
         let s = |waited_ns: Nanos| waited_ns / 1_000_000_000;
         match *news {
             HealthNews::TooManyErrors { member, errors, is_failed: true } => {
-                format!("{} had {errors} errors of late and is failed", device(member))
+                format!("{} had {errors} errors recently and has been failed", device(member))
             }
             HealthNews::TooManyErrors { member, errors, is_failed: false } => format!(
-                "{} had {errors} errors of late, and the array cannot lose it: replace it now",
+                "{} had {errors} errors recently, but the array cannot lose it: replace it now",
                 device(member)
             ),
             HealthNews::Slow { member, mean_ns, others_ns } => format!(
-                "{} is slow: {} us, where the others take {} us",
+                "{} is slow: {} us, while the others take {} us",
                 device(member),
                 mean_ns / 1000,
                 others_ns / 1000
             ),
             HealthNews::SlowFailed { member } => {
-                format!("{} is failed because it is slow", device(member))
+                format!("{} has been failed because it is slow", device(member))
             }
-            HealthNews::NotSlow { member } => format!("{} is not slow any more", device(member)),
+            HealthNews::NotSlow { member } => format!("{} is no longer slow", device(member)),
             HealthNews::Hung { member, waited_ns } => format!(
-                "{} has not answered for {} s and is failed: requests go on without it",
+                "{} has not answered for {} s and has been failed: requests go on without it",
                 device(member),
                 s(waited_ns)
             ),
@@ -204,8 +204,9 @@ impl OpenArray {
                 s(waited_ns)
             ),
             HealthNews::Waiting { members, waited_ns } => format!(
-                "{members} members have not answered for {} s; none is failed, for the array cannot \
-                 lose them or the cause is a common one: requests wait for them",
+                "{members} members have not answered for {} s; none has been failed, because the \
+                 array cannot lose them or they have a common cause (adapter, cable, power): \
+                 requests wait for them",
                 s(waited_ns)
             ),
             HealthNews::WaitingEnded => "its members answer again".to_owned(),

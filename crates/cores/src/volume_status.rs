@@ -41,8 +41,9 @@ pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
         status.ssd.state = DeviceState::Evacuating;
         if status.error.is_empty() && cache.evacuation_stalls {
             status.error = format!(
-                "its SSD {} takes no writes, and {} dirty lines on it cannot be read now: Voltier goes on \
-                 trying, and writes fail; `voltier detach --no-flush {}` gives these lines up",
+                "its SSD {} takes no writes, and {} dirty lines on it cannot be read now: \
+                 Voltier keeps trying, and writes fail; `voltier detach --no-flush {}` gives \
+                 these lines up",
                 status.ssd.path, cache.lines_dirty, status.name
             );
         } else if status.error.is_empty() {
@@ -89,17 +90,17 @@ fn note_silence(status: &mut VolumeStatus, cache: &CacheStatus) {
     if ssd.silent_seconds > 0 && cache.health != Health::Failed {
         ssd.state = DeviceState::Silent;
         said.push(format!(
-            "its SSD {} has not answered for {} s, and {} dirty lines on it have no other copy: reads of \
-             these and all writes wait until it answers, and {} serves the other reads; `voltier detach \
-             --no-flush {name}` gives these lines up",
+            "its SSD {} has not answered for {} s, and {} dirty lines on it have no other copy: \
+             reads of these lines and all writes wait until it answers, and {} serves the other \
+             reads; `voltier detach --no-flush {name}` gives these lines up",
             ssd.path, ssd.silent_seconds, cache.lines_dirty, hdd.path
         ));
     }
     if hdd.silent_seconds > 0 {
         hdd.state = DeviceState::Silent;
         said.push(format!(
-            "its HDD {} has not answered for {} s: what is on the SSD is served, lines are not written \
-             back, and all else waits until it answers",
+            "its backing disk {} has not answered for {} s: the SSD serves what it holds, \
+             nothing is written back, and everything else waits until the disk answers",
             hdd.path, hdd.silent_seconds
         ));
     }
@@ -117,9 +118,10 @@ fn note_refusal(status: &mut VolumeStatus, cache: &CacheStatus) {
     status.hdd.state = DeviceState::Refusing;
     if status.error.is_empty() {
         status.error = format!(
-            "its HDD {} has refused for {} s what is written back: {} dirty lines stay safe on {}, and \
-             writes fail that find no room there; see `dmesg` and mend the HDD: writing back goes on by \
-             itself; `voltier detach --no-flush {}` gives these lines up",
+            "its backing disk {} has refused all writes for {} s: {} dirty lines stay safe on \
+             {}, and writes that find no room there fail; see `dmesg` and repair the disk: \
+             writing back then goes on by itself; `voltier detach --no-flush {}` gives these \
+             lines up",
             status.hdd.path,
             refused_ns / 1_000_000_000,
             cache.lines_dirty,
@@ -133,8 +135,9 @@ fn note_refusal(status: &mut VolumeStatus, cache: &CacheStatus) {
 fn note_failed_flush(status: &mut VolumeStatus, cache: &CacheStatus) {
     if cache.origin_loss_untold && status.error.is_empty() {
         status.error = format!(
-            "its HDD {} failed a flush: what was written past the SSD since the flush before may be lost, \
-             and the next flush of a client fails for that; see `dmesg`",
+            "its backing disk {} failed a flush: what was written past the SSD since the \
+             previous flush may be lost, and the next flush of a client will fail to report \
+             this; see `dmesg`",
             status.hdd.path
         );
     }

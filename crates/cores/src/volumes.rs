@@ -61,9 +61,9 @@ pub(super) struct DeviceNames {
 impl DeviceNames {
     fn both(&self) -> String {
         if self.ssd.is_empty() {
-            format!("HDD {}", self.origin)
+            format!("backing disk {}", self.origin)
         } else {
-            format!("HDD {}, SSD {}", self.origin, self.ssd)
+            format!("backing disk {}, SSD {}", self.origin, self.ssd)
         }
     }
 }
@@ -136,6 +136,23 @@ pub(super) async fn open(
     Ok(OpenedVolume { size_bytes, generation, dirty_lines, evacuates })
 }
 
+/// What a start dropped of a cache, and why, for the log.
+fn dropped(opened: &Opened) -> String {
+    let mut said = Vec::new();
+    if opened.origin_changed {
+        said.push("the backing disk was changed, so all clean lines were dropped".to_owned());
+    }
+    if opened.differing_lines > 0 {
+        let (differing, sampled) = (opened.differing_lines, opened.sampled_lines);
+        said.push(format!("{differing} of {sampled} sampled lines differ from the backing disk"));
+    }
+    if opened.suspect_lines > 0 {
+        let lines = opened.suspect_lines;
+        said.push(format!("{lines} clean lines were dropped, because the disk may be newer"));
+    }
+    said.join("; ")
+}
+
 /// Opens or makes a cache in front of a volume.
 async fn put_in_front(
     handle: &Handle,
@@ -150,7 +167,7 @@ async fn put_in_front(
     let (ssd, ssd_fails) = table::open_ssd(handle, device).await?;
     let opened = voltier_control::put_in_front(volume, ssd, record, start).await?;
     if opened.origin_changed || opened.suspect_lines > 0 || opened.differing_lines > 0 {
-        tracing::warn!("the cache on {device}: {opened:?}");
+        tracing::warn!("the cache on {device}: {}", dropped(&opened));
     }
     let (handle, waker) = (handle.clone(), gate.waker.clone());
     let salvaged = move || waker.iter().for_each(|wake| wake());
@@ -308,20 +325,21 @@ fn not_written_back(
         )
     } else if status.evacuation_stalls {
         format!(
-            "writing {name} back: its SSD {ssd} takes no writes, and {dirty} dirty lines on it cannot be \
-             read now; Voltier goes on trying, `voltier detach {name} --no-flush` gives them up"
+            "writing {name} back: its SSD {ssd} takes no writes, and {dirty} dirty lines on it \
+             cannot be read now; Voltier keeps trying, `voltier detach {name} --no-flush` gives \
+             them up"
         )
     } else if status.origin_errors > origin_errors_before || damaged == 0 {
         format!(
-            "writing {name} back: its HDD {origin}: {error}; {dirty} dirty lines stay safe on \
-             {ssd}; see `dmesg`, mend the HDD and try again, or `voltier detach {name} --no-flush` gives \
-             them up"
+            "writing {name} back: its backing disk {origin}: {error}; {dirty} dirty lines stay \
+             safe on {ssd}; see `dmesg`, repair the disk and try again, or `voltier detach \
+             {name} --no-flush` gives them up"
         )
     } else {
         format!(
             "writing {name} back: {damaged} dirty lines are damaged on its SSD {ssd} ({error}), \
-             the others are written; `voltier show {name}` lists them: write them anew, \
-             or give them up with --no-flush"
+             the others are written; `voltier show {name}` lists them: write them again, or give \
+             them up with --no-flush"
         )
     })
 }
@@ -409,7 +427,7 @@ pub(super) fn nbd_trouble(name: &VolumeName, at: &StreamAddress) -> Option<Strin
     let resident = resident(name).ok()?;
     let servers = resident.servers.borrow();
     let Some((_, server)) = servers.iter().find(|(address, _)| address == at) else {
-        return Some("nobody listens there".to_owned());
+        return Some("nothing listens there".to_owned());
     };
     server.trouble().map(|error| format!("accepting clients fails: {error}"))
 }

@@ -9,7 +9,7 @@ use crate::lab_args::LabArgs;
 /// Measures drives and volumes: the laboratory of `voltier`, which runs this program.
 #[derive(Debug, Parser)]
 #[command(name = "voltier", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage.")]
+#[command(after_help = "Exit codes: 0 success, 1 failure, 2 wrong usage.")]
 pub(crate) struct Cli {
     /// Folder of the instance: registry, control socket, daemon.pid, default export sockets
     /// [default: /var/lib/voltier for root, else the user's state folder]
@@ -24,9 +24,9 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Measure, explain and compare
+    /// Measure drives and volumes and compare results
     Lab(Box<LabArgs>),
-    /// Measure an HDD, an SSD and the accelerated volume on modelled drives, and report
+    /// Measure a disk, an SSD and the cached volume on modelled drives, and write a report
     Demo(Demo),
 }
 

@@ -21,41 +21,37 @@ pub(crate) enum LabVerb {
     Run(LabRun),
     /// Write the report of a run: charts, tables, CSV, JSON
     Report(LabReport),
-    /// Set runs side by side: the ratio of every figure to that of the first
+    /// Compare runs: the ratio of every figure to that of the first
     Compare(LabCompare),
-    /// Make a run of results of fio, Orion or elbencho
+    /// Import results of fio, Orion or elbencho as a run
     Import(LabImport),
-    /// Repeat a published test on modelled drives, with Voltier in the product's place
+    /// Repeat a published test on modelled drives with Voltier instead of the product
     Twin(TwinArgs),
     /// Describe block traces, draw their miss-ratio curves, replay them
     Trace(TraceArgs),
 }
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "RUN is the folder or the file of a run, a result of another program, or a \
-    published table of `voltier lab list`."
-)]
+#[command(after_help = "RUN is the folder or file of a run, a result of another program, or a \
+    published table of `voltier lab list`.")]
 pub(crate) struct LabCompare {
-    /// The runs, the base first
+    /// Runs to compare; the first is the base
     #[arg(value_name = "RUN", num_args = 2.., required = true)]
     pub(crate) runs: Vec<String>,
 }
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "RUN and REFERENCE are the folder or the file of a run, a result of another \
-    program, or a published table\nof `voltier lab list`. Written are report.html, report.md, \
-    points.csv and report.json."
-)]
+#[command(after_help = "RUN and REFERENCE are the folder or file of a run, a result of another \
+    program, or a published table\nof `voltier lab list`. The files are report.html, report.md, \
+    points.csv and report.json.")]
 pub(crate) struct LabReport {
     /// The run
     #[arg(value_name = "RUN")]
     pub(crate) run: String,
-    /// Runs that it is compared with
+    /// Runs to compare it with
     #[arg(value_name = "REFERENCE")]
     pub(crate) references: Vec<String>,
-    /// Folder of the report [default: that of the run, else voltier-lab/NAME]
+    /// Folder for the report [default: that of the run, else voltier-lab/NAME]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 }
@@ -65,7 +61,7 @@ pub(crate) struct LabImport {
     /// Results: fio JSON, JSON+ and logs, Orion's summary or tables, elbencho csv
     #[arg(value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// Folder in which each gets a folder of its own
+    /// Folder in which each result gets its own folder
     #[arg(long, value_name = "DIR", default_value = "voltier-lab")]
     pub(crate) out: PathBuf,
 }
@@ -81,16 +77,16 @@ pub(crate) struct LabRun {
     /// A built-in plan (`voltier lab list`), or a TOML file
     #[arg(value_name = "PLAN", required_unless_present = "resume", conflicts_with = "resume")]
     pub(crate) plan: Option<String>,
-    /// A target to measure; NAME=TARGET to name it
+    /// Target to measure; NAME=TARGET gives it a name
     #[arg(short = 't', long = "target", value_name = "TARGET", conflicts_with = "resume")]
     pub(crate) targets: Vec<String>,
-    /// Small sizes and short times: to see that it works, not to judge a drive
+    /// Small sizes and short times: shows that everything works, not how good a drive is
     #[arg(long, conflicts_with = "resume")]
     pub(crate) quick: bool,
     /// How much of each target is used, or `whole`
     #[arg(long, value_name = "SIZE", conflicts_with = "resume")]
     pub(crate) size: Option<String>,
-    /// Seconds of each point
+    /// Seconds per point
     #[arg(long, value_name = "N", conflicts_with = "resume")]
     pub(crate) seconds: Option<f64>,
     /// Any other key of the plan
@@ -99,13 +95,13 @@ pub(crate) struct LabRun {
     /// Folder of the run [default: voltier-lab/PLAN-N]
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     pub(crate) out: Option<PathBuf>,
-    /// Go on with an interrupted run
+    /// Resume an interrupted run
     #[arg(long, value_name = "DIR")]
     pub(crate) resume: Option<PathBuf>,
-    /// Name a target again that may lose what it holds: its path or serial number
+    /// Allow this target to be overwritten; named again by its path or serial number
     #[arg(long, value_name = "TARGET")]
     pub(crate) destroy: Vec<String>,
-    /// Drives of an Orion run, one file or device a line
+    /// Drives of an Orion run: a file with one path per line
     #[arg(long, value_name = "FILE", conflicts_with = "resume")]
     pub(crate) lun: Option<PathBuf>,
     /// Orion's options
@@ -119,7 +115,7 @@ pub(crate) struct TwinArgs {
     /// The test to repeat: maxio, era, maxiq, fusionio, cubefs
     #[arg(value_name = "NAME")]
     pub(crate) name: Twin,
-    /// A few cases for a short time
+    /// Run only a few cases, for a short time
     #[arg(long)]
     pub(crate) quick: bool,
 }

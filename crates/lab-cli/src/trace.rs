@@ -58,7 +58,7 @@ fn curves(args: &TraceMrc, json: bool) -> ControlResult<()> {
     if let Some(folder) = args.out.as_deref().filter(|folder| folder.join(RUN_FILE).exists()) {
         let shown = folder.display();
         return Err(ControlError::failed(format!(
-            "{shown} holds a run already: give another --out"
+            "{shown} already holds a run: give another --out"
         )));
     }
     let stop = Stop::on_signals().map_err(failed)?;
@@ -150,11 +150,11 @@ fn convert(args: &TraceConvert, json: bool) -> ControlResult<()> {
     }
     let mut text = format!("{} requests: {}\n", figure(requests as f64), args.output.display());
     if left_out > 0 {
-        text.push_str(&format!("{left_out} discards are left out: the format has none\n"));
+        text.push_str(&format!("{left_out} discards were left out, because the format has none\n"));
     }
     if let Some(first) = broken.first {
         text.push_str(&format!(
-            "{} broken records were passed over; the first: {first}\n",
+            "{} broken records were skipped; the first: {first}\n",
             broken.records
         ));
     }

@@ -35,19 +35,19 @@ pub(crate) struct TraceFiles {
     /// The files of the trace, merged by time; .gz, .zst and .xz are unpacked
     #[arg(value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// The format, where it is not recognised (`voltier lab list`)
+    /// Format, if it is not recognised (`voltier lab list`)
     #[arg(long, value_name = "NAME")]
     pub(crate) format: Option<Format>,
     /// Only the requests of this volume
     #[arg(long, value_name = "NAME")]
     pub(crate) volume: Option<String>,
-    /// Only so many requests from the start
+    /// Read only the first N requests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) limit: Option<u64>,
-    /// Broken records that are let pass, in percent
+    /// Broken records to tolerate, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = share)]
     pub(crate) max_broken: f64,
-    /// Bytes of a block in formats that number blocks
+    /// Block size, for formats that number blocks
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
     pub(crate) block: u64,
 }
@@ -68,7 +68,7 @@ impl TraceFiles {
 pub(crate) struct TraceStats {
     #[command(flatten)]
     pub(crate) trace: TraceFiles,
-    /// Bytes of a line, for footprint and reuse
+    /// Line size, for footprint and reuse
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
     pub(crate) line: u64,
 }
@@ -93,13 +93,13 @@ pub(crate) struct TraceMrc {
     /// Sizes of the cache
     #[arg(long = "size", value_name = "SIZE", value_delimiter = ',', value_parser = size)]
     pub(crate) sizes: Vec<u64>,
-    /// Bytes of a cache line
+    /// Cache line size
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
     pub(crate) line: u64,
-    /// The mode, which says what of the requests the cache keeps: wb, wt, ro, wo or pt
+    /// Cache mode, which decides what the cache keeps: wb, wt, ro, wo or pt
     #[arg(long, value_name = "MODE", default_value = "wb")]
     pub(crate) mode: Mode,
-    /// Leave writes out
+    /// Ignore writes
     #[arg(long)]
     pub(crate) reads_only: bool,
     /// Seed of rand and SHARDS
@@ -125,22 +125,22 @@ pub(crate) struct TraceReplay {
     /// The target of the requests
     #[arg(short = 't', long, value_name = "TARGET")]
     pub(crate) target: String,
-    /// So many times as fast as recorded, or max: each request as soon as there is room
+    /// How many times as fast as recorded, or max: each request as soon as possible
     #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = speed)]
     pub(crate) speed: f64,
-    /// Addresses beyond the target: refuse, wrap (modulo its size) or scale (all in proportion)
+    /// Addresses beyond the target: refuse, wrap (modulo its size) or scale (all addresses)
     #[arg(long, value_name = "HOW", default_value = "refuse")]
     pub(crate) fit: String,
-    /// Requests in flight at most
+    /// Most requests in flight
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub(crate) depth: u32,
-    /// Leave writes and discards out
+    /// Ignore writes and discards
     #[arg(long)]
     pub(crate) reads_only: bool,
     /// How much of the target is used, or `whole`
     #[arg(long, value_name = "SIZE")]
     pub(crate) size: Option<String>,
-    /// A modelled SSD as cache before a modelled target: `model:PROFILE:SIZE`, the size if you like
+    /// A modelled SSD as the cache of a modelled target: `model:PROFILE[:SIZE]`
     #[arg(long, value_name = "SSD")]
     pub(crate) cache: Option<String>,
     /// Mode of that cache
@@ -149,13 +149,13 @@ pub(crate) struct TraceReplay {
     /// Policy of that cache
     #[arg(long, value_name = "POLICY", default_value = "lru")]
     pub(crate) policy: String,
-    /// Bytes of its lines
+    /// Line size of that cache
     #[arg(long, value_name = "SIZE", default_value = "4K")]
     pub(crate) line: String,
     /// Folder of the run [default: voltier-lab/trace-N]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Name the target again when it may lose what it holds
+    /// Allow this target to be overwritten; named again by its path or serial number
     #[arg(long, value_name = "TARGET")]
     pub(crate) destroy: Vec<String>,
 }
@@ -175,10 +175,10 @@ pub(crate) struct TraceConvert {
 #[derive(Debug, Args)]
 #[command(
     after_help = "PATTERN is uniform, zipf[:ALPHA], loop, scan, or mixed[:ALPHA] (three fifths Zipf,\n\
-    a fifth loop, a fifth scan). Requests have 4 KiB."
+    a fifth loop, a fifth scan). Each request is 4 KiB."
 )]
 pub(crate) struct TraceMake {
-    /// In what order blocks are touched
+    /// Order in which blocks are accessed
     #[arg(value_name = "PATTERN")]
     pub(crate) pattern: Pattern,
     /// The new file
@@ -187,28 +187,28 @@ pub(crate) struct TraceMake {
     /// The format of the output: iolog, alibaba or u32
     #[arg(long, value_name = "FORMAT", default_value = "iolog")]
     pub(crate) to: convert::Target,
-    /// How many requests
+    /// Number of requests
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub(crate) requests: u64,
-    /// Blocks of 4 KiB that are touched again and again
+    /// Number of 4 KiB blocks in use
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub(crate) blocks: u64,
-    /// Writes among a hundred requests
+    /// Share of writes, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u8).range(..=100))]
     pub(crate) writes: u8,
-    /// Requests a second
+    /// Requests per second
     #[arg(long, value_name = "N", default_value_t = 1000.0, value_parser = rate)]
     pub(crate) rate: f64,
-    /// All the chance in it
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
 }
 
 fn size(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text).filter(|bytes| *bytes > 0);
-    bytes.ok_or_else(|| format!("`{text}` is no size: write 4K, 64M or 2G"))
+    bytes.ok_or_else(|| format!("`{text}` is not a size: write for example 4K, 64M or 2G"))
 }
 
 fn share(text: &str) -> Result<f64, String> {

@@ -99,7 +99,7 @@ fn write_report(args: &LabReport, json: bool) -> ControlResult<()> {
             "json": files.json, "is_partial": files.is_partial
         }));
     }
-    let partial = if files.is_partial { " (PARTIAL: it says what is missing)" } else { "" };
+    let partial = if files.is_partial { " (PARTIAL: it lists what is missing)" } else { "" };
     print(&format!("report: {}{partial}\n", files.html.display()))
 }
 
@@ -117,7 +117,7 @@ fn report_folder(given: &str) -> ControlResult<PathBuf> {
     let folder = runs_folder().join(if path.exists() { &*stem } else { given });
     if folder.join(RUN_FILE).exists() {
         return Err(ControlError::usage(format!(
-            "{} holds another run: say with --out where the report of {given} is to be",
+            "{} holds another run: give a folder for the report of {given} with --out",
             folder.display()
         )));
     }

@@ -67,7 +67,7 @@ pub enum VolumeError {
 fn silent_text(silent: &SilentDrive) -> String {
     let drive = match silent.side {
         Side::Ssd => "SSD",
-        Side::Origin => "HDD",
+        Side::Origin => "backing disk",
     };
     format!("its {drive} has not answered for {} s", silent.silent_ns / 1_000_000_000)
 }

@@ -7,11 +7,12 @@ use crate::geometry::level::Level;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrowError {
     /// The array has no durable state.
-    #[error("a bare array does not grow: make it anew")]
+    #[error("an array without superblocks cannot grow: create a new one")]
     Bare,
     /// The level cannot have one parity row more.
     #[error(
-        "{level} cannot be given one more parity row: 5, 6, 7.3, N+M, 50 and 60 can, and 1 one more copy"
+        "{level} cannot be given another parity: 5, 6, 7.3, N+M, 50 and 60 can, and 1 can be \
+         given another copy"
     )]
     Level {
         /// The level of the array.
@@ -27,7 +28,7 @@ pub enum GrowError {
     #[error("an array with --integrity cannot be given a member for capacity: make a wider one")]
     Integrity,
     /// There is no room to move the first stripes.
-    #[error("members of {rows} chunks are too small to be given one more: {needed} are needed")]
+    #[error("members of {rows} chunks are too small for an expansion: {needed} are needed")]
     TooShort {
         /// Chunks of a member.
         rows: u64,
@@ -35,10 +36,10 @@ pub enum GrowError {
         needed: u64,
     },
     /// The array moves to more members.
-    #[error("the array is being given a member for capacity: wait until that is through")]
+    #[error("the capacity of the array is being expanded: wait until that has ended")]
     Reshaping,
     /// Not one device for each group.
-    #[error("{given} devices given: one more parity row takes {needed}, one for each group")]
+    #[error("{given} devices given: another parity takes {needed}, one for each group")]
     Devices {
         /// How many were given.
         given: usize,
@@ -46,10 +47,10 @@ pub enum GrowError {
         needed: usize,
     },
     /// Members are missing, or do not have everything yet.
-    #[error("members are missing or being filled: replace them, and wait for the rebuild, first")]
+    #[error("members are missing or being filled: replace them and wait for the rebuild first")]
     Degraded,
     /// Parity is still made anew after a crash.
-    #[error("the parity of {regions} regions is still being made anew: wait until it is")]
+    #[error("the parity of {regions} regions is still being recomputed: wait until it has been")]
     NeedsResync {
         /// The regions.
         regions: u64,
@@ -63,7 +64,7 @@ pub enum GrowError {
     #[error("writes to the array have failed: look at its members, and assemble it again, first")]
     Failed,
     /// The array is growing at this moment.
-    #[error("the array is being grown already: wait for it")]
+    #[error("the array is already growing: wait until that has ended")]
     Growing,
     /// A device does not suit.
     #[error("device {}: {error}", .device + 1)]

@@ -28,7 +28,7 @@ pub enum JournalError {
     #[error("the device is read-only: make it writable, or take another")]
     ReadOnly,
     /// The drive has not ended requests of before: they would land over newer data.
-    #[error("the drive has not ended requests of before: wait until it answers, or take another")]
+    #[error("the drive still has old requests in flight: wait until it answers, or take another")]
     Undrained,
     /// The device has the uuid of the one before.
     #[error("the journal device has this uuid already: give the new one a uuid of its own")]

@@ -10,10 +10,12 @@ use crate::geometry::level::Level;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     /// No superblock is on it.
-    #[error("no superblock of an array is on it: leave it out, or look for the right device")]
+    #[error("it has no array superblock: leave it out, or look for the right device")]
     NoSuperblock,
     /// Neither copy of the superblock is whole.
-    #[error("both copies of its superblock are damaged: leave it out, and rebuild onto it later")]
+    #[error(
+        "both copies of its superblock are damaged: assemble without it, and rebuild onto it later"
+    )]
     Damaged,
     /// The superblock is of a newer version.
     #[error(
@@ -32,7 +34,7 @@ pub enum DeviceError {
     #[error("it is read-only: make it writable, or leave it out")]
     ReadOnly,
     /// The drive has not ended requests of before.
-    #[error("it has not ended requests of before: wait until it answers, or leave it out")]
+    #[error("it still has old requests in flight: wait until it answers, or leave it out")]
     Undrained,
     /// A request failed.
     #[error("{0}, at its superblock or region map: check the drive, or leave it out")]
@@ -84,7 +86,7 @@ pub enum MetadataError {
         overhead_bytes: u64,
     },
     /// Nothing could mend a block that does not match.
-    #[error("{level} has no redundancy to mend blocks from: make it without --integrity")]
+    #[error("{level} has no redundancy to repair blocks from: make it without --integrity")]
     Integrity {
         /// The level asked for.
         level: Level,
@@ -150,13 +152,14 @@ pub enum MetadataError {
     },
     /// Begun transactions are on a device that is not there.
     #[error(
-        "not stopped cleanly and its journal device is not there: connect it, or force the start, \
-         which makes parity anew, and check the data"
+        "not stopped cleanly and its journal device is not there: connect it, or force the \
+         start, which recomputes the parity, and check the data"
     )]
     JournalMissing,
     /// A member was given up, and went on by itself.
     #[error(
-        "device {} was given up by the others and used without them: choose, and leave it or them out",
+        "device {} was given up by the others and used without them: decide which side has the \
+         right data",
         .device + 1
     )]
     Diverged {
@@ -165,8 +168,8 @@ pub enum MetadataError {
     },
     /// The making of the array was cut off, or all that were given have missed its end.
     #[error(
-        "the making of array {name} was cut off, as far as these devices know: give the others too, \
-         or if there are none make it again"
+        "the creation of the array {name} was interrupted, as far as these devices know: give \
+         the others too, or if there are none create it again"
     )]
     HalfMade {
         /// The array's name.

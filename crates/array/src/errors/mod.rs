@@ -100,7 +100,7 @@ pub enum ArrayError {
     Metadata(#[from] MetadataError),
     /// Members do not answer while the array is put in service, and the others are not enough.
     #[error(
-        "{} not answer, and the array cannot do without: see to the drives, then assemble it again",
+        "{} not answer, and the array cannot do without: repair the drives, then assemble it again",
         Silent(.members)
     )]
     Silent {

@@ -48,7 +48,7 @@ pub enum ReplaceError {
         member: usize,
     },
     /// The member's content cannot be computed.
-    #[error("member {member} is lost and the level cannot make up for it: nothing to rebuild from")]
+    #[error("member {member} is lost and there is not enough redundancy to rebuild it")]
     Hopeless {
         /// The member.
         member: usize,
@@ -66,7 +66,7 @@ pub enum ReplaceError {
     #[error("a scrub is running: wait for it, or cancel it")]
     ScrubRuns,
     /// The drive has not ended requests from when it was a member: they would land over newer data.
-    #[error("the drive has not ended {requests} requests of before: wait until it answers")]
+    #[error("the drive still has {requests} old requests in flight: wait until it answers")]
     Undrained {
         /// How many.
         requests: usize,

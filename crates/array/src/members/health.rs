@@ -67,18 +67,18 @@ impl SlowAction {
     }
 }
 
-/// When a member has done too badly.
+/// When a member counts as failing or slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthPolicy {
-    /// A member with more errors than this of late is given up, if its group can lose it; 0 for never.
+    /// A member with more recent errors than this is given up, if its group can lose it; 0 for never.
     pub max_errors: u32,
-    /// The time in which errors count half, in nanoseconds; not 0.
+    /// The time after which an error counts half, in nanoseconds; not 0.
     pub error_window_ns: Nanos,
-    /// A member that takes more than so many times as long as the others is slow; 0 for never.
+    /// A member is slow if it takes more than this many times as long as the others; 0 for never.
     pub slow_factor: u32,
-    /// For how long it must be that, in nanoseconds; not 0.
+    /// How long that must last, in nanoseconds; not 0.
     pub slow_window_ns: Nanos,
-    /// The action on a slow member.
+    /// What is done about a slow member.
     pub slow_action: SlowAction,
     /// A member that ends no request for so long is given up, if its group can lose it and the others
     /// answer. In nanoseconds; 0 for never.

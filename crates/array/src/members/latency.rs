@@ -8,17 +8,17 @@ const BUCKETS: usize = 128;
 const FIRST_EXPONENT: u32 = 8;
 /// Buckets of a power of two, as an exponent.
 const STEPS_LOG2: u32 = 2;
-/// So many samples are remembered; then the older ones begin to count less.
+/// The number of samples that are remembered; beyond that, older ones count less.
 const SAMPLES_MAX: u32 = 1024;
 
-/// Samples of late. The choice of samples is up to the caller.
+/// Recent samples, chosen by the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
     /// Samples that are remembered.
     pub samples: u32,
-    /// Half of them took no longer, in nanoseconds; to a quarter.
+    /// Their median, in nanoseconds, accurate to a quarter.
     pub p50_ns: Nanos,
-    /// All but one in a hundred took no longer, in nanoseconds; to a quarter.
+    /// Their 99th percentile, in nanoseconds, accurate to a quarter.
     pub p99_ns: Nanos,
 }
 

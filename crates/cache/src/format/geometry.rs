@@ -75,7 +75,9 @@ impl Geometry {
             return Err("the SSD has more than 2^32 blocks; use a larger block size".to_owned());
         }
         if geometry.origin_lines() > LINE_LIMIT {
-            return Err("the origin has 2^40 blocks or more; use a larger block size".to_owned());
+            return Err(
+                "the backing disk has 2^40 blocks or more; use a larger block size".to_owned()
+            );
         }
         Ok(geometry)
     }

@@ -36,8 +36,8 @@ pub enum OpenError {
     },
     /// Somebody wrote to the origin while the cache was stopped, and dirty lines do not fit it.
     #[error(
-        "the origin was changed while the cache was stopped, and {dirty} dirty lines on the SSD are \
-         not on it"
+        "the backing disk was changed while the cache was stopped, and {dirty} dirty lines on \
+         the SSD are not on it"
     )]
     OriginChanged {
         /// Dirty lines in question.
@@ -45,8 +45,8 @@ pub enum OpenError {
     },
     /// The origin does not have clean lines as the cache knows them, and dirty lines do not fit it.
     #[error(
-        "the origin is another drive, or was changed: {differing} of {compared} sampled lines differ, \
-         and {dirty} dirty lines on the SSD are not on it"
+        "the backing disk is another drive, or was changed: {differing} of {compared} sampled \
+         lines differ, and {dirty} dirty lines on the SSD are not on it"
     )]
     ForeignOrigin {
         /// Lines that the origin has otherwise.
@@ -58,7 +58,7 @@ pub enum OpenError {
     },
     /// Nothing of the origin could be compared, and dirty lines would go to it.
     #[error(
-        "nothing that the SSD knows of its origin can be compared with this one, and {dirty} dirty lines \
+        "nothing on the SSD shows that this is the right backing disk, and {dirty} dirty lines \
          on the SSD are not on it"
     )]
     UnprovenOrigin {
@@ -94,7 +94,7 @@ pub(crate) fn ssd_error(error: IoError) -> OpenError {
 }
 
 pub(crate) fn origin_error(error: IoError) -> OpenError {
-    OpenError::Io { device: "the origin", error }
+    OpenError::Io { device: "the backing disk", error }
 }
 
 /// The facts that a superblock tells of a cache that is not open.

@@ -404,7 +404,7 @@ mod tests {
         let plan = |lines: u64| Geometry::plan(&options, 64 << 20, lines * 8);
         assert!(plan(policy::LINE_LIMIT).is_ok());
         let error = plan(policy::LINE_LIMIT + 1).unwrap_err();
-        assert_eq!(error, "the origin has 2^40 blocks or more; use a larger block size");
+        assert_eq!(error, "the backing disk has 2^40 blocks or more; use a larger block size");
     }
 
     #[test]

@@ -106,7 +106,7 @@ impl<S: BlockDevice, O: BlockDevice> Reader<S, O> {
         mut into: Buf,
     ) -> IoResult<Buf> {
         let lines = [(line, pinned)];
-        // In a box, like all that a usual hit does not need: the hit does not carry it along.
+        // Boxed, like everything that a usual hit does not need, so that a hit does not carry it along.
         let is_better_elsewhere = self.idle_origin.is_better_for(&lines);
         if is_better_elsewhere && Box::pin(self.idle_origin.read(&lines, &mut into)).await {
             return Ok(into);

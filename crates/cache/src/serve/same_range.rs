@@ -151,7 +151,7 @@ pub(super) fn answer_reads(leader: Leader<'_, (), ReadAnswer>, data: &Buf, serve
 /// A bound of 2 MiB for all writes cost jobs that never meet up to 1.6 % of the SSD's rate.
 const LOG_BYTES_MAX: u64 = 3 << 20;
 
-/// So many writes after two of the same range have met, the log is free for all again.
+/// The number of writes after which the log is free for all again, once two of the same range have met.
 const EXPECTING_WRITES: u32 = 64;
 
 /// The outcome of a write.

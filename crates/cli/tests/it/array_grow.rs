@@ -16,9 +16,9 @@ fn an_array_grows_from_one_parity_to_three_under_load_and_may_lose_as_many() {
     let grow = ["array", "grow", "a"];
     let with = |args: &[&str]| instance.run(&[&grow, args].concat());
     let small = instance.drive("small", 16 * MIB);
-    with(&["--parity", &small]).refused(1, "a does not grow: ");
+    with(&["--parity", &small]).refused(1, "a cannot grow: ");
     with(&["--parity", &devices[1]]).refused(1, "already part of array a");
-    with(&["--parity", &more[0], &more[1]]).refused(1, "one more parity row takes 1");
+    with(&["--parity", &more[0], &more[1]]).refused(1, "another parity takes 1");
     with(&["--parity", &more[0], &more[0]]).refused(1, "given twice");
     with(&["--member", &more[0]]).refused(1, "--capacity --member DEV");
     instance.run(&["array", "grow", "b", "--parity", &more[0]]).refused(1, "no array `b`");
@@ -86,7 +86,7 @@ fn members_for_room_come_under_load_and_over_a_kill_and_the_volume_is_larger_aft
     let small = instance.drive("small", 16 * MIB);
     with(&["--capacity"]).refused(2, "--member");
     with(&["--capacity", "--parity", &more[0]]).refused(2, "--parity");
-    with(&["--capacity", "--member", &small]).refused(1, "a does not grow: ");
+    with(&["--capacity", "--member", &small]).refused(1, "a cannot grow: ");
     with(&["--capacity", "--member", &devices[1]]).refused(1, "already part of array a");
     let before = array(&instance);
     assert_eq!(before["reshape"], serde_json::Value::Null);

@@ -23,7 +23,7 @@ fn what_cannot_be_is_refused_in_one_line_and_nothing_is_made() {
     create(&["--level", "5", "--integrity", "crc32c"], 3).ok();
     let grow = ["array", "grow", "a", "--capacity", "--member"];
     // Before the drive is looked at.
-    instance.run(&[&grow[..], &["/nowhere"]].concat()).refused(1, "no members for capacity");
+    instance.run(&[&grow[..], &["/nowhere"]].concat()).refused(1, "cannot be expanded by a member");
     instance.run(&[&grow[..], &[&devices[3]]].concat()).refused(1, "--integrity crc32c");
     assert_eq!(array(&instance)["members"].as_array().unwrap().len(), 3);
 }

@@ -130,7 +130,7 @@ fn a_missing_device_is_missed_after_a_crash_and_not_after_a_stop() {
     assemble(&instance, &["-f"], &devices).ok();
     assert_eq!(journal_of(&instance).1, "lost");
     let forced = array(&instance)["left_out"].to_string();
-    assert!(forced.contains("made anew in the background"), "{forced}");
+    assert!(forced.contains("recomputed in the background"), "{forced}");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn devices_that_cannot_have_the_journal_are_refused_and_nothing_changes() {
         (&full, 1, "ext2/3/4"),
         (&devices[0], 1, "already part of array a"),
         (&journal, 1, "already; name another device"),
-        ("array:a", 2, "arrays do not stand on arrays"),
+        ("array:a", 2, "arrays cannot be nested"),
         ("/dev/nonesuch", 1, "does not exist"),
         ("mem:64Q", 2, ""),
     ];

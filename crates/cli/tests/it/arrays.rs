@@ -165,7 +165,7 @@ fn a_deleted_array_is_put_together_from_its_members_in_any_order_unless_erased()
     holds(&mut client(&instance), 7);
     instance.run(&["delete", "v"]).ok();
     instance.run(&["array", "delete", "a", "--erase"]).ok();
-    instance.run(&with(&["assemble"], &devices)).refused(1, "no member of an array");
+    instance.run(&with(&["assemble"], &devices)).refused(1, "not a member of an array");
     instance.run(&with(&["create", "b", "--level", "5"], &devices)).ok();
 }
 
@@ -240,7 +240,7 @@ fn members_that_cannot_be_are_refused_and_nothing_is_changed() {
     refused(one, 1, "given twice");
     std::os::unix::fs::symlink(two, instance.path("link")).unwrap();
     refused("link", 1, "given twice");
-    refused("array:a", 2, "arrays do not stand on arrays");
+    refused("array:a", 2, "arrays cannot be nested");
     let tiny = instance.drive("tiny", MIB);
     refused(&tiny, 1, "the smallest member has 1024 KiB");
     let content = instance.drive("content", 32 * MIB);
@@ -259,7 +259,7 @@ fn members_that_cannot_be_are_refused_and_nothing_is_changed() {
     let args = three(&large);
     let made = instance.run(&args.iter().map(String::as_str).collect::<Vec<_>>()).ok();
     assert!(made.err.contains("large has 64M and is used like the smallest member"), "{made:?}");
-    instance.run(&["array", "fail", "a", &devices[3]]).refused(1, "no member of a");
+    instance.run(&["array", "fail", "a", &devices[3]]).refused(1, "not a member of a");
     instance.run(&["array", "fail", "b", one]).refused(1, "no array `b`; known: a");
     instance.run(&["create", "-p", one, "v"]).refused(1, "already part of array a");
     instance.run(&["create", "-p", "array:b", "v"]).refused(1, "no array `b`");
@@ -383,7 +383,7 @@ fn a_lost_member_is_replaced_under_load_and_the_array_survives_the_next_losses()
     let fio = instance.fio_verified(&uri, &["--bsrange=512-128k", "--size=48M", "--io_size=128M"]);
     instance.run(&["array", "fail", "a", &devices[1]]).ok();
     let fresh = instance.drive("fresh", 32 * MIB);
-    instance.run(&["array", "replace", "a", "7", &fresh]).refused(1, "7 is no member of a");
+    instance.run(&["array", "replace", "a", "7", &fresh]).refused(1, "7 is not a member of a");
     let own = instance.run(&["array", "replace", "a", "1", &devices[0]]);
     own.refused(1, "is member 0 of a, and in service; name another device");
     let small = instance.drive("small", 16 * MIB);
@@ -411,7 +411,7 @@ fn a_member_in_service_is_replaced_by_its_copy() {
     fill(&mut client(&instance), 13);
     let fresh = instance.drive("fresh", 32 * MIB);
     let said = instance.run(&["array", "replace", "a", &devices[2], &fresh]).ok();
-    assert!(said.err.contains("serves until it is done"), "{said:?}");
+    assert!(said.err.contains("serves until that is done"), "{said:?}");
     while array(&instance)["members"][2]["path"] != fresh.as_str() {}
     instance.run(&["array", "fail", "a", &devices[0]]).ok();
     holds(&mut client(&instance), 13);

@@ -367,7 +367,7 @@ fn an_hdd_that_has_grown_is_served_with_the_size_of_its_cache_until_that_is_deta
     assert_eq!(number(&instance, "/size_bytes"), 64 * MIB);
     assert_eq!(number(&instance, "/hdd/size_bytes"), 96 * MIB);
     let shown = instance.run(&["show", "v"]).ok();
-    assert!(shown.out.contains("hdd rest     32M behind the end of the volume"), "{}", shown.out);
+    assert!(shown.out.contains("unused       32M beyond the end of the volume"), "{}", shown.out);
     let mut nbd = client(&instance);
     assert_eq!(nbd.read(64 * MIB - 4096, 4096).unwrap(), [9; 4096]);
     assert!(nbd.read(64 * MIB, 4096).is_err());

@@ -40,7 +40,7 @@ fn wrong_usage_is_one_line_with_a_hint_and_exit_code_two() {
         (&["lab", "twin", "maxo"], "use one of maxio"),
         (&["advise", "x"], "unrecognized"),
         (&["create"], "voltier create --help"),
-        (&["create", "-s", "mem:1M", "x"], "<HDD>"),
+        (&["create", "-s", "mem:1M", "x"], "<DISK>"),
         (&["create", "-p", "mem:1M"], "<NAME>"),
         (&["create", "-p", "mem:1M", "../x"], "not a volume name"),
         (&["create", "-p", "mem:0", "x"], "mem:1G"),

@@ -62,7 +62,7 @@ fn two_disks_that_change_names_get_each_its_own_dirty_lines() {
         assert_eq!(blocks_of(now), [byte; BLOCKS as usize]);
     }
     let log = fs::read_to_string(instance.state().join("daemon.log")).unwrap();
-    assert!(log.contains("its origin file:"), "{log}");
+    assert!(log.contains("its backing disk file:"), "{log}");
     // The record has the new names: nothing is looked for at the next start.
     instance.stop();
     assert_eq!(instance.show("a")["hdd"]["path"], *b);

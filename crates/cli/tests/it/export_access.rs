@@ -191,7 +191,7 @@ fn a_group_that_is_gone_fails_its_export_until_it_comes_back_and_not_the_volume(
     assert_eq!(failed["state"], "failed");
     let why = failed["error"].as_str().unwrap();
     assert!(why.contains("there is no group `voltier-guests` on this machine; make it"), "{why}");
-    assert!(UnixStream::connect(&socket).is_err(), "nobody listens there");
+    assert!(UnixStream::connect(&socket).is_err(), "nothing listens there");
     instance.stop();
     serve_with_group(&instance, "voltier-guests");
     let export = &instance.show("v")["exports"][1];

@@ -172,7 +172,7 @@ fn the_loss_of_an_ssd_is_recorded_when_the_state_folder_has_room_again() {
         });
         other.kill();
         let says = |words: &str| instance.show("v")["error"].as_str().unwrap().contains(words);
-        while !says("the state folder takes no records") {
+        while !says("the state folder cannot be written") {
             std::thread::park_timeout(STEP);
         }
         instance.run(&["create", "-p", &instance.drive("x", MIB), "w"]).refused(1, "no space left");
@@ -180,7 +180,7 @@ fn the_loss_of_an_ssd_is_recorded_when_the_state_folder_has_room_again() {
         assert_eq!(instance.show("v")["tunables"], before);
         instance.run(&["show", "w"]).refused(1, "no volume");
         fs::remove_file(&filler).unwrap();
-        while !says("failed while it served") || says("takes no records") {
+        while !says("failed while it served") || says("cannot be written") {
             std::thread::park_timeout(STEP);
         }
         is_over.store(true, Ordering::Relaxed);
@@ -211,7 +211,7 @@ fn a_volume_whose_start_cannot_be_recorded_comes_up_when_there_is_room() {
     let status = instance.show("v");
     assert_eq!(status["state"], "failed", "{status}");
     assert!(
-        status["error"].as_str().unwrap().contains("the state folder takes no records"),
+        status["error"].as_str().unwrap().contains("the state folder cannot be written"),
         "{status}"
     );
     assert_eq!(instance.show("w")["state"], "running");
@@ -222,5 +222,5 @@ fn a_volume_whose_start_cannot_be_recorded_comes_up_when_there_is_room() {
     let mut client = NbdClient::connect(&instance.socket("v"), "v").unwrap();
     assert_eq!(client.read(0, BLOCK).unwrap(), vec![7; BLOCK]);
     let log = fs::read_to_string(instance.state().join("daemon.log")).unwrap();
-    assert!(log.contains("the state folder takes records again"), "{log}");
+    assert!(log.contains("the state folder can be written again"), "{log}");
 }

@@ -88,7 +88,7 @@ fn a_write_back_volume_comes_back_with_its_dirty_lines() {
     );
     assert!(answer.err.contains("voltier export v"), "{answer:?}");
     has_everything(&instance, "v", 1);
-    instance.run(&["import", ssd]).refused(1, "part of volume v on record already");
+    instance.run(&["import", ssd]).refused(1, "already belongs to volume v");
     instance.run(&["delete", "v"]).ok();
     let file = File::open(hdd).unwrap();
     let mut last = [0; BLOCK];
@@ -232,7 +232,7 @@ fn a_journal_device_and_a_spare_come_back_and_then_a_member_may_be_missing() {
     let [d0, d1, d2] = [0, 1, 2].map(|number| members[number].as_str());
     instance.run(&["import", &journal]).refused(1, "give its members as well");
     instance.run(&["import", &spare]).refused(1, "is a spare of a");
-    instance.run(&["import", d0, d1, d2]).refused(1, "its journal device was not found");
+    instance.run(&["import", d0, d1, d2]).refused(1, "the journal device of the array");
     let answer = instance.run(&["import", &spare, d2, &journal, d0, d1]).ok();
     let expected =
         format!("array a: imported (level 5, 3 of 3 members, journal {journal}, 1 spare)\n");
@@ -262,7 +262,7 @@ fn arrays_alone_come_back_and_their_plain_volumes_are_made_again() {
         ["import"].into_iter().chain(members.iter().map(String::as_str)).collect();
     let answer = instance.run(&args).ok();
     assert!(answer.err.contains("voltier create -p array:a NAME"), "{answer:?}");
-    instance.run(&args).refused(1, "part of array a on record already");
+    instance.run(&args).refused(1, "already belongs to array a");
     instance.run(&["create", "-p", "array:a", "v"]).ok();
     instance.export("v");
     holds(&mut client(&instance, "v"), 13);

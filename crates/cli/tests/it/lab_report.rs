@@ -194,7 +194,12 @@ fn every_kind_of_report_is_drawn_in_a_browser_on_a_phone_and_on_paper() {
         Page {
             name: "mixed",
             path: modelled(&instance, "mixed", "--target model:ssd-sata --set depths=[1,2,4,8,16]"),
-            charts: &["Load curve", "Latency against throughput", "Latency by nines", "over time"],
+            charts: &[
+                "Load curve",
+                "Latency against throughput",
+                "Latency percentiles",
+                "over time",
+            ],
             surfaces: 0,
         },
         Page {
@@ -372,7 +377,7 @@ fn an_interrupted_or_half_written_run_is_called_partial_and_failed_points_have_n
         fs::write(folder.join("run.jsonl"), text).unwrap();
         let answer = instance.run(&["lab", "report", "half"]).ok();
         let page = fs::read_to_string(folder.join("report.html")).unwrap();
-        assert_eq!(answer.out.contains("PARTIAL"), page.contains("PARTIAL: the run did not"));
+        assert_eq!(answer.out.contains("PARTIAL"), page.contains("PARTIAL: the run has not"));
         answer.out.contains("PARTIAL")
     };
     assert!(!is_partial(&whole));

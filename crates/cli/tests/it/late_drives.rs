@@ -63,12 +63,12 @@ fn two_members_and_the_ssd_that_come_after_the_daemon_cost_nothing() {
     take_away(&instance, &late);
     let shown = start_waiting(&instance, 300).ok();
     assert!(shown.out.contains("waiting"), "{shown:?}");
-    assert!(shown.out.contains("v: it waits for its origin array:a, its SSD "), "{shown:?}");
+    assert!(shown.out.contains("v: it waits for its backing disk array:a, its SSD "), "{shown:?}");
     let found = array(&instance);
     assert_eq!(found["state"], "waiting", "{found}");
     assert_eq!(found["waits_for"], serde_json::json!([members[0], members[2]]));
     assert!(found["waits_seconds"].as_u64().unwrap() > 300, "no redundancy would be left: {found}");
-    instance.run(&["export", "v", "--nbd"]).refused(1, "it waits for its origin");
+    instance.run(&["export", "v", "--nbd"]).refused(1, "it waits for its backing disk");
     instance.run(&["array", "scrub", "a"]).refused(1, "it waits for its member");
     let table = instance.run(&["array", "show", "a"]).ok();
     assert!(table.out.contains("s more at most"), "{table:?}");
@@ -107,7 +107,7 @@ fn a_member_that_comes_after_the_hold_off_returns_with_what_it_missed() {
     let found = until(|| array(&instance), "running");
     assert_eq!(found["left_out"], serde_json::json!([]));
     let log = fs::read_to_string(instance.state().join("daemon.log")).unwrap();
-    assert!(log.contains("is back as member 1; what changed since is computed"), "{log}");
+    assert!(log.contains("is back as member 1; only what changed since is rebuilt"), "{log}");
     // The member has what it missed: the array serves without another one.
     instance.run(&["array", "fail", "a", &members[0]]).ok();
     holds(&mut client(&instance), 2);

@@ -56,7 +56,7 @@ fn an_ssd_that_is_pulled_takes_no_acknowledged_write_with_it_and_is_served_when_
         instance.run(&["flush", "v"]).refused(1, "is not served");
         instance.run(&["detach", "v"]).refused(1, "--no-flush");
         let log = fs::read_to_string(instance.state().join("daemon.log")).unwrap();
-        assert!(log.contains("is gone with the newest data of"), "{log}");
+        assert!(log.contains("is gone and may hold the newest data of"), "{log}");
         shelf.tell(&ssd, Conduct::Serves);
         until("v runs", || has_state(&instance, "running"));
         ledger.check(&instance, "v");

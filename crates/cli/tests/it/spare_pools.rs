@@ -226,7 +226,7 @@ fn a_disk_that_takes_the_name_of_a_forced_spare_is_not_overwritten() {
     instance.run(&["array", "fail", "a", &members[1]]).ok();
     assert_eq!(array_called(&instance, "a")["state"], "degraded");
     let why = until_left_out(&instance, "p");
-    assert!(why.contains(&spare) && why.contains("no whole label of a spare"), "{why}");
+    assert!(why.contains(&spare) && why.contains("no valid spare label"), "{why}");
     let table = instance.run(&["array", "spare-pool", "show", "p"]).ok().out;
     assert!(table.contains("not taken by a: ") && table.contains(&why), "{table}");
     assert!(fs::read(&spare).unwrap() == other, "the other disk was written");

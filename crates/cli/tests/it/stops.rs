@@ -180,7 +180,7 @@ fn a_signal_waits_for_clients_and_serves_them_meanwhile() {
     let mut nbd = connect(&instance);
     let pid = instance.pid().unwrap();
     signal(pid, Signal::TERM);
-    says(&instance, "waits for clients");
+    says(&instance, "waiting for clients");
     nbd.write(0, &[9; 4096]).unwrap();
     instance.run(&["flush", "v"]).refused(1, "the daemon is stopping");
     assert_eq!(instance.run(&["show", "v", "--json"]).json()["state"], "running");
@@ -199,7 +199,7 @@ fn a_second_signal_or_a_stop_now_ends_the_wait_for_clients() {
         let nbd = connect(&instance);
         let pid = instance.pid().unwrap();
         signal(pid, Signal::TERM);
-        says(&instance, "waits for clients");
+        says(&instance, "waiting for clients");
         if by_signal {
             signal(pid, Signal::INT);
         } else {
@@ -268,7 +268,7 @@ fn a_mounted_file_system_is_not_taken_away() {
     instance.run(&["delete", "v"]).refused(1, &words);
     let pid = instance.pid().unwrap();
     signal(pid, Signal::TERM);
-    says(&instance, "waits for clients");
+    says(&instance, "waiting for clients");
     fs::write(mounted.path().join("later"), vec![4; MIB as usize]).unwrap();
     run("umount", &[mounted.path().to_str().unwrap()]);
     instance.ends(pid);

@@ -120,7 +120,10 @@ impl Body {
             if let Some(pool) = &array.settings.spare_pool
                 && !self.spare_pools.iter().any(is_it)
             {
-                return Err(format!("the array {} takes spares of {pool}, no pool", array.name));
+                return Err(format!(
+                    "the array {} takes spares from {pool}, which does not exist",
+                    array.name
+                ));
             }
             let members = array.members.len();
             array
@@ -128,7 +131,7 @@ impl Body {
                 .check(members, array.chunk_bytes)
                 .map_err(|why| format!("the array {} cannot be: {why}", array.name))?;
             if array.devices().any(|device| device.array().is_some()) {
-                return Err(format!("the array {} stands on an array", array.name));
+                return Err(format!("the array {} has an array as a member", array.name));
             }
         }
         for volume in &self.volumes {
@@ -174,7 +177,7 @@ pub(super) fn encode(body: &Body) -> Vec<u8> {
 
 /// The records in the bytes of a registry, or why they are none.
 pub(super) fn decode(bytes: &[u8]) -> Result<Body, String> {
-    let foreign = || "it is no registry of this program".to_owned();
+    let foreign = || "it is not a Voltier registry".to_owned();
     let damaged = || "it is damaged (checksum)".to_owned();
     let text = std::str::from_utf8(bytes).map_err(|_| foreign())?;
     let (first, rest) = text.split_once('\n').ok_or_else(foreign)?;
@@ -184,17 +187,21 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Body, String> {
     let version: u32 =
         fields.split(',').next().and_then(|text| text.parse().ok()).ok_or_else(foreign)?;
     if version > REGISTRY_VERSION {
-        return Err(format!("it has version {version}, this program knows {REGISTRY_VERSION}"));
+        return Err(format!(
+            "it has version {version}, and this program knows versions up to \
+                            {REGISTRY_VERSION}"
+        ));
     }
     let body = rest.strip_suffix(TAIL).ok_or_else(damaged)?;
     if format!("{first}\n") != head(version, checksum(version, body)) || version == 0 {
         return Err(damaged());
     }
-    let body: Body = serde_json::from_str(body).map_err(|error| format!("it is wrong: {error}"))?;
+    let body: Body =
+        serde_json::from_str(body).map_err(|error| format!("it is invalid: {error}"))?;
     // Checksums of old versions do not cover the head. A registry has the version that its records need.
     if version != body.version() {
-        return Err(format!("it is wrong: what is in it is not of version {version}"));
+        return Err(format!("it is invalid: its content is not that of version {version}"));
     }
-    body.check().map_err(|why| format!("it is wrong: {why}"))?;
+    body.check().map_err(|why| format!("it is invalid: {why}"))?;
     Ok(body)
 }

@@ -295,7 +295,7 @@ mod tests {
             (body(&["a", "b", "a"], &[]), "two volumes are named a"),
             (body(&[], &["r", "q", "r"]), "two arrays are named r"),
             (bad_shape, "the array r cannot be"),
-            (nested, "stands on an array"),
+            (nested, "has an array as a member"),
             (shared, "the array r is used twice"),
         ];
         for (body, words) in cases {
@@ -327,7 +327,7 @@ mod tests {
         assert!(version().contains("\"version\":1,"));
         let mut old = String::from_utf8(encode(&body(&[], &["r"]))).unwrap();
         old = old.replacen("\"version\":2", "\"version\":1", 1);
-        assert!(decode(old.as_bytes()).unwrap_err().contains("not of version 1"));
+        assert!(decode(old.as_bytes()).unwrap_err().contains("not that of version 1"));
     }
 
     #[test]
@@ -480,8 +480,12 @@ mod tests {
         let path = dir.path().join(REGISTRY_FILE);
         let newer = format!("{},", REGISTRY_VERSION + 1);
         let newer = String::from_utf8(encode(&body(&[], &[]))).unwrap().replacen("1,", &newer, 1);
-        let too_new = format!("this program knows {REGISTRY_VERSION}");
-        let cases = [(&*too_new, newer.as_str()), ("no registry", "{}"), ("no registry", "")];
+        let too_new = format!("this program knows versions up to {REGISTRY_VERSION}");
+        let cases = [
+            (&*too_new, newer.as_str()),
+            ("not a Voltier registry", "{}"),
+            ("not a Voltier registry", ""),
+        ];
         for (reason, content) in cases {
             fs::write(&path, content).unwrap();
             let error = Registry::load(dir.path()).unwrap_err();

@@ -123,7 +123,7 @@ impl RegistryStore for RegistryFile {
         let failed = |error| ControlError::io(reading(&self.path), &error);
         let Some(mut file) = self.open().map_err(failed)? else { return Ok(None) };
         if file.metadata().map_err(failed)?.len() > REGISTRY_BYTES_MAX {
-            return Err(self.refusal("it is no registry of this program (too long)"));
+            return Err(self.refusal("it is not a Voltier registry (too long)"));
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed)?;

@@ -20,6 +20,8 @@ pub enum Finding {
     SameDevice(String),
     /// The device holds something; the text says what.
     Content(String),
+    /// The device of a volume's data holds something of Voltier's, and its content is to stay.
+    Kept(String),
     /// The device holds a cache of Voltier's, perhaps with the only copy of something; the text says which.
     Cache(String),
 }
@@ -27,7 +29,7 @@ pub enum Finding {
 impl Finding {
     /// Whether `-f` may set it aside.
     pub fn may_be_overridden(&self) -> bool {
-        matches!(self, Finding::Content(_) | Finding::Cache(_))
+        matches!(self, Finding::Content(_) | Finding::Kept(_) | Finding::Cache(_))
     }
 }
 
@@ -38,11 +40,20 @@ impl fmt::Display for Finding {
             Finding::Swap => write!(out, "is used as swap; run swapoff first"),
             Finding::Held(by) => write!(out, "is in use by {by}; take that apart first"),
             Finding::PartitionInUse(why) => write!(out, "has a partition in use: {why}"),
-            Finding::Busy => write!(out, "is in use by another program; close it first"),
+            Finding::Busy => write!(
+                out,
+                "is in use by another program, or by Voltier itself; \
+                                          release it first"
+            ),
             Finding::SameDevice(what) => write!(out, "is {what}; use another device"),
             Finding::Content(what) => {
                 write!(out, "holds {what}, which would be lost; use -f to overwrite it")
             }
+            Finding::Kept(what) => write!(
+                out,
+                "holds {what}; a backing disk keeps its content, so -f does not override this; \
+                 `voltier import DEVICE` brings back what it belongs to"
+            ),
             Finding::Cache(what) => write!(
                 out,
                 "holds {what}, which would be lost; `voltier import DEVICE` brings a lost volume back, -f \

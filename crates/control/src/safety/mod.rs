@@ -146,9 +146,10 @@ fn counting(content: Vec<Content>, role: Role) -> impl Iterator<Item = Finding> 
         Role::Cache => true,
         Role::Spare => !found.is_spare,
     });
-    counts.map(|found| match found.is_cache {
-        true => Finding::Cache(found.what),
-        false => Finding::Content(found.what),
+    counts.map(move |found| match (role, found.is_cache) {
+        (Role::Origin, _) => Finding::Kept(found.what),
+        (_, true) => Finding::Cache(found.what),
+        (_, false) => Finding::Content(found.what),
     })
 }
 

@@ -114,7 +114,7 @@ fn cache_in(first: &[u8]) -> String {
         count => format!("{count} dirty lines"),
     };
     let since =
-        if clean { "" } else { " at its last checkpoint, and was not stopped in order since" };
+        if clean { "" } else { " at its last checkpoint, and has not been stopped cleanly since" };
     format!("a Voltier cache {of_volume} with {dirty}{since}")
 }
 
@@ -154,7 +154,7 @@ fn blkid(path: &Path) -> Option<Content> {
         .output()
         .ok()?;
     if output.status.code() == Some(8) {
-        return Some(Content::foreign("marks of several file systems"));
+        return Some(Content::foreign("signatures of several file systems"));
     }
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let value = |key: &str| {

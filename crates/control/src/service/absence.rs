@@ -38,7 +38,7 @@ impl Hindrance {
 #[derive(Clone, Debug)]
 pub(super) struct Missing {
     pub(super) device: DeviceSpec,
-    /// The part of the device: `origin`, `SSD`, `member`, `pending member`, `journal`, `spare`.
+    /// The part of the device: `backing disk`, `SSD`, `member`, `pending member`, `journal`, `spare`.
     pub(super) part: &'static str,
     pub(super) identity: Option<DriveIdentity>,
     /// The storage under its path when it was looked for: another drive, or nothing.

@@ -94,7 +94,7 @@ pub(super) fn admit_cache<E: Engine>(
 /// The mark that a device of a volume is to be known by from now on: of an array the identity.
 pub(super) fn mark_of<E: Engine>(turn: &mut Turn<E>, device: &DeviceSpec) -> Option<DriveIdentity> {
     let Some(name) = device.array() else {
-        let step = format!("asking {device} for its mark");
+        let step = format!("reading the identity of {device}");
         return turn.wait_for(step, |engine, machine| drives::identity_of(engine, machine, device));
     };
     turn.registry.find_array(name).map(|array| DriveIdentity::of_array(&array.uuid))
@@ -131,7 +131,7 @@ pub(super) fn admit<E: Engine>(
     let mark = mark_of(turn, device);
     let known = mark.as_ref().filter(|mark| mark.is_known());
     if let Some(user) = known.and_then(|mark| user_by_mark(turn, mark, beside.own())) {
-        let what = Finding::SameDevice(format!("a drive of {user}, which knows its mark"));
+        let what = Finding::SameDevice(format!("a drive of {user}, by its WWN or serial number"));
         return Err(refusal(path, &what));
     }
     let examined = apart(turn).examine(path, role)?;
@@ -300,8 +300,8 @@ fn check_size_stays<E: Engine>(turn: &mut Turn<E>, device: &DeviceSpec) -> Contr
     match record {
         Some(record) if array_show::status(turn, &record).reshape.is_some() => {
             Err(ControlError::failed(format!(
-                "{device} is being given a member for capacity, and a cache is made for one size; \
-                 wait until `voltier array show {}` says that it is through",
+                "the capacity of {device} is being expanded, and a cache is made for a fixed \
+                 size; wait until `voltier array show {}` says that this has ended",
                 record.name
             )))
         }

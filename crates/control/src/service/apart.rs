@@ -41,7 +41,7 @@ impl<E: Engine> Apart<'_, E> {
     }
 
     pub(super) fn drive_identity(self, path: &Path) -> Option<DriveIdentity> {
-        let step = format!("asking {} for its mark", path.display());
+        let step = format!("reading the identity of {}", path.display());
         self.0.wait_for(step, |engine, machine| engine.drive_identity(machine, path))
     }
 

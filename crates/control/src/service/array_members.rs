@@ -42,13 +42,16 @@ pub(super) fn replace<E: Engine>(
     array_events::record(turn);
     let how = match replaced {
         Replaced::Rebuild => {
-            format!("{new} takes the place of member {place} ({old}), which is computed")
+            format!(
+                "{new} takes the place of member {place} ({old}); its content is computed \
+                     from the others"
+            )
         }
         Replaced::Return => {
-            format!("{new} is member {place} again; what changed since is computed")
+            format!("{new} is member {place} again; only what changed since is rebuilt")
         }
         Replaced::Copy => {
-            format!("{new} is being filled from {old}, which serves until it is done")
+            format!("{new} is being filled from {old}, which serves until that is done")
         }
     };
     turn.engine.log(&format!("array {name}: {how}"));
@@ -118,11 +121,12 @@ pub(super) fn grow<E: Engine>(
     let level = turn.array_record(name)?.level;
     let how = match by {
         Growth::Capacity => format!(
-            "{name} has one member more, and its data move; it has its old size until all of them \
-             have, then the new one; a volume on it has that when the daemon was started again"
+            "{name} has one more member, and its data are being moved to it; until they all are, \
+             the array keeps its old size; a volume on it gets the new size when it is stopped \
+             and started after that"
         ),
         Growth::Parity | Growth::Member => {
-            format!("{name} is of level {level} now; the new member is being filled")
+            format!("{name} now has level {level}; the new member is being filled")
         }
     };
     turn.engine.log(&how);
@@ -227,7 +231,7 @@ fn still_a_spare<E: Engine>(
     spare: &DeviceSpec,
 ) -> ControlResult<()> {
     if spare.path().is_none() {
-        return Err(ControlError::failed("it ended with the daemon before"));
+        return Err(ControlError::failed("it was lost when the previous daemon ended"));
     }
     let owner = turn.array_record(name)?.uuid;
     let step = format!("reading {spare}");
@@ -238,7 +242,7 @@ fn still_a_spare<E: Engine>(
 fn admit_new<E: Engine>(turn: &mut Turn<E>, device: &DeviceSpec, force: bool) -> ControlResult<()> {
     if device.array().is_some() {
         return Err(ControlError::usage(format!(
-            "{device} cannot be a member: arrays do not stand on arrays"
+            "{device} cannot be a member: arrays cannot be nested"
         )));
     }
     admit::admit(turn, device, Role::Cache, force, Beside::None).map(drop)
@@ -313,7 +317,7 @@ pub(super) fn set_journal<E: Engine>(
     moved?;
     array_events::record(turn);
     let place = journal.map_or_else(|| "its members".to_owned(), |device| device.to_string());
-    turn.engine.log(&format!("array {name}: its journal is on {place} on request"));
+    turn.engine.log(&format!("array {name}: its journal was moved to {place} on request"));
     Ok(array_show::response(turn, name, Vec::new()))
 }
 
@@ -326,7 +330,7 @@ fn admit_journal<E: Engine>(
 ) -> ControlResult<()> {
     if device.array().is_some() {
         return Err(ControlError::usage(format!(
-            "{device} cannot have a journal: arrays do not stand on arrays"
+            "{device} cannot have a journal: arrays cannot be nested"
         )));
     }
     let name = &record.name;
@@ -414,7 +418,7 @@ pub(super) fn place_of<E: Engine>(
         MemberName::Index(index) => index.to_string(),
     };
     Err(ControlError::failed(format!(
-        "{meant} is no member of {}; its members: {}",
+        "{meant} is not a member of {}; its members: {}",
         record.name,
         members.collect::<Vec<_>>().join(", ")
     )))
@@ -428,27 +432,27 @@ fn check_growth(record: &RegisteredArray, by: Growth, devices: usize) -> Control
         matches!(level.0, Level::Raid5 | Level::Raid6 | Level::Raid7_3 | Level::NPlusM { .. });
     match by {
         Growth::Parity if is_mirror => Err(ControlError::failed(format!(
-            "{name} is of level 1: it has copies and no parity; \
-             `voltier array grow {name} --member DEV` adds a copy"
+            "{name} has level 1: it has copies and no parity; `voltier array grow {name} \
+             --member DEV` adds a copy"
         ))),
         Growth::Member if !is_mirror => Err(ControlError::failed(format!(
-            "{name} is of level {level}: only level 1 has copies; \
-             `voltier array grow {name} --capacity --member DEV` adds a member for capacity, \
-             `--parity DEV` a parity"
+            "{name} has level {level}: only level 1 has copies; `voltier array grow {name} \
+             --capacity --member DEV` adds a member for capacity, `--parity DEV` a parity"
         ))),
         Growth::Capacity if !has_room => Err(ControlError::failed(format!(
-            "{name} is of level {level}: members for capacity come to levels 5, 6, 7.3 and N+M; \
-             make a larger array beside it"
+            "{name} has level {level}: only levels 5, 6, 7.3 and N+M can be expanded by a \
+             member; make a larger array and copy the data"
         ))),
         Growth::Capacity if record.integrity != Integrity::None => {
             Err(ControlError::failed(format!(
-                "{name} keeps checksums (--integrity {}), and no members for capacity come to such \
-                 an array; make a larger array beside it",
+                "{name} keeps checksums (--integrity {}), and such an array cannot be expanded \
+                 by a member; make a larger array and copy the data",
                 record.integrity
             )))
         }
         Growth::Capacity if devices != 1 => Err(ControlError::failed(format!(
-            "{devices} devices given: a member for capacity is one; give one, and the next one later"
+            "{devices} devices given: capacity grows by one member at a time; give one now and \
+             the next one later"
         ))),
         Growth::Parity | Growth::Member | Growth::Capacity => Ok(()),
     }

@@ -41,7 +41,7 @@ pub(super) fn create<E: Engine>(
     }
     if integrity != Integrity::None && !level.has_redundancy() {
         return Err(ControlError::usage(format!(
-            "level {} has no redundancy to mend blocks from: leave --integrity out",
+            "level {} has no redundancy to repair blocks from: leave --integrity out",
             level.word()
         )));
     }
@@ -87,7 +87,7 @@ fn admit_members<E: Engine>(
     for (at, member) in members.iter().enumerate() {
         if member.array().is_some() {
             return Err(ControlError::usage(format!(
-                "{member} cannot be a member: arrays do not stand on arrays"
+                "{member} cannot be a member: arrays cannot be nested"
             )));
         }
         let before = Beside::Members(&members[..at]);
@@ -161,7 +161,7 @@ fn labels<E: Engine>(turn: &mut Turn<E>, devices: &[DeviceSpec]) -> ControlResul
         let Some(label) = apart(turn).label_of(device)? else {
             let Some(journal) = apart(turn).journal_label_of(device)? else {
                 return Err(ControlError::failed(format!(
-                    "{device} is no member of an array; leave it out"
+                    "{device} is not a member of an array; leave it out"
                 )));
             };
             admit::is_nobody_elses(turn, device, journal.array)?;
@@ -225,7 +225,7 @@ pub(super) fn fail_member<E: Engine>(
     // Spares are asked by others: they may hang as well.
     array_events::record(turn);
     let late = format!(
-        "{member} is out of service; the other members have not all written that down yet: `voltier \
+        "{member} is out of service; the other members have not all recorded that yet: `voltier \
          array show {name}` says which of them does not answer"
     );
     Ok(array_show::response(turn, name, if is_on_record { Vec::new() } else { vec![late] }))
@@ -266,7 +266,10 @@ fn erase_labels<E: Engine>(turn: &mut Turn<E>, record: &RegisteredArray) -> Cont
     }
     result.map_err(|error| {
         let name = &record.name;
-        ControlError::failed(format!("{name} is deleted, but not erased whole: {error}"))
+        ControlError::failed(format!(
+            "{name} is deleted, but not all of its labels were erased: \
+                                      {error}"
+        ))
     })
 }
 

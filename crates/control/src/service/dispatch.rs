@@ -25,8 +25,8 @@ fn takes(state: &State, request: &Request) -> ControlResult<()> {
     let may_be_last = request.is_a_look() || matches!(request, Request::StopDaemon { .. });
     if state.stopping && !may_be_last {
         return Err(ControlError::failed(
-            "the daemon is stopping, and waits for clients that use it if there are any; try again \
-             when it has ended",
+            "the daemon is stopping, and waits for clients if there are any; try again when it \
+             has ended",
         ));
     }
     Ok(())

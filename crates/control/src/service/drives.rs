@@ -34,7 +34,12 @@ pub(super) fn located<E: Engine>(
     match locate(engine, machine, &record.origin, record.origin_identity.as_ref()) {
         Whereabouts::AsRecorded => {}
         Whereabouts::Moved(device) => {
-            news.push(moved("origin", &record.origin, &device, record.origin_identity.as_ref()));
+            news.push(moved(
+                "backing disk",
+                &record.origin,
+                &device,
+                record.origin_identity.as_ref(),
+            ));
             record.origin = device;
         }
         Whereabouts::Other(found) => return Err(another_drive(&record, found)),
@@ -113,8 +118,8 @@ fn another_drive(record: &VolumeRecord, found: Option<DriveIdentity>) -> Control
         _ => String::new(),
     };
     ControlError::failed(format!(
-        "another drive has the path of its origin {origin}: {found}, not {known}{at_stake}; connect the \
-         origin, and it is served, or, if this drive holds the origin's data, \
-         `voltier set {name} hdd={origin}`"
+        "another drive has the path of its backing disk {origin}: {found}, not \
+         {known}{at_stake}; connect the right disk, and the volume is served, or, if this drive \
+         holds the data of that disk, `voltier set {name} hdd={origin}`"
     ))
 }

@@ -196,12 +196,12 @@ pub(crate) fn hangs<E: Engine>(turns: &Turns<E>, errand: &Errand) -> bool {
 impl Errand {
     fn words(&self) -> &'static str {
         match self {
-            Self::Members(_) => "a look for members",
-            Self::Drives(_) => "a look for drives",
-            Self::Exports(_) => "an attempt to open exports",
+            Self::Members(_) => "the search for members",
+            Self::Drives(_) => "the search for drives",
+            Self::Exports(_) => "opening exports",
             Self::Job(..) => "the end of a drain",
             Self::Pulled(_) => "the loss of an SSD",
-            Self::Spares | Self::AskSpares => "a look for spares",
+            Self::Spares | Self::AskSpares => "the search for spares",
             Self::Start(_) => "start",
             Self::Stop(_) => "stop",
         }

@@ -43,8 +43,8 @@ pub(super) fn erase<E: Engine>(service: &mut Turn<E>, name: &VolumeName, cache: 
 
 fn kept(device: &DeviceSpec, why: &str) -> String {
     format!(
-        "{device} keeps the superblock of the cache that was given up ({why}); never import that SSD, its \
-         data are old, and use it anew with -f"
+        "{device} still has the superblock of the cache that was given up ({why}); never import \
+         that SSD, because its data are old; to use it again, attach it with -f"
     )
 }
 
@@ -73,9 +73,9 @@ pub(super) fn no_cache_names<E: Engine>(
         let named = DriveIdentity::recorded(&label.owner.origin_identity);
         if named.as_ref() == Some(mark) && may_hold_newer_data(&label) {
             return Err(ControlError::failed(format!(
-                "{origin} is not whole without {device}: the cache of volume {} on that SSD may hold {}; \
-                 `voltier import {device}` serves both, or `create -s {device} -f` makes a new cache \
-                 there and gives the old one up",
+                "{origin} may be out of date without {device}: the cache of volume {} on that \
+                 SSD may hold {}; `voltier import {device}` serves both, or `create -s {device} \
+                 -f` makes a new cache there and gives the old one up",
                 label.owner.volume,
                 newest_data(label.dirty_lines)
             )));

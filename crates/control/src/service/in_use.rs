@@ -14,7 +14,7 @@ pub(super) fn sync_above<E: Engine>(turn: &mut Turn<E>, name: &VolumeName, expor
         if let ExportSpec::Fuse(path) = export
             && turn.engine.clients(name, export) > 0
         {
-            let step = format!("having what is mounted over {} written out", path.display());
+            let step = format!("syncing what is mounted over {}", path.display());
             turn.wait_for(step, |_, machine| users::sync_above(machine, path));
         }
     }

@@ -56,7 +56,10 @@ impl Jobs {
 
     pub(super) fn status(&self, id: u64) -> ControlResult<JobStatus> {
         let job = self.jobs.get(&id).ok_or_else(|| {
-            ControlError::failed(format!("no job {id}; the daemon was restarted: ask again"))
+            ControlError::failed(format!(
+                "the daemon was restarted and does not know job {id}; \
+                                          give the command again"
+            ))
         })?;
         Ok(JobStatus {
             id,

@@ -215,7 +215,7 @@ fn attempt_located<E: Engine>(
         let error = absence.text("voltier array", name.as_str());
         let before = service.live_arrays.get(&name).map(|live| &live.absence);
         for missing in absence.news_since(before) {
-            service.engine.log(&format!("array {name}: waits: {missing}"));
+            service.engine.log(&format!("array {name}: waiting: {missing}"));
         }
         let live = LiveArray { error, absence, ..LiveArray::default() };
         service.live_arrays.insert(name, live);
@@ -259,7 +259,7 @@ fn attempt_volume<E: Engine>(
             let absence = Absence { missing, since, until, ..Absence::default() };
             let before = service.live.get(&name).map(|live| &live.absence);
             for missing in absence.news_since(before) {
-                service.log(&name, &format!("waits: {missing}"));
+                service.log(&name, &format!("waiting: {missing}"));
             }
             let error = absence.text("voltier", name.as_str());
             service.live.insert(name, Live { error, absence, ..Live::new() });
@@ -344,14 +344,14 @@ fn member_has_come<E: Engine>(service: &mut Turn<E>, name: &ArrayName, missing: 
     let line = match &comeback {
         Ok(Comeback::Stranger) => None,
         Ok(Comeback::Done(place)) => {
-            Some(format!("{device} is back as member {place}; what changed since is computed"))
+            Some(format!("{device} is back as member {place}; only what changed since is rebuilt"))
         }
         Ok(Comeback::Refused(place)) => Some(format!(
-            "{device} is back, and is not taken as it is: another device has its place, or it was in use \
-             without the others; if nothing on it is newer, `voltier array replace {name} {place} {device}` \
-             fills it anew"
+            "{device} is back, but cannot return as it is: another device has its place, or it \
+             was used without the others; if nothing on it is newer, `voltier array replace \
+             {name} {place} {device}` fills it from the others"
         )),
-        Err(error) => Some(format!("{device} is back, and not in service: {error}")),
+        Err(error) => Some(format!("{device} is back, but not in service: {error}")),
     };
     let seen = device.path().and_then(|path| service.id_of(path));
     let Some(live) = service.live_arrays.get_mut(name) else { return };

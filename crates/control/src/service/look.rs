@@ -32,7 +32,7 @@ pub(super) fn is_labelled<E: Engine>(
 /// Whether this daemon has let a device go that still has its requests.
 pub(super) fn is_letting_go<E: Engine>(turn: &mut Turn<E>, device: &DeviceSpec) -> bool {
     let Some(path) = device.path() else { return false };
-    let step = format!("asking {} whether it is free", path.display());
+    let step = format!("checking whether {} is free", path.display());
     turn.wait_for(step, |engine, machine| engine.is_letting_go(machine, path))
 }
 

@@ -185,8 +185,8 @@ pub(super) fn is_no_member<E: Engine>(
     match array.filter(|array| is_current(&label, array)) {
         None => Ok(()),
         Some(array) => Err(ControlError::failed(format!(
-            "another drive has the path of its origin {origin}: member {} of the array {}; connect the \
-             origin, and name it with `voltier set {} hdd=DEVICE`",
+            "another drive has the path of its backing disk {origin}: member {} of the array {}; \
+             connect the right disk, and name it with `voltier set {} hdd=DEVICE`",
             label.place, array.name, record.name
         ))),
     }

@@ -27,7 +27,7 @@ pub(super) fn wait_for_ssd<E: Engine>(service: &mut Turn<E>, name: &VolumeName, 
     cache.maybe_dirty = true;
     cache.dirty_lines = dirty_lines;
     let error = ControlError::failed(format!(
-        "its SSD {} is gone with {}: nothing is served before it is back",
+        "its SSD {} is gone and may hold {}: the volume is not served until it is back",
         cache.device,
         cache.newest_data()
     ));

@@ -22,7 +22,7 @@ pub(super) fn record_news<E: Engine>(turn: &mut Turn<E>) -> bool {
         return false;
     }
     turn.is_troubled = false;
-    turn.engine.log("the state folder takes records again");
+    turn.engine.log("the state folder can be written again");
     record_stays(turn);
     // Volumes that are not open for want of a record are opened by the next look for devices.
     turn.registry.trouble().is_none()

@@ -38,7 +38,7 @@ pub(super) fn hdd_must_answer<E: Engine>(
 }
 
 fn refusal(status: &VolumeStatus, is_ssd: bool, way_on: WayOn) -> Option<ControlError> {
-    let (kind, drive) = if is_ssd { ("SSD", &status.ssd) } else { ("HDD", &status.hdd) };
+    let (kind, drive) = if is_ssd { ("SSD", &status.ssd) } else { ("backing disk", &status.hdd) };
     if drive.state != DeviceState::Silent {
         return None;
     }

@@ -59,12 +59,12 @@ pub(super) fn check<E: Engine>(
     match (engine.spare_label_of(device)?, owner) {
         (Some(label), Some(owner)) if label.owner == owner => Ok(()),
         (Some(label), _) => Err(ControlError::failed(format!(
-            "{device} says that it is a spare of another owner, {}",
+            "{device} is labelled as a spare of another owner, {}",
             label.name
         ))),
         (None, _) => Err(ControlError::failed(format!(
-            "{device} has no whole label of a spare: it is another drive, or was used for something else; \
-             take it away and add it again if it is to be a spare"
+            "{device} has no valid spare label: it is another drive, or was used for something \
+             else; if it is to be a spare, remove it and add it again"
         ))),
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn add_to_pool<E: Engine>(
     for (at, device) in devices.iter().enumerate() {
         if device.array().is_some() {
             return Err(ControlError::usage(format!(
-                "{device} cannot be a spare: arrays do not stand on arrays"
+                "{device} cannot be a spare: arrays cannot be nested"
             )));
         }
         admit::admit(turn, device, Role::Cache, force, Beside::Members(&devices[..at]))?;
@@ -70,7 +70,7 @@ fn new_spare<E: Engine>(
     let owner = turn.engine.draw_identity()?;
     let label = spare_labels::of_pool(pool, owner);
     spare_labels::write_label(turn, &device, &label, force)?;
-    let step = format!("asking {device} for its mark");
+    let step = format!("reading the identity of {device}");
     let identity =
         turn.wait_for(step, |engine, machine| drives::identity_of(engine, machine, &device));
     Ok(PoolSpare { device, identity, label: Some(owner) })
@@ -123,7 +123,7 @@ pub(super) fn remove_from_pool<E: Engine>(
                 record.spares.iter().map(|spare| spare.device.to_string()).collect();
             let has = if spares.is_empty() { "nothing".into() } else { spares.join(", ") };
             return Err(ControlError::failed(format!(
-                "{device} is no spare of {pool}, which has {has}"
+                "{device} is not a spare of {pool}, which has {has}"
             )));
         };
         removed.push(record.spares.remove(known));
@@ -335,7 +335,7 @@ pub(super) fn reconcile_pools<E: Engine>(turn: &mut Turn<E>) {
             let moved = move_to_array(turn, &pool.name, &taker.name, &spare);
             let name = taker.name.clone();
             turn.engine.log(&format!(
-                "array {name}: {device} of the pool {} is its member already",
+                "array {name}: {device} of the pool {} is already its member",
                 pool.name
             ));
             turn.note_array(&name, moved);

@@ -96,12 +96,12 @@ fn open_recorded<E: Engine>(
 ) -> ControlResult<()> {
     if matches!(&record.origin, device if device.is_volatile()) {
         return Err(ControlError::failed(format!(
-            "its origin {} ended with the daemon before; \
-             `voltier delete --no-flush {}` and create it again",
+            "its backing disk {} was lost when the previous daemon ended; `voltier delete \
+             --no-flush {}` and create it again",
             record.origin, record.name
         )));
     }
-    look::look_at(turn, &record.origin, record.size_bytes, "origin")?;
+    look::look_at(turn, &record.origin, record.size_bytes, "backing disk")?;
     moved::is_no_member(turn, record)?;
     let Some(cache) = &record.cache else {
         return apart(turn).open(record, CacheStart::Load).map(drop);
@@ -109,8 +109,8 @@ fn open_recorded<E: Engine>(
     if let Some(reason) = &cache.failed {
         if cache.maybe_dirty {
             return Err(ControlError::failed(format!(
-                "{reason} with dirty lines, whose newest data are lost; \
-                 `voltier detach --no-flush {}` serves what the origin has",
+                "{reason} with dirty lines, whose newest data are lost; `voltier detach \
+                 --no-flush {}` serves what the backing disk has",
                 record.name
             )));
         }
@@ -125,8 +125,8 @@ fn open_recorded<E: Engine>(
     match open_with_cache(turn, record, cache) {
         Ok(()) => Ok(()),
         Err(_) if is_let_go => Err(ControlError::failed(format!(
-            "its SSD {} has not ended what it was asked for before the stop; `voltier start {}` when it \
-             answers",
+            "its SSD {} has not ended its requests from before the stop; `voltier start {}` when \
+             it answers",
             cache.device, record.name
         ))),
         Err(error) if cache.maybe_dirty => Err(error),
@@ -137,7 +137,7 @@ fn open_recorded<E: Engine>(
 /// An attach that a crash cut off before the first opening of its cache was on record. Until then
 /// the cache wrote through, so the origin has everything and the volume is as it was before.
 fn undo_attach<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> ControlResult<()> {
-    turn.log(&record.name, "its attach was cut off and is taken back; attach the SSD again");
+    turn.log(&record.name, "its attach was interrupted and has been undone; attach the SSD again");
     let plain = VolumeRecord { cache: None, ..record.clone() };
     turn.registry.put(plain.clone())?;
     apart(turn).open(&plain, CacheStart::Load).map(drop)
@@ -161,8 +161,8 @@ fn open_with_cache<E: Engine>(
     }
     if cache.maybe_dirty {
         return Err(ControlError::failed(format!(
-            "its cache {} ended with the daemon before and may have held the newest data; \
-             `voltier detach --no-flush {}` gives them up",
+            "its cache {} was lost when the previous daemon ended, and may have held the newest \
+             data; `voltier detach --no-flush {}` gives them up",
             cache.device, record.name
         )));
     }
@@ -200,7 +200,11 @@ pub(super) fn open_and_record<E: Engine>(
         return Err(error);
     }
     if opened.evacuates {
-        turn.log(&record.name, "its SSD takes no writes: its dirty lines go to the HDD now");
+        turn.log(
+            &record.name,
+            "its SSD takes no writes: its dirty lines are being written to \
+                                the backing disk",
+        );
         return turn.engine.begin_evacuation(&record.name);
     }
     Ok(())

@@ -177,5 +177,5 @@ impl State {
 
 /// The line for users while the state folder takes no records.
 pub(super) fn trouble_line(trouble: &ControlError) -> String {
-    format!("the state folder takes no records: {trouble}")
+    format!("the state folder cannot be written: {trouble}")
 }

@@ -26,7 +26,7 @@ pub(super) fn stop_volume<E: Engine>(
         Desired::Serving => {}
         Desired::Detaching | Desired::Deleting => {
             return Err(ControlError::failed(format!(
-                "{name} is on its way out; wait for the end of its detach or delete"
+                "{name} is being detached or deleted; wait until that has ended"
             )));
         }
     }
@@ -48,7 +48,8 @@ pub(super) fn stop_volume<E: Engine>(
         closed = bring_to_rest(service, &record);
     }
     service.live.remove(name);
-    service.log(name, "stopped; its dirty lines stay on its SSD");
+    let stays = if record.cache.is_some() { "; its dirty lines stay on its SSD" } else { "" };
+    service.log(name, &format!("stopped{stays}"));
     closed.map(|()| show::volume(service, name))
 }
 

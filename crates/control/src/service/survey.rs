@@ -58,7 +58,7 @@ pub(super) fn survey<E: Engine>(
     let ours = ours.chain(record.journal.iter().map(|device| (device, "journal")));
     for (device, part) in ours.chain(taken.iter().map(|device| (device, "spare"))) {
         if device.is_volatile() {
-            left_out.push(format!("{device} ended with the daemon before"));
+            left_out.push(format!("{device} was lost when the previous daemon ended"));
             continue;
         }
         // A path that is on record twice is opened once.
@@ -148,7 +148,7 @@ fn stranger<E: Engine>(
     };
     let place = record.members.iter().position(|known| known.as_ref() == Some(device));
     let part = place.map_or_else(|| "no part".to_owned(), |place| format!("not member {place}"));
-    format!("{device} is another device{mark}, {is}, and {part} of {name}: it is left as it is")
+    format!("{device} is another device{mark}, {is}, and {part} of {name}: it is left alone")
 }
 
 /// Whether a recorded member that is missing is there under the path of another part, for instance of a
@@ -233,7 +233,7 @@ pub(super) fn missing_drives<E: Engine>(
     service: &mut Turn<E>,
     record: &VolumeRecord,
 ) -> Vec<Missing> {
-    let origin = (&record.origin, "origin", record.origin_identity.as_ref());
+    let origin = (&record.origin, "backing disk", record.origin_identity.as_ref());
     let ssd = record.cache.as_ref().filter(|cache| is_needed(cache));
     let ssd = ssd.map(|cache| (&cache.device, "SSD", cache.identity.as_ref()));
     let mut missing = Vec::new();

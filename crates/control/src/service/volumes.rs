@@ -242,9 +242,9 @@ fn not_evacuating<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> Contr
     }
     let (name, lines) = (&record.name, status.lines.dirty);
     Err(ControlError::failed(format!(
-        "the SSD of {name} takes no writes, and {lines} dirty lines of it are being written to {}; wait \
-         until `voltier show {name}` says that nothing is lost, or `voltier detach --no-flush {name}` \
-         gives them up",
+        "the SSD of {name} takes no writes, and {lines} dirty lines of it are being written to \
+         {}; wait until `voltier show {name}` says that this is done, or `voltier detach \
+         --no-flush {name}` gives them up",
         record.origin
     )))
 }
@@ -295,19 +295,19 @@ fn take_origin<E: Engine>(
     record.must_not_be_stopped()?;
     if turn.is_open(name) {
         return Err(ControlError::failed(format!(
-            "{name} is served from {}: its origin changes only while it is not served",
+            "{name} is served from {}: its backing disk can be changed only while it is not served",
             record.origin
         )));
     }
     if device.is_volatile() {
         return Err(ControlError::failed(format!(
-            "{device} is empty at every start: the origin of {name} cannot be there; give the drive \
-             that holds what its origin held"
+            "{device} is empty at every start: it cannot hold the data of {name}; give the drive \
+             that holds what its backing disk held"
         )));
     }
     let Admitted { size_bytes, mark } =
         admit::admit(turn, &device, Role::Origin, false, Beside::Cache(&record))?;
-    look::large_enough(&device, size_bytes, record.size_bytes, "origin")?;
+    look::large_enough(&device, size_bytes, record.size_bytes, "backing disk")?;
     let taken = VolumeRecord { origin: device, origin_identity: mark, ..record.clone() };
     turn.registry.put(taken.clone())?;
     let since = late::hold_off_of(turn, name);
@@ -322,7 +322,7 @@ fn take_origin<E: Engine>(
         late::try_volume(turn, &record, since, now());
         return Err(ControlError::failed(error));
     }
-    turn.log(name, &format!("its origin is {} now, as its user says", taken.origin));
+    turn.log(name, &format!("its backing disk is now {}, as set by the user", taken.origin));
     Ok(show::volume(turn, name))
 }
 

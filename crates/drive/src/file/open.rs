@@ -62,7 +62,7 @@ pub enum OpenError {
     #[error("{0} is open in another device or process: stop that one first (see 'fuser -v {0}')")]
     Locked(PathBuf),
     /// A device of this process was let go, and the drive has not ended all of its requests.
-    #[error("{0} has not ended requests of before: wait until it answers, or restart the daemon")]
+    #[error("{0} still has old requests in flight: wait until it answers, or restart the daemon")]
     Undrained(PathBuf),
     /// The path leads to a directory, a socket, a terminal or the like.
     #[error("{path} is a {kind}: give a regular file or a block device")]

@@ -390,7 +390,7 @@ fn surface(grid: &Grid<'_>, measure: &Measure) -> Chart {
         title: format!("Surface: {}", title(grid, measure)),
         caption:
             "The same figures as in the map, as the surface that the standard asks for. It can \
-                  be turned."
+             be rotated."
                 .to_owned(),
         traces: vec![draw::trace(&*surface)],
         layout: layout().scene(scene).show_legend(false),

@@ -27,9 +27,9 @@ pub(super) fn section(verdicts: &Verdicts) -> Option<Section> {
     }
     let mut section = Section::new("Load curves and the knee");
     section.text(
-        "The knee is the load beyond which more requests in flight mostly wait. Four estimators look \
-         for it; how far they agree is the verdict. Below the knee a load is answered soon, above it \
-         only latency grows.",
+        "The knee is the load beyond which more requests in flight mostly wait. Four estimators \
+         look for it, and the verdict says how far they agree. Below the knee a higher load \
+         brings more throughput; above it, mostly more latency.",
     );
     section.table_or_folded("Estimates and verdicts", verdict_table(curves));
     let shown = curves.len().min(CHARTS_MAX);

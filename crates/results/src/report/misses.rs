@@ -40,9 +40,9 @@ pub(super) fn section(verdicts: &Verdicts) -> Option<Section> {
     }
     let mut section = Section::new("Miss ratios");
     section.text(
-        "What a cache of each size would miss of the trace, without a drive. exact is LRU by stack \
-         distances, shards the same of a sample of the lines; the others are the cache's own \
-         policies, replayed.",
+        "The share of the trace that a cache of each size would miss, computed without a drive. \
+         exact is LRU by stack distances, shards the same from a sample of the lines; the others \
+         are the policies of the cache, replayed.",
     );
     for verdict in all {
         for curves in verdict.curves.chunks(LINES_MAX) {

@@ -153,7 +153,7 @@ fn refused(path: &Path, error: io::Error) -> LabError {
             "cannot be written by this user: give another folder with --out"
         }
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
-            "is no folder: give another one with --out"
+            "is not a folder: give another one with --out"
         }
         io::ErrorKind::IsADirectory => {
             "is a folder, where the report has a file: give another folder with --out"

@@ -14,7 +14,7 @@ pub(super) fn section(places: &[Place<'_>]) -> Option<Section> {
     if known.is_empty() {
         return None;
     }
-    let mut section = Section::new("Latency by nines");
+    let mut section = Section::new("Latency percentiles");
     section.text(
         "Percentiles come from the histograms of all repeats together; they are never averaged. A \
          percentile is drawn only where enough requests were measured to have one.",
@@ -60,7 +60,7 @@ fn nines(percent: f64) -> f64 {
 }
 
 fn chart(places: &[&Place<'_>]) -> Chart {
-    // Where there are many, every so manieth stands for its neighbours.
+    // If there are many places, only every n-th one is drawn.
     let every = places.len().div_ceil(LINES_MAX).max(1);
     let shown: Vec<&Place<'_>> = places.iter().copied().step_by(every).collect();
     let axes: Vec<_> = shown.iter().map(|place| place.axes.clone()).collect();
@@ -78,7 +78,7 @@ fn chart(places: &[&Place<'_>]) -> Chart {
         _ => format!(" {} of {} are drawn.", shown.len(), places.len()),
     };
     Chart {
-        title: format!("Latency by nines: {shared}"),
+        title: format!("Latency percentiles: {shared}"),
         caption: format!("Each step to the right is a tenth of the requests.{some}"),
         traces,
         layout: layout().x_axis(x).y_axis(log_axis("latency, us")),

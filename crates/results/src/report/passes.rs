@@ -24,8 +24,8 @@ pub(super) fn warm_up(run: &Run, verdicts: &Verdicts) -> Option<Section> {
     }
     let mut section = Section::new("Warming up");
     section.text(
-        "A pass touches every file, or extent, of the hot set once. The plateau is the mean of the last \
-         three passes; what was lost against it before is what learning cost.",
+        "A pass touches every file, or extent, of the hot set once. The plateau is the mean of \
+         the last three passes; the learning cost is what the passes before lost against it.",
     );
     let mut table = Table::new([
         "passes",

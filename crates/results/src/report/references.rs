@@ -24,12 +24,12 @@ pub(super) fn section(comparison: &Comparison) -> Section {
     let mut section = Section::new(&format!("Against {}", comparison.runs[0]));
     if comparison.rows.is_empty() {
         section
-            .text("The two runs have no place of their plans in common: nothing can be compared.");
+            .text("The plans of the two runs have no point in common, so nothing can be compared.");
         return section;
     }
     section.text(
-        "Ratios are this run over the other. Below 3 %, or with 1 inside the interval, two figures are \
-         the same; what was measured once is unconfirmed.",
+        "Ratios are this run over the other. Below 3 %, or with 1 inside the interval, two \
+         figures count as the same; a figure that was measured once is unconfirmed.",
     );
     let mut table =
         Table::new(["place", "figure", "other", "this run", "ratio", "95 % interval", "verdict"]);

@@ -23,9 +23,9 @@ pub(super) fn section(verdicts: &Verdicts) -> Option<Section> {
     }
     let mut section = Section::new("Steady state");
     section.text(
-        "Steady are five rounds in a row whose greatest difference is at most 20 % of their mean, and \
-         whose fitted line rises or falls by at most 10 % of it. Figures of the tables are means of \
-         the window. NOT ACHIEVED is a result.",
+        "The state is steady when the greatest difference of five rounds in a row is at most 20 \
+         % of their mean, and their fitted line rises or falls by at most 10 % of it. The \
+         figures in the tables are means of these rounds, the window. NOT ACHIEVED is a result.",
     );
     section.table(window_table(&tracked));
     for steady in tracked.iter().take(STEPS_MAX) {

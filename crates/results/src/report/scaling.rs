@@ -21,8 +21,9 @@ pub(super) fn section(verdicts: &Verdicts) -> Option<Section> {
     }
     let mut section = Section::new("Scaling with clients");
     section.text(
-        "Efficiency E(c) is the throughput of c clients over c times that of the fewest. Fairness is \
-         Jain's index: 1 when all clients have the same, 1 / n when one has everything.",
+        "Efficiency E(c) is the throughput of c clients divided by c times that of the fewest. \
+         Fairness is Jain's index: 1 when all n clients get the same, 1 / n when one gets \
+         everything.",
     );
     let mut table = Table::new(["series", "verdict"]);
     all.iter().for_each(|verdict| table.row(vec![verdict.label.clone(), verdict.text.clone()]));
@@ -117,10 +118,9 @@ fn efficiency(some: &[ScalingVerdict]) -> Chart {
     traces.push(draw::trace(&*half));
     Chart {
         title: format!("Efficiency over clients, {}", subject(some)),
-        caption:
-            "1 is as much for each client as the fewest had; below one half more clients are not \
-                  worth it."
-                .to_owned(),
+        caption: "At 1 each client gets as much as with the fewest clients; below one half, more \
+             clients are not worth it."
+            .to_owned(),
         traces,
         layout: layout().x_axis(ladder_axis("clients", &steps)).y_axis(from_zero("efficiency")),
         table: points(some),

@@ -71,7 +71,7 @@ pub(super) fn section(run: &Run) -> Section {
     say("fio", environment.fio.clone());
     environment.facts.iter().for_each(|(name, value)| say(&words(name), value.clone()));
     if !machine.rows.is_empty() {
-        section.blocks.push(Block::Heading("Machine, as the system tells".to_owned()));
+        section.blocks.push(Block::Heading("Machine, as reported by the system".to_owned()));
     }
     section.table(machine);
     if !manifest.plan_text.is_empty() {
@@ -126,9 +126,9 @@ pub(super) fn heads(run: &Run, plan: Option<&PlanFacts>, verdicts: &Verdicts) ->
         false => "Heads of the tests",
     });
     section.text(
-        "What the standard wants at the head of every test. The full text of the standard was not at \
-         hand when this was written: numbers of sections, the depth of the throughput test and what \
-         is marked [unchecked] are from secondary sources.",
+        "What the standard requires at the head of every test. The full text of the standard was \
+         not at hand when this was written: numbers of sections, the depth of the throughput \
+         test and what is marked [unchecked] are from secondary sources.",
     );
     for target in &run.manifest.targets {
         for test in tests {
@@ -186,7 +186,7 @@ fn head(
     };
     let specification = match is_quick {
         true => "none: the order of SNIA SSS PTS 2.0.2, shortened".to_owned(),
-        false => "SNIA SSS PTS 2.0.2 [unchecked], with the differences that the first lines tell"
+        false => "SNIA SSS PTS 2.0.2 [unchecked], with the differences given in the first lines"
             .to_owned(),
     };
     say("date", Moment::of(manifest.started_unix_ms).in_words());

@@ -14,7 +14,7 @@ const SAID_MAX: usize = 3;
 const STATES: [(&str, &str); 7] = [
     ("failed", "failed and have no figures"),
     ("partial", "were cut short: their figures cover a part of the window"),
-    ("invalid", "are invalid and judged by nothing"),
+    ("invalid", "are invalid and count for no verdict"),
     ("overloaded", "fell behind their schedule"),
     ("not_steady", "are of rounds that did not become steady"),
     ("skipped", "were left out on purpose"),
@@ -86,7 +86,7 @@ fn reservations(run: &Run, plan: Option<&PlanFacts>, verdicts: &Verdicts, lines:
             false => "`voltier lab run --resume` goes on",
         };
         let text = format!(
-            "PARTIAL: the run did not go through its plan (it was interrupted, or is still \
+            "PARTIAL: the run has not completed its plan (it was interrupted, or is still \
              running).{cut} What is missing is not shown; {how}."
         );
         say(lines, Tone::Error, text);
@@ -107,8 +107,7 @@ fn reservations(run: &Run, plan: Option<&PlanFacts>, verdicts: &Verdicts, lines:
     say_what_the_checks_found(verdicts, lines);
     if let Some(plan) = plan.filter(|plan| plan.is_quick) {
         let what = if plan.pts_tests.is_some() { " This is not a PTS result." } else { "" };
-        let text =
-            format!("Quick profile: times and sizes are too small to judge a drive by.{what}");
+        let text = format!("Quick profile: times and sizes are too small to judge a drive.{what}");
         say(lines, Tone::Warning, text);
     }
     if let Some(plan) = plan.filter(|plan| !plan.deviations.is_empty()) {
@@ -129,7 +128,7 @@ fn reservations(run: &Run, plan: Option<&PlanFacts>, verdicts: &Verdicts, lines:
         say(lines, Tone::Warning, text);
     }
     if !verdicts.misses.is_empty() {
-        let text = "Computed from a trace: no drive was measured, and nothing has a time.";
+        let text = "Computed from a trace: no drive was measured, and there are no times.";
         say(lines, Tone::Note, text.to_owned());
     }
     if let Some(source) = &manifest.imported_from {
@@ -141,7 +140,7 @@ fn say_what_the_checks_found(verdicts: &Verdicts, lines: &mut Vec<Line>) {
     let count = |of: Severity| verdicts.findings.iter().filter(|f| f.severity == of).count();
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
     let (tone, text) = match (errors, warnings) {
-        (0, 0) => (Tone::Note, "The checks found nothing that contradicts itself.".to_owned()),
+        (0, 0) => (Tone::Note, "The checks found no contradictions.".to_owned()),
         (0, _) => {
             (Tone::Warning, format!("The checks found {warnings} warnings: see the findings."))
         }

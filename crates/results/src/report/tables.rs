@@ -20,10 +20,7 @@ fn severity(severity: Severity) -> &'static str {
 pub(super) fn findings(verdicts: &Verdicts) -> Section {
     let mut section = Section::new("Findings");
     if verdicts.findings.is_empty() {
-        section.text(format!(
-            "None: {} checks for what figures cannot be found nothing.",
-            checks::CHECKS.len()
-        ));
+        section.text(format!("No problems: {} consistency checks passed.", checks::CHECKS.len()));
         return section;
     }
     let mut table = Table::new(["severity", "check", "what was found", "points"]);
@@ -98,7 +95,7 @@ pub(super) fn demand(verdicts: &Verdicts) -> Option<Section> {
     (!section.blocks.is_empty()).then_some(section)
 }
 
-/// Replays: how late their requests were made, and latencies from the making and from the time at
+/// Replays: how late their requests were made, and latencies from being sent and from the time at
 /// which each was due.
 pub(super) fn replays(run: &Run) -> Option<Section> {
     let kept = |point: &&Point| point.scheduled.is_some();
@@ -106,9 +103,9 @@ pub(super) fn replays(run: &Run) -> Option<Section> {
         "replay",
         "late, p50",
         "late, p99",
-        "mean latency, from the making",
+        "mean latency, from being sent",
         "from the time due",
-        "p99 latency, from the making",
+        "p99 latency, from being sent",
         "from the time due",
         "verdict",
     ]);
@@ -133,8 +130,9 @@ pub(super) fn replays(run: &Run) -> Option<Section> {
     }
     let mut section = Section::new("Replays");
     section.text(
-        "A request that is made late has waited already: from the time at which the trace has it, its \
-         latency is longer. A replay is late when one request in a hundred is more than 10 ms late.",
+        "A request that is sent late has already waited, so its latency counted from the time in \
+         the trace is longer. A replay is late when one request in a hundred is more than 10 ms \
+         late.",
     );
     let is_empty = table.rows.is_empty();
     section.table(table);
@@ -153,8 +151,8 @@ pub(super) fn cpu(verdicts: &Verdicts) -> Option<Section> {
     );
     let mut table = Table::new([
         "point",
-        "load generator, us a request",
-        "whole machine, us a request",
+        "load generator, us per request",
+        "whole machine, us per request",
         "requests/s of one processor",
     ]);
     let us = |value: Option<f64>| or_dash(value.map(|us| format!("{us:.2}")));
@@ -248,8 +246,8 @@ fn metrics(run: &Run) -> Table {
         if let Some(window) = point.cache {
             let bytes = [
                 ("written to the SSD", window.ssd_bytes_written),
-                ("read from the origin", window.origin_bytes_read),
-                ("written to the origin", window.origin_bytes_written),
+                ("read from the backing disk", window.origin_bytes_read),
+                ("written to the backing disk", window.origin_bytes_written),
             ];
             for (name, value) in bytes {
                 table.row(vec![point.id.clone(), name.to_owned(), format_bytes(value)]);

@@ -151,7 +151,7 @@ fn chart(
     let y = if is_log { log_axis(unit) } else { from_zero(unit) };
     let merged = match every {
         1 => String::new(),
-        n => format!(" Lines are means of {n} samples, latencies weighed by requests."),
+        n => format!(" Lines are means of {n} samples, latencies weighted by requests."),
     };
     let shaded = if window.is_some() { " The steady window is shaded." } else { "" };
     let shapes = window.map(|(from, to)| draw::band(from, to)).into_iter().collect();

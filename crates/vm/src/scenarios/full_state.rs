@@ -6,7 +6,7 @@ use xtask::Failure;
 use super::checks::{self, ensure};
 use crate::world::World;
 
-const TROUBLE: &str = "the state folder takes no records";
+const TROUBLE: &str = "the state folder cannot be written";
 
 /// Moves the state folder to a small drive.
 const MOVE: &str = "

@@ -276,7 +276,7 @@ fn what_cannot_grow_is_refused_in_one_line_and_nothing_changes() {
             array.grow(given, uuids).await.expect_err("refused").to_string()
         };
         let line = refused(&[4, 5], &uuids(4..6)).await;
-        assert_eq!(line, "2 devices given: one more parity row takes 1, one for each group");
+        assert_eq!(line, "2 devices given: another parity takes 1, one for each group");
         let line = refused(&[4], &[[1; 16]]).await;
         assert!(line.contains("has this uuid already"), "{line}");
         let small = Drive::new(&world.handle, &world.power, 4 << 20, Medium::default(), 9);
@@ -302,7 +302,7 @@ fn what_cannot_grow_is_refused_in_one_line_and_nothing_changes() {
             let array = made(&world, level, members, Consistency::None).await;
             let count = array.geometry().group_count();
             let error = grow(&world, &array, count).await.expect_err("refused").to_string();
-            assert!(error.contains("cannot be given one more parity row"), "{error}");
+            assert!(error.contains("cannot be given another parity"), "{error}");
         });
     }
     let nine = (Level::Raid1, 9);

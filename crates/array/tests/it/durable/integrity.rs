@@ -153,7 +153,7 @@ fn levels_without_redundancy_and_capacity_expansions_are_refused() {
         let error = error.err().expect("refused").to_string();
         assert_eq!(
             error,
-            "RAID 0 has no redundancy to mend blocks from: make it without --integrity"
+            "RAID 0 has no redundancy to repair blocks from: make it without --integrity"
         );
         let mut small = world.clone();
         let last = small.drives.pop().expect("four");

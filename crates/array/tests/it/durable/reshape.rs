@@ -239,7 +239,7 @@ fn what_cannot_be_given_room_is_refused_in_one_line_and_nothing_changes() {
         array.set_pace(BackgroundTask::Rebuild, SLOW);
         array.grow_capacity(all[4].clone(), uuid(4)).await.expect("it can");
         let line = refused(&all[6], uuid(6)).await;
-        assert!(line.starts_with("the array is being given a member for capacity"), "{line}");
+        assert!(line.starts_with("the capacity of the array is being expanded"), "{line}");
         let row = array.grow(vec![all[6].clone()], &[uuid(6)]).await;
         assert_eq!(row, Err(GrowError::Reshaping.into()));
         assert_eq!(array.scrub(ScrubRepair::Nothing), Err(GrowError::Reshaping.into()));

@@ -9,7 +9,8 @@ fn a_start_ends_with_a_sentence_when_a_drive_does_not_answer() {
     with_world(|world| async move {
         let cache = world.clean(Mode::WriteBack, 16).await;
         cache.stop().await.expect("the cache stops in order");
-        for (hang, name) in [(&world.ssd_hang, "the SSD"), (&world.origin_hang, "the origin")] {
+        for (hang, name) in [(&world.ssd_hang, "the SSD"), (&world.origin_hang, "the backing disk")]
+        {
             hang.begin();
             let begun = world.handle.now();
             let error = world.try_open(Mode::WriteBack).await.map(|_| ()).expect_err("it hangs");

@@ -66,7 +66,7 @@ pub(super) fn plan<E: Engine>(
             Some(plan) => plan.spares.push(device.clone()),
             None => {
                 return Err(ControlError::failed(format!(
-                    "{device} is a spare of {}, and no member of that array was given; leave it out: \
+                    "{device} is a spare of {}, of which no member was given; leave it out: \
                      `voltier array add-spare` and `voltier array spare-pool add` take it later",
                     label.name
                 )));
@@ -91,8 +91,8 @@ fn plan_one<E: Engine>(
 ) -> ControlResult<ArrayPlan> {
     if let Some(known) = service.registry.arrays().iter().find(|known| known.uuid == uuid) {
         return Err(ControlError::failed(format!(
-            "the array {0} is on record already; `voltier array show {0}` says how it is, `voltier array \
-             assemble DEVICE...` takes these members",
+            "the array {0} is already recorded; `voltier array show {0}` shows its state, \
+             `voltier array assemble DEVICE...` uses these members",
             known.name
         )));
     }
@@ -106,7 +106,7 @@ fn plan_one<E: Engine>(
         Some(name) => name.clone(),
         None => newest.name.parse().map_err(|_| {
             ControlError::failed(format!(
-                "the array {uuid} has a name that is none here; give it one with --name NEW"
+                "the name of the array {uuid} is not valid here; give it another with --name NEW"
             ))
         })?,
     };
@@ -128,16 +128,18 @@ fn is_complete(name: &ArrayName, newest: &MemberLabel, array: &FoundArray) -> Co
     let redundancy = newest.redundancy as usize;
     if let Some(places) = lost.values().find(|places| places.len() > redundancy) {
         return Err(ControlError::failed(format!(
-            "of the array {name} (level {}) the members {} were not found or are lost, and it can do without \
-             {redundancy}; connect them, or give them as well if they are files",
+            "of the array {name} (level {}) the members {} were not found or are lost, and it \
+             can do without {redundancy} at most; connect them, or give them as well if they are \
+             files",
             newest.level,
             places.join(", ")
         )));
     }
     if newest.has_journal_device && array.journal.is_none() {
         return Err(ControlError::failed(format!(
-            "its journal device was not found, and the array {name} counts on it; connect it, or give it \
-             as well if it is a file; without it, the choice is `voltier array assemble -f DEV...`"
+            "the journal device of the array {name} was not found, and the array needs it; \
+             connect it, or give it as well if it is a file; `voltier array assemble -f DEV...` \
+             goes on without it"
         )));
     }
     Ok(())
@@ -200,8 +202,8 @@ pub(super) fn open<E: Engine>(
         }
     }
     notes.push(format!(
-        "the settings of the array {name} are the usual ones, and so it has no spare pool: `voltier array \
-         set {name} KEY=VALUE`"
+        "the array {name} has the default settings and no spare pool; `voltier array set {name} \
+         KEY=VALUE` changes them"
     ));
     Ok(notes)
 }

@@ -108,7 +108,7 @@ fn size_of_free<E: Engine>(service: &mut Turn<E>, device: &DeviceSpec) -> Contro
 
 pub(super) fn in_use(device: &DeviceSpec, user: &str) -> ControlError {
     ControlError::failed(format!(
-        "{device} is part of {user} on record already, and needs no import; leave it out"
+        "{device} already belongs to {user} and needs no import; leave it out"
     ))
 }
 

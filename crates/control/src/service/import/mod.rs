@@ -98,7 +98,7 @@ fn claim_planned<E: Engine>(
     let taken = taken.or_else(|| taken_array.or(used).map(|name| format!("the array {name}")));
     taken.map_or(Ok(()), |taken| {
         Err(ControlError::failed(format!(
-            "{taken} was put on record, or taken into use, by another command meanwhile; try again"
+            "{taken} was recorded or used by another command meanwhile; try again"
         )))
     })
 }
@@ -127,7 +127,9 @@ fn planned(arrays: &[ArrayPlan], volumes: &[VolumePlan], left_over: &[DeviceSpec
         notes.push("caches on these arrays are found when the arrays are assembled".to_owned());
     }
     let at_most = |device| {
-        format!("{device} holds nothing of Voltier: the origin of a cache on an array, or none")
+        format!(
+            "{device} holds nothing of Voltier: it may be the backing disk of a cache on an array"
+        )
     };
     notes.extend(left_over.iter().map(at_most));
     notes.extend(volumes.iter().flat_map(|plan| plan.notes.iter().cloned()));
@@ -184,8 +186,8 @@ fn carry_out<E: Engine>(
     let unused: Vec<&ArrayName> = done.arrays.iter().filter(|name| users(name).is_none()).collect();
     report.notes.extend(unused.into_iter().map(|name| {
         format!(
-            "the array {name} does not know whether a volume without a cache stood on it: `voltier create -p \
-             array:{name} NAME` makes it again, the data stay"
+            "if a volume without a cache was on the array {name}, `voltier create -p \
+             array:{name} NAME` makes it again; its data are kept"
         )
     }));
     Ok(report)
@@ -205,7 +207,7 @@ fn open<E: Engine>(
         true => CacheStart::ImportGiven,
         false => CacheStart::Import,
     };
-    look::look_at(service, &record.origin, record.size_bytes, "origin")?;
+    look::look_at(service, &record.origin, record.size_bytes, "backing disk")?;
     let told =
         |error: ControlError| ControlError::failed(format!("{name} is not imported: {error}"));
     done.volumes.push(name.clone());

@@ -87,7 +87,7 @@ pub(super) fn plan<E: Engine>(
         for other in &plans {
             if admit::is_same(service, &other.record.origin, &plan.record.origin) {
                 return Err(ControlError::failed(format!(
-                    "{} and {} both say that {} is their origin; give the SSD that was in use last",
+                    "{} and {} both name {} as their backing disk; give the SSD that was in use last",
                     other.ssd, plan.ssd, plan.record.origin
                 )));
             }
@@ -104,14 +104,16 @@ fn is_unknown<E: Engine>(service: &Turn<E>, cache: &FoundCache) -> ControlResult
         let name = &known.name;
         if known.cache.as_ref().is_some_and(|its| its.uuid == label.uuid) {
             return Err(ControlError::failed(format!(
-                "the cache on {device} is of the volume {name}, which is on record already; `voltier start \
-                 {name}` serves it, `voltier show {name}` says what hinders it"
+                "the cache on {device} belongs to the volume {name}, which is already recorded; \
+                 `voltier start {name}` serves it, `voltier show {name}` says why it is not \
+                 served"
             )));
         }
         if known.uuid.0 == label.owner.volume_uuid {
             return Err(ControlError::failed(format!(
-                "the cache on {device} names the volume {name}, which is on record without it; if this \
-                 SSD was in use last, `voltier delete {name}` and import it, else what it holds is old"
+                "the cache on {device} names the volume {name}, which is recorded without it; if \
+                 this SSD was in use last, `voltier delete {name}` and import it; otherwise its \
+                 data are old"
             )));
         }
     }
@@ -151,8 +153,9 @@ fn by_mark<E: Engine>(
         && !holds_nothing_of_ours(service, origin)?
     {
         return Err(ControlError::failed(format!(
-            "the origin of the cache on {} is {origin} by its mark, and that is a member, spare or cache of \
-             Voltier now; give the drive that holds the data of the origin",
+            "the backing disk of the cache on {} is {origin} by its identity, but that drive is \
+             now a member, spare or cache of Voltier; give the drive that holds the data of the \
+             backing disk",
             cache.device
         )));
     }
@@ -180,7 +183,8 @@ fn as_given<E: Engine>(
         ([origin], 1) => Ok((origin.device.clone(), other_mark(service, cache, &origin.device))),
         ([], _) => Err(not_found(cache, &free)),
         _ => Err(ControlError::failed(format!(
-            "several origins would fit the cache on {}; import one volume at a time: its SSD and its origin",
+            "several drives could be the backing disk of the cache on {}; import one volume at a \
+             time: its SSD and its backing disk",
             cache.device
         ))),
     }
@@ -209,7 +213,7 @@ fn other_mark<E: Engine>(
     let now = admit::mark_of(service, origin).filter(DriveIdentity::is_known);
     let now = now.map_or_else(|| "no mark".to_owned(), |mark| mark.to_string());
     Some(format!(
-        "{origin} was taken as the origin because it was given: it has {now}, not {recorded}"
+        "{origin} was taken as the backing disk because it was given: it has {now}, not {recorded}"
     ))
 }
 
@@ -230,9 +234,9 @@ fn not_found(cache: &FoundCache, free: &[OtherDevice]) -> ControlError {
         None => "connect it, or give the drive that holds its data after the SSD",
     };
     ControlError::failed(format!(
-        "the origin of the cache on {device}, of {} bytes, was not found{given}: {}, {}; {what}",
+        "the backing disk of the cache on {device}, of {} bytes, was not found{given}: {}, {}; {what}",
         label.origin_bytes,
-        recorded(&owner.origin_identity, "mark"),
+        recorded(&owner.origin_identity, "identity"),
         recorded(&owner.origin_path, "last path")
     ))
 }
@@ -249,7 +253,8 @@ pub(super) fn left_over<E: Engine>(
 
 pub(super) fn no_origin(device: &DeviceSpec) -> ControlError {
     ControlError::failed(format!(
-        "{device} holds nothing of Voltier, and is the origin of no cache that was given; leave it out"
+        "{device} holds nothing of Voltier, and is not the backing disk of any cache that was \
+         given; leave it out"
     ))
 }
 
@@ -279,7 +284,7 @@ fn plan_one<E: Engine>(
     };
     let mut notes: Vec<String> = note.into_iter().collect();
     if label.owner.mode.is_none() {
-        notes.push(format!("{name}: its mode is not on the SSD, so it is {mode} now"));
+        notes.push(format!("{name}: its mode is not recorded on the SSD, so it is now {mode}"));
     }
     let uuid = match label.owner.volume_uuid {
         [0, ..] if label.owner.volume_uuid == [0; 16] => service.engine.draw_identity()?,
@@ -350,8 +355,9 @@ fn name_of<E: Engine>(
 /// A line about all that the registry alone knew of a volume.
 pub(super) fn lost_with_the_registry(volume: &ImportedVolume) -> String {
     format!(
-        "{0}: no drive knows its exports, and of its settings only mode, policy and order; the others are \
-         the usual ones: `voltier set {0} KEY=VALUE`, `voltier export {0}`",
+        "{0}: its exports are not recorded on any drive, and of its settings only mode, policy \
+         and ordered are; the others have their defaults: `voltier set {0} KEY=VALUE`, `voltier \
+         export {0}`",
         volume.name
     )
 }

@@ -150,7 +150,7 @@ fn members_that_are_given_twice_taken_or_hold_something_are_refused() {
     let error = fixture.error(Request::Array {
         ask: ArrayRequest::Create { array: nested, integrity: voltier_array::Integrity::None },
     });
-    assert!(error.contains("arrays do not stand on arrays"), "{error}");
+    assert!(error.contains("arrays cannot be nested"), "{error}");
     assert_eq!(fixture.calls(), [""; 0], "nothing was asked of the drives");
     assert!(fixture.registry().arrays().is_empty());
     let mut forced = fixture.new_array(&["d1", "d2", "d4"]);
@@ -261,12 +261,12 @@ fn a_deleted_array_is_assembled_again_unless_its_labels_were_erased() {
     let uuid = fixture.array().uuid;
     assert!(fixture.error(fixture.assemble(&["d1", "d2", "d3"])).contains("is assembled already"));
     fixture.service.handle(delete_r5(false));
-    assert!(fixture.error(fixture.assemble(&["d1", "d2", "d4"])).contains("d4 is no member"));
+    assert!(fixture.error(fixture.assemble(&["d1", "d2", "d4"])).contains("d4 is not a member"));
     assert!(fixture.error(fixture.assemble(&["d1", "d2", "d1"])).contains("given twice"));
     let (array, _) = fixture.ask(fixture.assemble(&["d3", "d1", "d2"]));
     assert_eq!((array.uuid, array.name), (uuid, r5()));
     fixture.service.handle(delete_r5(true));
-    assert!(fixture.error(fixture.assemble(&["d1", "d2", "d3"])).contains("d1 is no member"));
+    assert!(fixture.error(fixture.assemble(&["d1", "d2", "d3"])).contains("d1 is not a member"));
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn a_failed_member_degrades_the_array_and_its_volume() {
     fixture.service.handle(over_r5());
     let error = fixture.error(fixture.fail("d4"));
     assert!(
-        error.contains("d4 is no member of r5; its members: ") && error.contains("d3"),
+        error.contains("d4 is not a member of r5; its members: ") && error.contains("d3"),
         "{error}"
     );
     std::os::unix::fs::symlink(fixture.path("d2"), fixture.path("link")).unwrap();
@@ -359,7 +359,7 @@ fn a_lost_member_is_replaced_and_the_new_one_is_there_after_a_restart() {
     let mut fixture = Fixture::new();
     fixture.ask(fixture.make(&["d1", "d2", "d3"]));
     fixture.ask(fixture.fail("d2"));
-    assert!(fixture.error(fixture.replace(3, "d4", false)).contains("3 is no member of r5"));
+    assert!(fixture.error(fixture.replace(3, "d4", false)).contains("3 is not a member of r5"));
     assert!(fixture.error(fixture.replace(1, "gone", false)).contains("does not exist"));
     let (array, notes) = fixture.ask(fixture.replace(1, "d4", false));
     assert_eq!(array.state, ArrayState::Running);
@@ -439,7 +439,7 @@ fn an_array_grows_and_has_its_new_level_and_member_after_a_restart() {
     let before = fixture.registry().arrays().to_vec();
     let cases = [
         (Growth::Member, vec!["d4"], "--capacity --member DEV` adds a member for capacity"),
-        (Growth::Capacity, vec!["d4", "d5"], "a member for capacity is one"),
+        (Growth::Capacity, vec!["d4", "d5"], "capacity grows by one member at a time"),
         (Growth::Parity, vec!["d1"], "already"),
         (Growth::Parity, vec!["d4", "d4"], "given twice"),
         (Growth::Parity, vec!["gone"], "does not exist"),
@@ -487,7 +487,7 @@ fn room_is_not_added_below_or_before_a_cache_which_is_made_for_one_size() {
     let (array, notes) =
         fixture.ask(ask_of(ArrayRequest::Grow { name: r5(), by, devices, force: false }));
     assert_eq!((array.level.as_str(), array.members.len()), ("5", 4));
-    assert!(notes[0].contains("its data move; it has its old size until"), "{notes:?}");
+    assert!(notes[0].contains("its data are being moved to it; until they all are"), "{notes:?}");
 }
 
 #[test]

@@ -153,7 +153,7 @@ fn a_look_is_answered_whichever_command_hangs() {
     let fixture = a_cached_volume_on_an_array();
     fixture.service.handle(stop);
     while_it_hangs(&fixture, "letting go", start.clone(), |service| {
-        looks_are_answered(service, "start: asking", "/ssd");
+        looks_are_answered(service, "start: checking", "/ssd");
     });
     volume_of(fixture.service.handle(Request::Stop { name: name(), now: false }));
     while_it_hangs(&fixture, "open", start, |service| {

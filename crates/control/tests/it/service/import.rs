@@ -168,12 +168,12 @@ fn a_cache_that_names_nothing_needs_a_name_and_an_origin() {
     let mut fixture = lost_volume();
     put(&fixture, "ssd", label(Owner::default()));
     let alone = order(&fixture, &["ssd"]);
-    refused(&mut fixture, alone, &["no mark is recorded", "no last path is recorded"]);
+    refused(&mut fixture, alone, &["no identity is recorded", "no last path is recorded"]);
     let unnamed = order(&fixture, &["ssd", "hdd"]);
     refused(&mut fixture, unnamed.clone(), &["does not name its volume", "--name NAME"]);
     let report = imported(&mut fixture, ImportOrder { name: Some(name()), ..unnamed });
     assert_eq!(report.volumes[0].mode, "wt");
-    assert!(report.notes.iter().any(|note| note.contains("its mode is not on the SSD")));
+    assert!(report.notes.iter().any(|note| note.contains("its mode is not recorded on the SSD")));
     assert_ne!(fixture.registry().volumes()[0].uuid, Identity([0; 16]));
 }
 
@@ -205,16 +205,16 @@ fn what_is_on_record_or_nothing_of_voltier_or_given_twice_is_refused() {
     refused(&mut fixture, gone, &["does not exist"]);
     import(&mut fixture, &["ssd", "hdd"]);
     let again = order(&fixture, &["ssd"]);
-    refused(&mut fixture, again, &["part of volume v", "needs no import"]);
+    refused(&mut fixture, again, &["already belongs to volume v", "needs no import"]);
     // A copy of the SSD under another path.
     let copy = label(owner_of(&fixture, "ssd"));
     put(&fixture, "ssd2", copy.clone());
     let copied = order(&fixture, &["ssd2"]);
-    refused(&mut fixture, copied, &["on record already", "voltier start v"]);
+    refused(&mut fixture, copied, &["already recorded", "voltier start v"]);
     // An SSD that the volume had before.
     put(&fixture, "ssd2", CacheLabel { uuid: Identity([6; 16]), ..copy });
     let before = order(&fixture, &["ssd2"]);
-    refused(&mut fixture, before, &["which is on record without it", "voltier delete v"]);
+    refused(&mut fixture, before, &["which is recorded without it", "voltier delete v"]);
 }
 
 fn owner_of(fixture: &Fixture, ssd: &str) -> Owner {
@@ -254,7 +254,7 @@ fn several_origins_that_would_fit_are_not_guessed_at() {
     let mut fixture = lost_volume();
     change(&fixture, "ssd", |label| label.owner.origin_identity.clear());
     let two_origins = order(&fixture, &["ssd", "hdd", "d1"]);
-    refused(&mut fixture, two_origins, &["several origins would fit"]);
+    refused(&mut fixture, two_origins, &["several drives could be the backing disk"]);
     let other = Owner { volume: "w".into(), volume_uuid: [9; 16], ..owner_of(&fixture, "ssd") };
     put(&fixture, "ssd2", CacheLabel { uuid: Identity([6; 16]), ..label(other) });
     let two_caches = order(&fixture, &["ssd", "ssd2", "hdd"]);
@@ -358,7 +358,7 @@ fn an_array_that_misses_too_much_is_refused_and_one_that_can_do_without_is_not()
     assert_eq!(fixture.registry().arrays(), []);
     assert_eq!(import(&mut fixture, &["d1", "d2"]).arrays.len(), 1);
     let again = order(&fixture, &["d3"]);
-    refused(&mut fixture, again, &["the array a is on record already"]);
+    refused(&mut fixture, again, &["the array a is already recorded"]);
 }
 
 #[test]

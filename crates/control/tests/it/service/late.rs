@@ -101,7 +101,7 @@ fn after_the_hold_off_a_clean_cache_is_given_up_as_ever() {
 
 #[test]
 fn a_volume_that_failed_for_want_of_a_drive_is_served_when_it_comes_exports_included() {
-    for (drive, part) in [("ssd", "SSD"), ("hdd", "origin")] {
+    for (drive, part) in [("ssd", "SSD"), ("hdd", "backing disk")] {
         let mut fixture = Fixture::new();
         fixture.create(Mode::WriteBack);
         let socket = format!("unix:{}", fixture.path("s").display()).parse().unwrap();
@@ -152,7 +152,7 @@ fn another_drive_under_the_path_is_waited_past_and_never_served() {
     fixture.take_away("hdd");
     fs::copy(fixture.path("away").join("hdd"), fixture.path("hdd")).unwrap();
     let begun = fixture.start_waiting();
-    waits_for(&fixture.state(), "origin", "/hdd");
+    waits_for(&fixture.state(), "backing disk", "/hdd");
     fixture.look(begun, 31);
     assert!(fixture.state().error.contains("another drive has the path"));
     // The right one comes under another name.
@@ -179,7 +179,7 @@ fn an_array_and_its_volume_wait_for_a_member_and_no_spare_is_used() {
     assert_eq!(array.state, ArrayState::Waiting);
     assert!(array.waits_for[0].ends_with("d2"), "{array:?}");
     assert!((31..=90).contains(&array.waits_seconds.unwrap()), "no redundancy would be left");
-    waits_for(&fixture.state(), "origin", "array:r5");
+    waits_for(&fixture.state(), "backing disk", "array:r5");
     let delete = ArrayRequest::Scrub { name: r5(), repair: Default::default() };
     let error = fixture.error(Request::Array { ask: delete });
     assert!(error.contains("r5 is not assembled: it waits for its member"), "{error}");
@@ -290,7 +290,7 @@ fn a_member_that_was_used_elsewhere_is_not_taken_back_and_the_command_is_named()
     let array = fixture.array();
     assert_eq!(array.state, ArrayState::Degraded);
     let d2 = fixture.path("d2").display().to_string();
-    let command = format!("`voltier array replace r5 1 {d2}` fills it anew");
+    let command = format!("`voltier array replace r5 1 {d2}` fills it from the others");
     assert!(array.left_out.iter().any(|line| line.contains(&command)), "{array:?}");
 }
 
@@ -433,7 +433,7 @@ fn an_origin_that_answers_after_the_hold_off_is_served_then() {
         fixture.create(Mode::WriteBack);
         trouble.begin(&fixture, "hdd");
         let begun = fixture.start_waiting();
-        waits_for(&fixture.state(), "origin", "/hdd");
+        waits_for(&fixture.state(), "backing disk", "/hdd");
         assert_eq!(fixture.look(begun, 31), Some(Duration::from_secs(5)));
         assert_eq!(fixture.state().state, VolumeState::Failed);
         fixture.look(begun, 600);

@@ -175,7 +175,7 @@ fn another_device_under_the_path_of_a_member_is_refused_by_name_and_never_opened
         let line = array.left_out.iter().find(|line| line.contains(is)).cloned();
         let line = line.unwrap_or_else(|| panic!("{array:?}"));
         assert!(line.starts_with(&fixture.path("d2").display().to_string()), "{line}");
-        assert!(line.contains("not member 1 of r5: it is left as it is"), "{line}");
+        assert!(line.contains("not member 1 of r5: it is left alone"), "{line}");
     }
 }
 

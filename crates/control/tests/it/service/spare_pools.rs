@@ -140,7 +140,7 @@ fn what_cannot_be_is_refused_in_one_line_and_changes_nothing() {
         (fixture.pool_add(&["d8", "d7"], false), "already part of spare pool p"),
         (fixture.pool_add(&["d8", "d1"], true), "already part of array a"),
         (fixture.pool_add(&["gone"], false), "does not exist"),
-        (fixture.pool_remove(&["d8"]), "d8 is no spare of p, which has"),
+        (fixture.pool_remove(&["d8"]), "d8 is not a spare of p, which has"),
         (fixture.pool_remove(&[]), "the array a takes its spares from p"),
         (
             ask(ArrayRequest::PoolShow { pool: Some("q".parse().unwrap()) }),
@@ -168,7 +168,7 @@ fn what_cannot_be_is_refused_in_one_line_and_changes_nothing() {
         devices: vec!["array:b".parse().unwrap()],
         force: true,
     };
-    assert!(fixture.error(ask(array)).contains("arrays do not stand on arrays"));
+    assert!(fixture.error(ask(array)).contains("arrays cannot be nested"));
     assert_eq!(fixture.registry().pools(), before);
     fixture.pools(fixture.pool_remove(&["d7"]));
     for name in ["a", "b"] {

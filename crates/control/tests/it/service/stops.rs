@@ -178,7 +178,10 @@ fn a_cache_is_not_given_up_for_an_ssd_that_this_daemon_has_just_let_go() {
         let ssd = fixture.path("ssd");
         fixture.steer(|books| (books.let_go, books.let_go_ends) = (vec![ssd], ends));
         let error = fixture.error(start());
-        assert!(error.contains("has not ended what it was asked for"), "{mode}: {error}");
+        assert!(
+            error.contains("has not ended its requests from before the stop"),
+            "{mode}: {error}"
+        );
         assert!(!error.contains("--no-flush"), "nothing is to be given up: {error}");
         assert_eq!(fixture.calls(), [] as [&str; 0], "the origin is not served alone");
         assert!(fixture.registry().volumes()[0].cache.as_ref().unwrap().failed.is_none());
