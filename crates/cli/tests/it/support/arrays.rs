@@ -1,5 +1,5 @@
 //! An array `a` with a volume `v` over it, and what its clients write and find.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+#![allow(unreachable_pub, reason = "shared by the modules of the tests")]
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
 //! A client that knows what it wrote: every acknowledged write must be there, whole, and nothing else.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+#![allow(unreachable_pub, reason = "shared by the modules of the tests")]
 
 use std::io::{ErrorKind, Result};
 

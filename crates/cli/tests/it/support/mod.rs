@@ -1,5 +1,5 @@
 //! One private instance of the real binary: a temporary state folder and its daemon.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+#![allow(unreachable_pub, reason = "shared by the modules of the tests")]
 
 pub mod arrays;
 pub mod browser;
@@ -117,6 +117,8 @@ impl Instance {
         let mut command = Command::new(env!("CARGO_BIN_EXE_voltier"));
         command.args(args).env("VOLTIER_STATE", self.state());
         command.env("VOLTIER_DEVICE_WAIT", "0").env("VOLTIER_STOP_WAIT", "0");
+        // scripts/run-tests.sh names the test that left a daemon behind.
+        command.env("VOLTIER_TEST", std::thread::current().name().unwrap_or_default());
         command.current_dir(self.dir.path());
         command
     }

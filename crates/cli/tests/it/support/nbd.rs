@@ -1,5 +1,5 @@
 //! The smallest NBD client: one connection, one request at a time, simple replies.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "the tests of cores use a part of it")]
 
 use std::io::{Error, Read, Result, Write};
 use std::os::unix::net::UnixStream;

@@ -2,7 +2,7 @@
 //!
 //! A thread of each drive serves the requests one by one from a file behind the drive. So a drive that hangs
 //! or is slow holds up no other one. Requests that came meanwhile are done when the drive is well again.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+#![allow(unreachable_pub, reason = "shared by the modules of the tests")]
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
