@@ -2,7 +2,7 @@
 #
 #   make build        the release programs, target/release/voltier and voltier-lab
 #   make test         formatting, tidiness, lints, documentation, licences, every test
-#   make demo         the main job: the MaxIO table on modelled drives, with a report
+#   make demo         the main job: a published test (MaxIO) on modelled drives, with a report
 #   make bench        speed against named peers (docs/benchmarks.md):
 #                     BENCH=cache, start, parity, array, btrfs, mrc
 #   make fuzz         MINUTES (10) of every fuzz target, or of TARGET (see docs/internals/fuzzing.md)

@@ -67,16 +67,26 @@ fn cells(extent: Extent) -> Vec<Cell> {
 }
 
 pub(super) fn run(extent: Extent) -> Report {
+    report(&cells(extent), extent)
+}
+
+/// The cells of 4 KiB that the document's conclusion quotes, as long as in the full form.
+pub(super) fn random_4k() -> Report {
+    let is_quoted = |cell: &Cell| cell.size == "4k" && matches!(cell.read_percent, 0 | 65 | 100);
+    let quoted: Vec<Cell> = cells(Extent::Full).into_iter().filter(is_quoted).collect();
+    report(&quoted, Extent::Full)
+}
+
+fn report(cells: &[Cell], extent: Extent) -> Report {
     let single =
         Table::read(include_str!("../../../results/tables/raidix_1_1_single_nvme_iops.csv"));
     let era = Table::read(include_str!("../../../results/tables/raidix_4_1_era_raid6_iops.csv"));
     let calibration = Calibration::of(&["ssd-d3700"]);
     let drives = Raw { calibration: &calibration };
-    let cells = cells(extent);
     let usual = Consistency::default();
     let others = [Consistency::Journal, Consistency::Bitmap];
     let other = others.into_iter().find(|other| *other != usual).expect("there are two");
-    let [ours, beside] = [usual, other].map(|one| measure(one, &cells, &drives, extent));
+    let [ours, beside] = [usual, other].map(|one| measure(one, cells, &drives, extent));
     let error = calibration.error();
     let rows = cells.iter().enumerate().map(|(number, cell)| {
         let figures = Figures {
