@@ -84,9 +84,9 @@ fn the_demonstration_leaves_its_result_and_a_page_for_phone_and_desk() {
         [
             "seq_write_one_area",
             "seq_read_one_area",
-            "rand_read_cold",
             "seq_read_first_pass",
             "seq_read_second_pass",
+            "rand_read_cold",
             "rand_read_small_ssd",
             "rand_write_small_ssd",
         ]

@@ -143,7 +143,9 @@ mod tests {
     #[test]
     fn the_page_names_its_document_and_what_it_does_not_show() {
         let page = render(&sample());
-        for said in ["TaoCloud MaxIO", "October 2015", "Not shown: real drives", "A simulation, not a run"] {
+        for said in
+            ["TaoCloud MaxIO", "October 2015", "Not shown: real drives", "A simulation, not a run"]
+        {
             assert!(page.contains(said), "{said}");
         }
         assert!(page.contains("answered by one"));

@@ -24,7 +24,7 @@ use voltier_results::size::format_bytes;
 
 use crate::plan::maxio_jobs::{Areas, JOBS, JobSpec};
 pub use options::Options;
-use options::{SIZE_PER_SMALL_SSD, SSD_PER_SIZE, TURNS};
+use options::{SIZE_PER_SMALL_SSD, SMALL_SSD_RUNS, SSD_PER_SIZE, TURNS};
 pub use report::{Condition, Report, Row};
 pub use runs::Runs;
 
@@ -95,6 +95,7 @@ struct Demonstration<'a> {
 type Progress<'a> = &'a mut dyn FnMut(&str);
 
 impl Demonstration<'_> {
+    #[expect(clippy::disallowed_methods, reason = "the run is timed by the machine's clock")]
     fn measure(&self, progress: Progress<'_>) -> Result<Report, LabError> {
         let begun = Instant::now();
         let (machine, load_before) = (Machine::this(), load_average());
@@ -204,7 +205,8 @@ impl Demonstration<'_> {
         Ok(Row::new(spec, condition, [hdd, ssd, accelerated], &window))
     }
 
-    /// The accelerated volume with nothing in its cache: random reads, then the whole set in sequence, twice.
+    /// The accelerated volume with nothing in its cache: the whole set in sequence, twice; and, emptied again,
+    /// random reads.
     fn cold(
         &self,
         volumes: &Volumes,
@@ -214,26 +216,21 @@ impl Demonstration<'_> {
     ) -> Result<(), LabError> {
         progress("taking the cache away and attaching an empty one of the same size");
         self.replace_cache(SSD_PER_SIZE * self.options.size_bytes)?;
-        let random = JobSpec::find("rand_read");
-        let job = random.job(self.options.size_bytes, self.options.seconds, Areas::Own);
-        others.push(self.accelerated_only(
-            (random, Condition::Cold),
-            &job,
-            volumes,
-            rows,
-            progress,
-        )?);
-        let sequential = JobSpec::find("seq_read");
-        let job = sequential.job(self.options.size_bytes, self.options.seconds, Areas::Own);
-        let job = Job { until: Until::Once, ..job };
+        let pass = Job { until: Until::Once, ..self.job("seq_read", Areas::Own) };
         for condition in [Condition::FirstPass, Condition::SecondPass] {
-            let of = (sequential, condition);
-            others.push(self.accelerated_only(of, &job, volumes, rows, progress)?);
+            let of = (JobSpec::find("seq_read"), condition);
+            others.push(self.accelerated_only(of, (&pass, 1), volumes, rows, progress)?);
         }
+        progress("the same again, for random reads");
+        self.replace_cache(SSD_PER_SIZE * self.options.size_bytes)?;
+        let job = self.job("rand_read", Areas::Own);
+        let of = (JobSpec::find("rand_read"), Condition::Cold);
+        others.push(self.accelerated_only(of, (&job, 1), volumes, rows, progress)?);
         Ok(())
     }
 
-    /// The accelerated volume with an SSD smaller than the test set, past its thresholds.
+    /// The accelerated volume with an SSD smaller than the test set: reads when the set was written through
+    /// it, and writes when it is full of what the disk does not have.
     fn small_ssd(
         &self,
         volumes: &Volumes,
@@ -243,30 +240,41 @@ impl Demonstration<'_> {
     ) -> Result<(), LabError> {
         progress("attaching an SSD of half the test set, and writing the set through it once");
         self.replace_cache(self.options.size_bytes / SIZE_PER_SMALL_SSD)?;
-        self.fio.run(&self.fill(), &volumes.accelerated.target, &self.stop)?;
+        let target = &volumes.accelerated.target;
+        self.fio.run(&self.fill(), target, &self.stop)?;
         self.instance.flush(ACCELERATED)?;
-        // Writes come last: writing back what they leave behind would take minutes.
-        for key in ["rand_read", "rand_write"] {
-            let spec = JobSpec::find(key);
-            let job = spec.job(self.options.size_bytes, self.options.seconds, Areas::Own);
-            let of = (spec, Condition::SmallSsd);
-            others.push(self.accelerated_only(of, &job, volumes, rows, progress)?);
-        }
+        // With areas of their own the threads of half of them would find all, and the others nothing.
+        let read = self.job("rand_read", Areas::One);
+        let of = (JobSpec::find("rand_read"), Condition::SmallSsd);
+        others.push(self.accelerated_only(of, (&read, SMALL_SSD_RUNS), volumes, rows, progress)?);
+        progress("writing at random until the small SSD is full");
+        let write = self.job("rand_write", Areas::One);
+        self.fio.run(&write, target, &self.stop)?;
+        let of = (JobSpec::find("rand_write"), Condition::SmallSsd);
+        others.push(self.accelerated_only(
+            of,
+            (&write, SMALL_SSD_RUNS),
+            volumes,
+            rows,
+            progress,
+        )?);
         Ok(())
     }
 
-    /// One run of a job on the accelerated volume, beside the bare drives as they were measured for `rows`.
+    /// A job on the accelerated volume alone, beside the bare drives as they were measured for `rows`.
     fn accelerated_only(
         &self,
         (spec, condition): (&'static JobSpec, Condition),
-        job: &Job,
+        (job, count): (&Job, usize),
         volumes: &Volumes,
         rows: &[Row],
         progress: Progress<'_>,
     ) -> Result<Row, LabError> {
         let mut runs = Runs::default();
         let before = self.instance.show(ACCELERATED)?;
-        self.one_run(spec, job, (condition, &volumes.accelerated), &mut runs, progress)?;
+        for _ in 0..count {
+            self.one_run(spec, job, (condition, &volumes.accelerated), &mut runs, progress)?;
+        }
         let window = (before, self.instance.show(ACCELERATED)?);
         let bare = rows.iter().find(|row| row.job.key == spec.key).expect("every job has a row");
         let drives = [bare.hdd.clone(), bare.ssd.clone(), runs];
@@ -325,6 +333,10 @@ impl Demonstration<'_> {
         format!("model:{}:{}", self.options.ssd.profile(), format_bytes(bytes))
     }
 
+    fn job(&self, key: &str, areas: Areas) -> Job {
+        JobSpec::find(key).job(self.options.size_bytes, self.options.seconds, areas)
+    }
+
     fn fill(&self) -> Job {
         Job {
             name: "fill".to_owned(),
@@ -350,9 +362,7 @@ impl Demonstration<'_> {
             }
             other => other.clone(),
         };
-        let job = |key: &str, areas| {
-            JobSpec::find(key).job(self.options.size_bytes, self.options.seconds, areas)
-        };
+        let job = |key, areas| self.job(key, areas);
         let mut commands = vec![
             format!("voltier create -p {hdd} {HDD}"),
             format!("voltier create -p {ssd} {SSD}"),
@@ -373,14 +383,15 @@ impl Demonstration<'_> {
             ]
         };
         commands.extend(replace(&large));
-        commands.push(job("rand_read", Areas::Own).command_line(&shown));
         let pass = Job { until: Until::Once, ..job("seq_read", Areas::Own) };
         commands.extend([pass.command_line(&shown), pass.command_line(&shown)]);
+        commands.extend(replace(&large));
+        commands.push(job("rand_read", Areas::Own).command_line(&shown));
         commands.extend(replace(&small));
         commands.push(self.fill().command_line(&shown));
         commands.push(format!("voltier flush {ACCELERATED}"));
         for key in ["rand_read", "rand_write"] {
-            commands.push(job(key, Areas::Own).command_line(&shown));
+            commands.push(job(key, Areas::One).command_line(&shown));
         }
         commands.push("voltier lab twin era".to_owned());
         commands

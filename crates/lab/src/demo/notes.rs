@@ -3,7 +3,7 @@
 use voltier_results::size::format_bytes;
 use voltier_results::table::{figure, percent};
 
-use super::options::{SIZE_PER_SMALL_SSD, SSD_PER_SIZE, TURNS};
+use super::options::{SIZE_PER_SMALL_SSD, SMALL_SSD_RUNS, SSD_PER_SIZE, TURNS};
 use super::report::{Condition, Report, Row};
 use crate::plan::maxio_jobs::NUMJOBS;
 use crate::twin;
@@ -35,7 +35,8 @@ pub(super) fn lead(report: &Report) -> Vec<String> {
 pub(super) fn summary(report: &Report) -> String {
     let most = report.rows.iter().max_by(|a, b| a.times_hdd().total_cmp(&b.times_hdd()));
     let by_ratio = |a: &&Row, b: &&Row| a.ratio().total_cmp(&b.ratio());
-    let (least, greatest) = (report.rows.iter().min_by(by_ratio), report.rows.iter().max_by(by_ratio));
+    let (least, greatest) =
+        (report.rows.iter().min_by(by_ratio), report.rows.iter().max_by(by_ratio));
     let (Some(most), Some(least), Some(greatest)) = (most, least, greatest) else {
         return "Nothing was measured.".to_owned();
     };
@@ -77,8 +78,7 @@ pub(super) fn own_areas(report: &Report) -> Vec<String> {
         ),
         format!(
             "HDD: one run of {0} s. SSD and accelerated: {TURNS} runs of {0} s each, in turns; median \
-             (least-greatest). Four streams apart make the disk seek: it streams over 100 MB/s only for \
-             one (see one area, below).",
+             (least-greatest).",
             report.options.seconds
         ),
     ]
@@ -131,16 +131,18 @@ pub(super) fn conditions(report: &Report) -> Vec<String> {
          clients for the same bytes are answered by one, so these rows are no measure of a drive. One \
          run each."
             .to_owned(),
-        "Cold: the cache was taken away and an empty one attached, while the volume was served. First \
-         and second pass: then the whole set is read once, and once more. HDD and SSD are those of the \
-         table above; p50, p99 and hits are the accelerated volume's."
+        "First pass, cold: the cache was taken away and an empty one attached, while the volume was \
+         served. First pass: each thread reads its area once; second pass: once more, now warm. HDD and \
+         SSD are those of the table above; p50, p99 and hits are the accelerated volume's."
             .to_owned(),
         format!(
-            "SSD half the set: an SSD of {} for a set of {}, which was written through it and written \
-             back. The document warns of this: past its threshold the cache must write back while it \
-             serves, and a write is as fast as the disk takes one.",
+            "SSD half the set: an SSD of {} for a set of {}, threads at random over all of it, {} runs. \
+             The document warns of this: past its threshold the cache must write back while it serves. \
+             Half of the reads miss; writes, measured when the SSD is full, are as fast as the disk takes \
+             what is written back.",
             format_bytes(size / SIZE_PER_SMALL_SSD),
-            format_bytes(size)
+            format_bytes(size),
+            SMALL_SSD_RUNS
         ),
     ];
     if let Some(row) = report.other("seq_write", Condition::OneArea) {
@@ -223,9 +225,10 @@ pub(super) fn general(report: &Report) -> Vec<String> {
          warming up does not count."
             .to_owned(),
     ];
-    let written = report.rows.iter().filter_map(|row| {
-        Some(format!("{} {}", row.title(), figure(row.write_amplification()?)))
-    });
+    let written = report
+        .rows
+        .iter()
+        .filter_map(|row| Some(format!("{} {}", row.title(), figure(row.write_amplification()?))));
     let written: Vec<String> = written.collect();
     if !written.is_empty() {
         notes.push(format!("SSD bytes written per client byte: {}.", written.join(", ")));
@@ -242,9 +245,9 @@ pub(super) fn general(report: &Report) -> Vec<String> {
 
 /// The machine, how busy it was, and the client.
 pub(super) fn machine(report: &Report) -> String {
-    let load = report.load_before.map_or_else(String::new, |load| {
-        format!(" Load average of the minute before: {load:.2}.")
-    });
+    let load = report
+        .load_before
+        .map_or_else(String::new, |load| format!(" Load average of the minute before: {load:.2}."));
     format!(
         "Machine: {}.{load} Client: {}. The whole run took {} s.",
         report.machine.describe(),

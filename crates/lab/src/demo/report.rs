@@ -9,7 +9,7 @@ use super::notes;
 use super::options::Options;
 use super::runs::Runs;
 use crate::machine::Machine;
-use crate::plan::maxio_jobs::{FigureUnit, JobSpec, Published};
+use crate::plan::maxio_jobs::{FigureUnit, JobSpec, NUMJOBS, Published};
 use crate::twin;
 use crate::twin::report::Verdict;
 use crate::voltier::{Counters, Show};
@@ -23,11 +23,11 @@ pub enum Condition {
     OneArea,
     /// Each thread in its own area, the cache empty.
     Cold,
-    /// The whole set once, with (nearly) nothing in the cache.
+    /// Each thread reads its own area once, with nothing in the cache.
     FirstPass,
-    /// The whole set once more.
+    /// Each thread reads it once more.
     SecondPass,
-    /// Each thread in its own area; the set is larger than the SSD and was written through it.
+    /// All threads at random over a set that is twice the SSD, which is full.
     SmallSsd,
 }
 
@@ -127,10 +127,12 @@ impl Row {
         (self.writes.bytes > 0).then(|| self.ssd_written as f64 / self.writes.bytes as f64)
     }
 
-    /// Read requests per second that needed the disk, of runs of `seconds` each.
+    /// Read requests per second that needed the disk, of runs of `seconds` each. What was in flight at the
+    /// end of a run was answered after it.
     fn read_misses_per_second(&self, seconds: u32) -> f64 {
         let runs = self.accelerated.figures().len().max(1);
-        self.reads.misses as f64 / (f64::from(seconds) * runs as f64)
+        let in_flight = u64::from(NUMJOBS * self.job.iodepth) * runs as u64;
+        self.reads.misses.saturating_sub(in_flight) as f64 / (f64::from(seconds) * runs as f64)
     }
 
     /// A figure that the drives cannot have given, in words. Misses of 4 KiB reads are served by
@@ -151,9 +153,8 @@ impl Row {
     }
 
     fn hits(&self) -> [String; 2] {
-        [self.reads, self.writes].map(|counters| {
-            counters.hit_rate().map_or_else(|| "-".to_owned(), percent)
-        })
+        [self.reads, self.writes]
+            .map(|counters| counters.hit_rate().map_or_else(|| "-".to_owned(), percent))
     }
 
     /// The three figures, then the quotients.
@@ -179,9 +180,7 @@ fn with_spread(runs: &Runs) -> String {
 
 /// The two percentiles of the latency.
 fn latencies(runs: &Runs) -> [String; 2] {
-    [50.0, 99.0].map(|percent| {
-        runs.percentile_ns(percent).map_or_else(|| "-".to_owned(), latency)
-    })
+    [50.0, 99.0].map(|percent| runs.percentile_ns(percent).map_or_else(|| "-".to_owned(), latency))
 }
 
 /// Everything a report is made of.
@@ -635,7 +634,7 @@ pub(super) mod tests {
     #[test]
     fn misses_that_the_disk_cannot_have_served_are_pointed_out() {
         let mut report = sample();
-        report.rows[3].reads.misses = 1989 * 8 * 3;
+        report.rows[3].reads.misses = 1989 * 8 * 3 + 4 * 64 * 3;
         let text = report.text();
         assert!(text.contains("CHECK FAILED: random read: 1,989 read misses/s"), "{text}");
     }
