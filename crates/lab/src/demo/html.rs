@@ -29,11 +29,12 @@ pub fn render(report: &Report) -> String {
     if let Some(answer) = lead.next() {
         page.push_str(&format!("<p class=\"lead\">{}</p>\n", escape(&answer)));
     }
-    lead.for_each(|text| line(&mut page, "p", &text));
+    lead.for_each(|text| said(&mut page, "p", &text));
     for (number, section) in report.sections().iter().enumerate() {
         line(&mut page, "h2", section.title);
+        said(&mut page, "p", &section.condition);
         page.push_str(&html::cards(section.headings, &section.cells));
-        list(&mut page, &section.text);
+        list(&mut page, &section.notes);
         // Behind the five jobs.
         if number == 0 {
             page.push_str("<h2>Side by side</h2>\n<div class=\"charts\">\n");
@@ -57,8 +58,19 @@ pub fn render(report: &Report) -> String {
 
 fn list(page: &mut String, items: &[String]) {
     page.push_str("<ul>\n");
-    items.iter().for_each(|item| line(page, "li", item));
+    items.iter().for_each(|item| said(page, "li", item));
     page.push_str("</ul>\n");
+}
+
+/// An element with a text of the notes, in which backticks enclose what is typed.
+fn said(page: &mut String, element: &str, text: &str) {
+    page.push_str(&format!("<{element}>"));
+    for (number, part) in text.split('`').enumerate() {
+        let part = escape(part);
+        let is_code = number % 2 == 1;
+        page.push_str(&if is_code { format!("<code>{part}</code>") } else { part });
+    }
+    page.push_str(&format!("</{element}>\n"));
 }
 
 fn chart(report: &Report, row: &Row) -> String {
@@ -149,6 +161,7 @@ mod tests {
             assert!(page.contains(said), "{said}");
         }
         assert!(page.contains("answered by one"));
+        assert!(page.contains("the daemon <code>voltier</code> with"), "{page}");
     }
 
     #[test]

@@ -209,7 +209,10 @@ pub struct Report {
 /// A table with what a reader needs to know before it.
 pub(super) struct Section {
     pub(super) title: &'static str,
-    pub(super) text: Vec<String>,
+    /// Under which condition the figures were measured.
+    pub(super) condition: String,
+    /// What else there is to know.
+    pub(super) notes: Vec<String>,
     pub(super) headings: &'static [&'static str],
     pub(super) cells: Vec<Vec<String>>,
 }
@@ -294,15 +297,14 @@ impl Report {
     }
 
     fn jobs(&self) -> Section {
-        let mut text = notes::own_areas(self);
-        text.extend(notes::outside(self));
         let cells = |row: &Row| {
             let names = [row.title(), row.job.unit.name().to_owned()];
             names.into_iter().chain(row.figures()).chain(row.hits()).collect()
         };
         Section {
             title: "The five jobs",
-            text,
+            condition: notes::own_areas(self),
+            notes: notes::outside(self),
             headings: &[
                 "job",
                 "unit",
@@ -325,7 +327,8 @@ impl Report {
         };
         Section {
             title: "Latency",
-            text: notes::latency(),
+            condition: notes::latency(),
+            notes: Vec::new(),
             headings: &[
                 "job",
                 "HDD p50",
@@ -349,7 +352,8 @@ impl Report {
         };
         Section {
             title: "Other conditions",
-            text: notes::conditions(self),
+            condition: notes::same_drives(self),
+            notes: notes::conditions(self),
             headings: &[
                 "job, condition",
                 "unit",
@@ -387,7 +391,8 @@ impl Report {
         };
         Section {
             title: "Simulation: RAID 6 of twelve NVMe drives",
-            text: notes::raid6(&self.raid6),
+            condition: notes::simulation(),
+            notes: notes::raid6(&self.raid6),
             headings: &[
                 "IOPS",
                 "published: 12 drives",
@@ -416,7 +421,8 @@ impl Report {
         };
         Section {
             title: "The document's own figures",
-            text: notes::published(),
+            condition: notes::published(),
+            notes: Vec::new(),
             headings: &["job", "unit", "HDD", "SSD", "MaxIO 1.1.1", "of SSD"],
             cells: self.rows.iter().map(cells).collect(),
         }
@@ -430,10 +436,10 @@ impl Report {
             text.push('\n');
         }
         for section in self.sections() {
-            text.push_str(&format!("\n{}\n\n", section.title.to_uppercase()));
+            let title = section.title.to_uppercase();
+            text.push_str(&format!("\n{title}\n{}\n\n", section.condition));
             text.push_str(&render(section.headings, &section.cells));
-            text.push('\n');
-            for note in &section.text {
+            for note in &section.notes {
                 text.push_str(&format!("- {note}\n"));
             }
         }
