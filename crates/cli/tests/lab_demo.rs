@@ -88,6 +88,7 @@ fn the_demonstration_leaves_its_result_and_a_page_for_phone_and_desk() {
             "seq_read_second_pass",
             "rand_read_cold",
             "rand_read_small_ssd",
+            "rand_write_small_ssd_filling",
             "rand_write_small_ssd",
         ]
     );

@@ -390,7 +390,7 @@ impl Demonstration<'_> {
         commands.extend(replace(&small));
         commands.push(self.fill().command_line(&shown));
         commands.push(format!("voltier flush {ACCELERATED}"));
-        for key in ["rand_read", "rand_write"] {
+        for key in ["rand_read", "rand_write", "rand_write"] {
             commands.push(job(key, Areas::One).command_line(&shown));
         }
         commands.push("voltier lab twin era".to_owned());
@@ -410,7 +410,7 @@ fn cache<'a>(ssd: &'a str, hdd: &'a str) -> CacheSpec<'a> {
 
 fn said(spec: &JobSpec, condition: Condition, volume: &str, outcome: &Outcome) -> String {
     format!(
-        "{:<28} {volume:<12} {:>10} {}",
+        "{:<39} {volume:<12} {:>10} {}",
         condition.title(spec),
         voltier_results::table::figure(spec.figure(outcome)),
         spec.unit.name()

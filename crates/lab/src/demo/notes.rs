@@ -142,8 +142,8 @@ pub(super) fn conditions(report: &Report) -> Vec<String> {
         format!(
             "SSD half the set: an SSD of {} for a set of {}, threads at random over all of it, {} runs. \
              The document warns of this: past its threshold the cache must write back while it serves. \
-             Half of the reads miss; writes, measured when the SSD is full, are as fast as the disk takes \
-             what is written back.",
+             Half of the reads miss. Writes are fast only while the SSD fills (one run); once it is full \
+             they are as fast as the disk takes what is written back.",
             format_bytes(size / SIZE_PER_SMALL_SSD),
             format_bytes(size),
             SMALL_SSD_RUNS

@@ -29,6 +29,8 @@ pub enum Condition {
     SecondPass,
     /// All threads at random over a set that is twice the SSD, which is full.
     SmallSsd,
+    /// The same during the run in which the SSD fills with what the disk does not have.
+    Filling,
 }
 
 impl Condition {
@@ -41,6 +43,7 @@ impl Condition {
             Condition::FirstPass => "first_pass",
             Condition::SecondPass => "second_pass",
             Condition::SmallSsd => "small_ssd",
+            Condition::Filling => "small_ssd_filling",
         }
     }
 
@@ -53,6 +56,7 @@ impl Condition {
             Condition::FirstPass => "first pass",
             Condition::SecondPass => "second pass",
             Condition::SmallSsd => "SSD half the set",
+            Condition::Filling => "SSD half the set, filling",
         };
         format!("{}, {condition}", job.label)
     }
