@@ -30,6 +30,9 @@ white-space:normal;text-align:right;position:static}\n\
 .cards td:first-child{font-weight:600}.cards td:first-child::before{content:none}\n\
 }\n";
 
+/// A column with a longer text than this is read, not looked up: it needs room, also where there is little.
+const LONG: usize = 40;
+
 /// One element with text in it.
 pub fn line(page: &mut String, element: &str, text: &str) {
     writeln!(page, "<{element}>{}</{element}>", escape(text)).expect("a string takes any text");
@@ -41,7 +44,8 @@ pub fn is_figure(cell: &str) -> bool {
     cell.is_empty() || starts && cell.split(' ').count() <= 2
 }
 
-/// A table in a frame that scrolls; the keyboard reaches it. Columns with words have a class.
+/// A table in a frame that scrolls; the keyboard reaches it. Columns with words have a class, and those
+/// with sentences one more.
 pub fn table<H: AsRef<str>>(headings: &[H], rows: &[Vec<String>]) -> String {
     framed("scroll", headings, rows, |_| String::new())
 }
@@ -60,8 +64,15 @@ fn framed<H: AsRef<str>>(
     label: impl Fn(usize) -> String,
 ) -> String {
     let class = |column: usize| {
-        let has_words = rows.iter().any(|row| row.get(column).is_some_and(|cell| !is_figure(cell)));
-        if has_words { " class=\"words\"" } else { "" }
+        let cells = || rows.iter().filter_map(|row| row.get(column));
+        let longest = cells().map(|cell| cell.chars().count()).max().unwrap_or(0);
+        if cells().all(|cell| is_figure(cell)) {
+            ""
+        } else if longest > LONG {
+            " class=\"words long\""
+        } else {
+            " class=\"words\""
+        }
     };
     let classes: Vec<&str> = (0..headings.len()).map(class).collect();
     let mut html = format!("<div class=\"{frame}\" tabindex=\"0\">\n<table>\n<thead><tr>");
