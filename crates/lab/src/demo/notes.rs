@@ -257,7 +257,8 @@ pub(super) fn machine(report: &Report) -> String {
         .load_before
         .map_or_else(String::new, |load| format!(" Load average of the minute before: {load:.2}."));
     format!(
-        "Machine: {}.{load} Client: {}. The whole run took {} s.",
+        "Machine: {}.{load} Other programs lower the figures and widen their spread. Client: {}. The \
+         whole run took {} s.",
         report.machine.describe(),
         report.fio_version,
         report.took.as_secs()
