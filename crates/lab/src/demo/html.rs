@@ -57,6 +57,9 @@ pub fn render(report: &Report) -> String {
 }
 
 fn list(page: &mut String, items: &[String]) {
+    if items.is_empty() {
+        return;
+    }
     page.push_str("<ul>\n");
     items.iter().for_each(|item| said(page, "li", item));
     page.push_str("</ul>\n");

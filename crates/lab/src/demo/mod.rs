@@ -247,17 +247,11 @@ impl Demonstration<'_> {
         let read = self.job("rand_read", Areas::One);
         let of = (JobSpec::find("rand_read"), Condition::SmallSsd);
         others.push(self.accelerated_only(of, (&read, SMALL_SSD_RUNS), volumes, rows, progress)?);
-        progress("writing at random until the small SSD is full");
         let write = self.job("rand_write", Areas::One);
-        self.fio.run(&write, target, &self.stop)?;
-        let of = (JobSpec::find("rand_write"), Condition::SmallSsd);
-        others.push(self.accelerated_only(
-            of,
-            (&write, SMALL_SSD_RUNS),
-            volumes,
-            rows,
-            progress,
-        )?);
+        for (condition, runs) in [(Condition::Filling, 1), (Condition::SmallSsd, SMALL_SSD_RUNS)] {
+            let of = (JobSpec::find("rand_write"), condition);
+            others.push(self.accelerated_only(of, (&write, runs), volumes, rows, progress)?);
+        }
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! What a reader needs to know beside the figures: the document, the conditions, the reasons.
 
 use voltier_results::size::format_bytes;
-use voltier_results::table::{figure, percent};
+use voltier_results::table::{figure, percent, whole_or_figure};
 
 use super::options::{SIZE_PER_SMALL_SSD, SMALL_SSD_RUNS, SSD_PER_SIZE, TURNS};
 use super::report::{Condition, Report, Row};
@@ -100,8 +100,8 @@ fn reason(report: &Report, row: &Row) -> String {
         _ if is_above && row.congested_reads > 0 => format!(
             "{said}, because the disk, at rest, served {} of {} reads while the SSD was congested \
              (setting `congested`).",
-            figure(row.congested_reads as f64),
-            figure(row.reads.requests as f64)
+            whole_or_figure(row.congested_reads as f64),
+            whole_or_figure(row.reads.requests as f64)
         ),
         _ => format!("{said}; no reason is known. Was the machine busy with something else?"),
     }
@@ -153,8 +153,8 @@ pub(super) fn conditions(report: &Report) -> Vec<String> {
         text.push(format!(
             "Of the {} writes of the row seq write, one area, {} were never written to the SSD: while \
              they waited, a newer write of the same bytes came.",
-            figure(row.writes.requests as f64),
-            figure(row.overwritten_writes as f64)
+            whole_or_figure(row.writes.requests as f64),
+            whole_or_figure(row.overwritten_writes as f64)
         ));
     }
     text
@@ -210,9 +210,9 @@ fn capital(text: &str) -> String {
 
 /// The condition of the document's own figures.
 pub(super) fn published() -> String {
-    "Real drives of 2015, a set of 100 GB, 600 s a job (300 s says the text), all four threads over one area: for orientation, \
-     not a bar. The document says it empties its cache before each test, but its hit rates (70 to 99 %) \
-     are those of a warm one."
+    "Real drives of 2015, a set of 100 GB, 600 s a job (its text says 300), all four threads over one \
+     area: for orientation, not a bar. The document says it empties its cache before each test, but its \
+     hit rates (70 to 99 %) are those of a warm one."
         .to_owned()
 }
 

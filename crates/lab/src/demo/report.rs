@@ -443,6 +443,7 @@ impl Report {
             let title = section.title.to_uppercase();
             text.push_str(&format!("\n{title}\n{}\n\n", section.condition));
             text.push_str(&render(section.headings, &section.cells));
+            text.push_str(if section.notes.is_empty() { "" } else { "\n" });
             for note in &section.notes {
                 text.push_str(&format!("- {note}\n"));
             }
