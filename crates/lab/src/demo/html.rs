@@ -49,7 +49,8 @@ pub fn render(report: &Report) -> String {
     line(
         &mut page,
         "p",
-        "Shown for the accelerated volume; the first seven jobs run against the other two as well.",
+        "Shown for the accelerated volume; the five jobs run against the other two as well, and the two \
+         over one area against the SSD.",
     );
     line(&mut page, "pre", &report.commands.join("\n"));
     page.push_str("</body>\n</html>\n");

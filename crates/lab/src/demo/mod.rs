@@ -24,7 +24,7 @@ use voltier_results::size::format_bytes;
 
 use crate::plan::maxio_jobs::{Areas, JOBS, JobSpec};
 pub use options::Options;
-use options::{SIZE_PER_SMALL_SSD, SMALL_SSD_RUNS, SSD_PER_SIZE, TURNS};
+use options::{SIZE_PER_SMALL_SSD, SSD_PER_SIZE, TURNS};
 pub use report::{Condition, Report, Row};
 pub use runs::Runs;
 
@@ -112,12 +112,12 @@ impl Demonstration<'_> {
         })?;
         let rows = JOBS
             .iter()
-            .map(|spec| self.on_all(spec, Condition::OwnAreas, &volumes, progress))
+            .map(|spec| self.on_all(spec, Condition::OwnAreas, &volumes, None, progress))
             .collect::<Result<Vec<Row>, LabError>>()?;
         let mut others = Vec::new();
         for key in ["seq_write", "seq_read"] {
-            let spec = JobSpec::find(key);
-            others.push(self.on_all(spec, Condition::OneArea, &volumes, progress)?);
+            let (spec, hdd) = (JobSpec::find(key), row_of(&rows, key).hdd.clone());
+            others.push(self.on_all(spec, Condition::OneArea, &volumes, Some(hdd), progress)?);
         }
         self.cold(&volumes, &rows, &mut others, progress)?;
         self.small_ssd(&volumes, &rows, &mut others, progress)?;
@@ -173,12 +173,14 @@ impl Demonstration<'_> {
         })
     }
 
-    /// One job on the three volumes: once on the disk, in turns on the other two.
+    /// One job on the three volumes: once on the disk, unless it was measured before, and in turns on the
+    /// other two.
     fn on_all(
         &self,
         spec: &'static JobSpec,
         condition: Condition,
         volumes: &Volumes,
+        measured_hdd: Option<Runs>,
         progress: Progress<'_>,
     ) -> Result<Row, LabError> {
         let (areas, turns) = match condition {
@@ -186,11 +188,15 @@ impl Demonstration<'_> {
             _ => (Areas::Own, TURNS),
         };
         let job = spec.job(self.options.size_bytes, self.options.seconds, areas);
-        let (mut hdd, mut ssd, mut accelerated) = Default::default();
+        let is_hdd_measured = measured_hdd.is_some();
+        let mut hdd = measured_hdd.unwrap_or_default();
+        let (mut ssd, mut accelerated) = (Runs::default(), Runs::default());
         let mut run = |volume: &Served, runs: &mut Runs| {
             self.one_run(spec, &job, (condition, volume), runs, progress)
         };
-        run(&volumes.hdd, &mut hdd)?;
+        if !is_hdd_measured {
+            run(&volumes.hdd, &mut hdd)?;
+        }
         let before = self.instance.show(ACCELERATED)?;
         for turn in 0..turns {
             if turn.is_multiple_of(2) {
@@ -219,13 +225,13 @@ impl Demonstration<'_> {
         let pass = Job { until: Until::Once, ..self.job("seq_read", Areas::Own) };
         for condition in [Condition::FirstPass, Condition::SecondPass] {
             let of = (JobSpec::find("seq_read"), condition);
-            others.push(self.accelerated_only(of, (&pass, 1), volumes, rows, progress)?);
+            others.push(self.accelerated_only(of, &pass, volumes, rows, progress)?);
         }
         progress("the same again, for random reads");
         self.replace_cache(SSD_PER_SIZE * self.options.size_bytes)?;
         let job = self.job("rand_read", Areas::Own);
         let of = (JobSpec::find("rand_read"), Condition::Cold);
-        others.push(self.accelerated_only(of, (&job, 1), volumes, rows, progress)?);
+        others.push(self.accelerated_only(of, &job, volumes, rows, progress)?);
         Ok(())
     }
 
@@ -246,31 +252,29 @@ impl Demonstration<'_> {
         // With areas of their own the threads of half of them would find all, and the others nothing.
         let read = self.job("rand_read", Areas::One);
         let of = (JobSpec::find("rand_read"), Condition::SmallSsd);
-        others.push(self.accelerated_only(of, (&read, SMALL_SSD_RUNS), volumes, rows, progress)?);
+        others.push(self.accelerated_only(of, &read, volumes, rows, progress)?);
         let write = self.job("rand_write", Areas::One);
-        for (condition, runs) in [(Condition::Filling, 1), (Condition::SmallSsd, SMALL_SSD_RUNS)] {
+        for condition in [Condition::Filling, Condition::SmallSsd] {
             let of = (JobSpec::find("rand_write"), condition);
-            others.push(self.accelerated_only(of, (&write, runs), volumes, rows, progress)?);
+            others.push(self.accelerated_only(of, &write, volumes, rows, progress)?);
         }
         Ok(())
     }
 
-    /// A job on the accelerated volume alone, beside the bare drives as they were measured for `rows`.
+    /// One run of a job on the accelerated volume alone, beside the bare drives as they are in `rows`.
     fn accelerated_only(
         &self,
         (spec, condition): (&'static JobSpec, Condition),
-        (job, count): (&Job, usize),
+        job: &Job,
         volumes: &Volumes,
         rows: &[Row],
         progress: Progress<'_>,
     ) -> Result<Row, LabError> {
         let mut runs = Runs::default();
         let before = self.instance.show(ACCELERATED)?;
-        for _ in 0..count {
-            self.one_run(spec, job, (condition, &volumes.accelerated), &mut runs, progress)?;
-        }
+        self.one_run(spec, job, (condition, &volumes.accelerated), &mut runs, progress)?;
         let window = (before, self.instance.show(ACCELERATED)?);
-        let bare = rows.iter().find(|row| row.job.key == spec.key).expect("every job has a row");
+        let bare = row_of(rows, spec.key);
         let drives = [bare.hdd.clone(), bare.ssd.clone(), runs];
         Ok(Row::new(spec, condition, drives, &window))
     }
@@ -390,6 +394,11 @@ impl Demonstration<'_> {
         commands.push("voltier lab twin era".to_owned());
         commands
     }
+}
+
+/// The row of a job on its own areas.
+fn row_of<'a>(rows: &'a [Row], key: &str) -> &'a Row {
+    rows.iter().find(|row| row.job.key == key).expect("every job has a row")
 }
 
 /// The load average of the last minute.

@@ -3,7 +3,7 @@
 use voltier_results::size::format_bytes;
 use voltier_results::table::{figure, percent, whole_or_figure};
 
-use super::options::{SIZE_PER_SMALL_SSD, SMALL_SSD_RUNS, SSD_PER_SIZE, TURNS};
+use super::options::{SIZE_PER_SMALL_SSD, SSD_PER_SIZE, TURNS};
 use super::report::{Condition, Report, Row};
 use crate::plan::maxio_jobs::NUMJOBS;
 use crate::twin;
@@ -121,8 +121,9 @@ pub(super) fn latency() -> String {
 /// What the rows of other conditions have in common.
 pub(super) fn same_drives(report: &Report) -> String {
     format!(
-        "The same jobs and drives, {} s a run; the name of a row says what differs, the notes below how. \
-         p50, p99 and hits are those of the accelerated volume.",
+        "The same jobs and drives, one run of {} s each (the two passes: until the set is read); the name \
+         of a row says what differs, the notes below how. HDD, and SSD except for one area, are those of \
+         the first table. p50, p99 and hits are those of the accelerated volume.",
         report.options.seconds
     )
 }
@@ -132,21 +133,18 @@ pub(super) fn conditions(report: &Report) -> Vec<String> {
     let size = report.options.size_bytes;
     let mut text = vec![
         "One area: the document's own form, all four threads at the same offsets. Requests of several \
-         clients for the same bytes are answered by one, so these rows are no measure of a drive. One \
-         run each."
+         clients for the same bytes are answered by one, so these rows are no measure of a drive."
             .to_owned(),
         "First pass, cold: the cache was taken away and an empty one attached, while the volume was \
-         served. First pass: each thread reads its area once; second pass: once more, now warm. HDD and \
-         SSD are those of the first table."
+         served. First pass: each thread reads its area once; second pass: once more, now warm."
             .to_owned(),
         format!(
-            "SSD half the set: an SSD of {} for a set of {}, threads at random over all of it, {} runs. \
+            "SSD half the set: an SSD of {} for a set of {}, threads at random over all of it. \
              The document warns of this: past its threshold the cache must write back while it serves. \
-             Half of the reads miss. Writes are fast only while the SSD fills (one run); once it is full \
+             Half of the reads miss. Writes are fast only while the SSD fills; once it is full \
              they are as fast as the disk takes what is written back.",
             format_bytes(size / SIZE_PER_SMALL_SSD),
-            format_bytes(size),
-            SMALL_SSD_RUNS
+            format_bytes(size)
         ),
     ];
     if let Some(row) = report.other("seq_write", Condition::OneArea) {

@@ -24,9 +24,6 @@ pub(crate) const SSD_PER_SIZE: u64 = 8;
 /// How often the test set is as large as the small SSD, on which the document's warning is tried.
 pub(crate) const SIZE_PER_SMALL_SSD: u64 = 2;
 
-/// Runs of each job with the small SSD; writes have one more, in which it fills.
-pub(crate) const SMALL_SSD_RUNS: usize = 2;
-
 /// How often SSD and accelerated volume are measured, in turns; the median counts. A machine that
 /// slows down for a while does so for both.
 pub(crate) const TURNS: usize = 3;
@@ -142,7 +139,7 @@ mod tests {
         let small = 2.0 * size / 107e6;
         // The passes over a cold cache and a warm one.
         let passes = size / 50e6 + size / 270e6;
-        let one_area_and_alone = 2 * 3 + 2 + 2 * SMALL_SSD_RUNS;
+        let one_area_and_alone = 2 * 2 + 1 + 3;
         let runs = JOBS.len() * (1 + 2 * TURNS) + one_area_and_alone;
         // fio takes about half a second to start and to end.
         let seconds = (f64::from(default.seconds) + 0.6) * runs as f64;
