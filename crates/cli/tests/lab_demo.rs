@@ -99,7 +99,7 @@ fn the_demonstration_leaves_its_result_and_a_page_for_phone_and_desk() {
         assert_eq!([runs("hdd"), runs("ssd"), runs("accelerated")], [1, 3, 3]);
     }
     assert_eq!(result["raid6"]["simulation"], true);
-    assert_eq!(result["raid6"]["rows"].as_array().unwrap().len(), 3);
+    assert_eq!(result["raid6"]["rows"].as_array().unwrap().len(), 2);
 
     let Some(mut browser) = Browser::start() else { return };
     for width in [390, 1400] {

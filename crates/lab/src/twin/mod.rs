@@ -65,8 +65,7 @@ impl Twin {
     }
 }
 
-/// The cells of [`Twin::Era`] that its document's conclusion quotes: 4 KiB at random, with 0, 65 and 100 %
-/// reads, each as in the full form.
+/// Two cells of [`Twin::Era`]: writes and reads of 4 KiB at random, with the windows of the full form.
 ///
 /// # Panics
 /// If an engine fails on drives that do not fail: a bug.
