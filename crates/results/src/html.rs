@@ -27,7 +27,7 @@ pub const CARDS_STYLE: &str = "\
 .cards td,.cards td:first-child{display:flex;justify-content:space-between;gap:1rem;border:0;padding:.1rem 0;\
 white-space:normal;text-align:right;position:static}\n\
 .cards td::before{content:attr(data-label);text-align:left;opacity:.7}\n\
-.cards td:first-child{font-weight:600}.cards td:first-child::before{content:none}\n\
+.cards td:first-child{font-weight:600;text-align:left}.cards td:first-child::before{content:none}\n\
 }\n";
 
 /// A column with a longer text than this is read, not looked up: it needs room, also where there is little.
