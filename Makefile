@@ -6,7 +6,7 @@
 #   make check        the same of what changed since the last commit (BASE=REV), in a minute or two
 #   make test-long    before a release: make test with every sample whole (all canaries, hundreds of seeds), and
 #                     licences, fuzzing, the crash test, the cross-check against md, virtual machines, the demo
-#   make demo         the main job: the MaxIO table on modelled drives, with a report
+#   make demo         the main job: a published test (MaxIO) on modelled drives, with a report
 #   make bench        speed against named peers (docs/benchmarks.md):
 #                     BENCH=cache, start, parity, array, btrfs, mrc
 #   make fuzz         MINUTES (10) of every fuzz target, or of TARGET (see docs/internals/fuzzing.md)

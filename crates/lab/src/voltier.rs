@@ -14,6 +14,9 @@ use crate::process::{self, Finished, Stop};
 /// A verb that does not move data answers at once; one that hangs is a bug worth hearing about.
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 
+/// A verb that writes dirty lines back goes on until the origin has them all.
+const WRITE_BACK_LIMIT: Duration = Duration::from_secs(24 * 3600);
+
 /// The daemon brings its caches to rest before it ends.
 const STOP_GRACE: Duration = Duration::from_secs(30);
 
@@ -37,6 +40,10 @@ pub struct Show {
     pub lines: Lines,
     /// Bytes moved to and from the drives.
     pub device_bytes: DeviceBytes,
+    /// Writes in whose place a newer one of the same range was written.
+    pub overwritten_writes: u64,
+    /// Hits that the origin served because the cache's drive was congested.
+    pub congested_reads: u64,
     /// Where the volume is served.
     pub exports: Vec<Export>,
 }
@@ -166,6 +173,25 @@ impl Instance {
             .map(drop)
     }
 
+    /// `voltier attach NAME -s SSD ...`: an empty cache in front of a volume that has none; the origin of
+    /// `cache` is the volume's own.
+    ///
+    /// # Errors
+    /// `Failed` with the command's own message.
+    pub fn attach(&self, name: &str, cache: &CacheSpec<'_>) -> Result<(), LabError> {
+        let line = cache.line_bytes.to_string();
+        let CacheSpec { ssd, policy, mode, .. } = *cache;
+        self.run(&["attach", name, "-s", ssd, "-r", policy, "-t", mode, "-b", &line]).map(drop)
+    }
+
+    /// `voltier detach NAME`: writes all dirty lines back and takes the cache away.
+    ///
+    /// # Errors
+    /// `Failed` with the command's own message.
+    pub fn detach(&self, name: &str) -> Result<(), LabError> {
+        self.run_within(WRITE_BACK_LIMIT, &["detach", name]).map(drop)
+    }
+
     /// `voltier array create NAME ... DEV...`.
     ///
     /// # Errors
@@ -189,7 +215,7 @@ impl Instance {
     /// # Errors
     /// `Failed` with the command's own message.
     pub fn flush(&self, name: &str) -> Result<(), LabError> {
-        self.run(&["flush", name]).map(drop)
+        self.run_within(WRITE_BACK_LIMIT, &["flush", name]).map(drop)
     }
 
     /// `voltier export NAME --nbd SOCKET` on a socket in the state folder; the URI for clients.
@@ -221,11 +247,15 @@ impl Instance {
     }
 
     fn run(&self, arguments: &[&str]) -> Result<Finished, LabError> {
+        self.run_within(COMMAND_LIMIT, arguments)
+    }
+
+    fn run_within(&self, limit: Duration, arguments: &[&str]) -> Result<Finished, LabError> {
         let what = format!("voltier {}", arguments.join(" "));
         let mut command = Command::new(&self.binary);
         // Clients of this daemon are the run's own: its end waits for none.
         command.env("VOLTIER_STATE", &self.state).env("VOLTIER_STOP_WAIT", "0").args(arguments);
-        let finished = process::run(&mut command, &what, COMMAND_LIMIT, &self.stop)?;
+        let finished = process::run(&mut command, &what, limit, &self.stop)?;
         if finished.status.success() {
             Ok(finished)
         } else {
@@ -295,6 +325,8 @@ mod tests {
             CacheSpec { ssd: "mem:2M", hdd: "mem:1M", policy: "lru", mode: "wb", line_bytes: 4096 };
         instance.create_cached("fast", &cache).unwrap();
         assert_eq!(instance.export_nbd("fast").unwrap(), uri);
+        instance.detach("fast").unwrap();
+        instance.attach("fast", &cache).unwrap();
         let array =
             ArraySpec { level: "6", chunk: "64K", consistency: "bitmap", members: &["/a", "/b"] };
         instance.create_array("r6", &array).unwrap();
@@ -304,6 +336,8 @@ mod tests {
              create -s mem:2M -p mem:1M -r lru -t wb -b 4096 fast\n\
              export fast --nbd unix:{}/fast.nbd\n\
              show fast --json\n\
+             detach fast\n\
+             attach fast -s mem:2M -r lru -t wb -b 4096\n\
              array create r6 --level 6 --chunk 64K --consistency bitmap /a /b\n",
             folder.path().display()
         );

@@ -67,6 +67,19 @@ pub fn percent(fraction: f64) -> String {
     if near_the_end { format!("{value:.2} %") } else { format!("{value:.0} %") }
 }
 
+/// A latency as people read it: "850 ns", "101.6 us", "2.44 ms", "1.2 s".
+pub fn latency(ns: f64) -> String {
+    let (value, unit) = match ns {
+        ns if ns < 1e3 => (ns, "ns"),
+        ns if ns < 1e6 => (ns / 1e3, "us"),
+        ns if ns < 1e9 => (ns / 1e6, "ms"),
+        ns => (ns / 1e9, "s"),
+    };
+    let digits = [100.0, 10.0, 1.0].iter().position(|least| value >= *least).unwrap_or(3);
+    let digits = if unit == "ns" { 0 } else { digits };
+    format!("{value:.digits$} {unit}")
+}
+
 /// The middle of the values, or the mean of the two in the middle. Zero of none.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);

@@ -20,6 +20,7 @@ mod full_ssd;
 mod hung_drives;
 mod import;
 mod lab;
+mod lab_demo;
 mod lab_report;
 mod lab_trace;
 mod late_drives;

@@ -89,7 +89,7 @@ impl Fio {
     pub fn run(&self, job: &Job, target: &Target, stop: &Stop) -> Result<Outcome, LabError> {
         let what = format!("fio job {}", job.name);
         let mut command = Command::new("fio");
-        command.arg("--output-format=json").args(job.arguments(target));
+        command.arg("--output-format=json+").args(job.arguments(target));
         // fio writes verify states into the current folder.
         command.current_dir(std::env::temp_dir());
         let finished = process::run(&mut command, &what, limit([job]), stop)?;

@@ -88,8 +88,18 @@ pub struct JobSpec {
     pcie: (f64, f64),
 }
 
-/// All jobs run four threads over the same part of the volume, as the document's job files do.
+/// All jobs run four threads.
 pub const NUMJOBS: u32 = 4;
+
+/// Where the threads of a job work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Areas {
+    /// Each thread in a quarter of the volume of its own.
+    Own,
+    /// All threads over the same part of the volume, as in the document's job files: sequential ones begin
+    /// at the same offset.
+    One,
+}
 
 const fn sequential(
     key: &'static str,
@@ -164,8 +174,15 @@ pub static JOBS: [JobSpec; 5] = [
 ];
 
 impl JobSpec {
-    /// The job for fio, scaled in size and time.
-    pub fn job(&self, size_bytes: u64, seconds: u32) -> Job {
+    /// The job for fio on the first `size_bytes` of a volume, for some seconds.
+    pub fn job(&self, size_bytes: u64, seconds: u32, areas: Areas) -> Job {
+        let (size_bytes, more) = match areas {
+            Areas::One => (size_bytes, Vec::new()),
+            Areas::Own => {
+                let part = size_bytes / u64::from(NUMJOBS);
+                (part, vec![("offset_increment", part.to_string())])
+            }
+        };
         Job {
             name: self.key.to_owned(),
             pattern: self.pattern,
@@ -174,8 +191,16 @@ impl JobSpec {
             numjobs: NUMJOBS,
             size_bytes,
             until: Until::Time(Duration::from_secs(seconds.into())),
-            more: Vec::new(),
+            more,
         }
+    }
+
+    /// The job of this name.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn find(key: &str) -> &'static JobSpec {
+        JOBS.iter().find(|job| job.key == key).expect("a job of the document")
     }
 
     /// The figure by which the job is judged, in its unit.
@@ -211,7 +236,7 @@ mod tests {
             "--rw=randread --bs=4k --ba=4k --size=1024 --numjobs=4 --iodepth=64",
             "--rw=randrw --rwmixread=75 --bs=4k --ba=4k --size=1024 --numjobs=4 --iodepth=64",
         ]) {
-            let line = spec.job(1024, 9).command_line(&target);
+            let line = spec.job(1024, 9, Areas::One).command_line(&target);
             assert!(line.contains(expected), "{line}");
             for common in [
                 "--direct=1",
@@ -222,6 +247,18 @@ mod tests {
                 "--time_based --runtime=9",
             ] {
                 assert!(line.contains(common), "{line}");
+            }
+            assert!(!line.contains("offset"), "the document's threads share one area: {line}");
+        }
+    }
+
+    #[test]
+    fn own_areas_lie_side_by_side_and_fill_the_volume() {
+        let target = Target::Nbd("nbd://x".to_owned());
+        for spec in &JOBS {
+            let line = spec.job(1 << 20, 9, Areas::Own).command_line(&target);
+            for option in ["--size=262144", "--numjobs=4", "--offset_increment=262144"] {
+                assert!(line.contains(option), "{line}");
             }
         }
     }

@@ -67,16 +67,28 @@ fn cells(extent: Extent) -> Vec<Cell> {
 }
 
 pub(super) fn run(extent: Extent) -> Report {
+    report(&cells(extent), extent, extent)
+}
+
+/// Writes and reads of 4 KiB, for as long as in the full form, on drives as small as in the short one.
+pub(super) fn random_4k() -> Report {
+    let is_one = |cell: &Cell| cell.size == "4k" && matches!(cell.read_percent, 0 | 100);
+    let both: Vec<Cell> = cells(Extent::Full).into_iter().filter(is_one).collect();
+    report(&both, Extent::Full, Extent::Quick)
+}
+
+/// These cells, for as long as the one extent says, on drives as large as the other says.
+fn report(cells: &[Cell], windows: Extent, drive_size: Extent) -> Report {
     let single =
         Table::read(include_str!("../../../results/tables/raidix_1_1_single_nvme_iops.csv"));
     let era = Table::read(include_str!("../../../results/tables/raidix_4_1_era_raid6_iops.csv"));
     let calibration = Calibration::of(&["ssd-d3700"]);
     let drives = Raw { calibration: &calibration };
-    let cells = cells(extent);
     let usual = Consistency::default();
     let others = [Consistency::Journal, Consistency::Bitmap];
     let other = others.into_iter().find(|other| *other != usual).expect("there are two");
-    let [ours, beside] = [usual, other].map(|one| measure(one, &cells, &drives, extent));
+    let [ours, beside] =
+        [usual, other].map(|one| measure(one, cells, &drives, (windows, drive_size)));
     let error = calibration.error();
     let rows = cells.iter().enumerate().map(|(number, cell)| {
         let figures = Figures {
@@ -202,19 +214,19 @@ fn measure(
     consistency: Consistency,
     cells: &[Cell],
     drives: &Raw<'_>,
-    extent: Extent,
+    (windows, drive_size): (Extent, Extent),
 ) -> Vec<Rates> {
-    let windows: Vec<(Cell, Window)> = cells
+    let cells: Vec<(Cell, Window)> = cells
         .iter()
-        .map(|cell| (*cell, window(in_place_iops(drives, cell), cell.read_percent, extent)))
+        .map(|cell| (*cell, window(in_place_iops(drives, cell), cell.read_percent, windows)))
         .collect();
     let mut executor = Executor::in_virtual_time(NoFiles);
     let handle = executor.handle();
     executor.block_on(async move {
-        let array = Rc::new(array(&handle, consistency, extent).await);
+        let array = Rc::new(array(&handle, consistency, drive_size).await);
         touch(&handle, &array).await;
         let mut rates = Vec::new();
-        for (cell, window) in windows {
+        for (cell, window) in cells {
             let load = Load {
                 jobs: JOBS,
                 depth: DEPTH,

@@ -65,6 +65,14 @@ impl Twin {
     }
 }
 
+/// Two cells of [`Twin::Era`]: writes and reads of 4 KiB at random, with the windows of the full form.
+///
+/// # Panics
+/// If an engine fails on drives that do not fail: a bug.
+pub fn era_random_4k() -> Report {
+    era::random_4k()
+}
+
 impl fmt::Display for Twin {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = Self::ALL.iter().find(|entry| entry.1 == *self).expect("all are named").0;

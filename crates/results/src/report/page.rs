@@ -4,6 +4,8 @@
 use serde::Serialize;
 use serde_json::Value;
 
+pub(super) use crate::table::latency;
+
 /// A table with more rows is looked up, not read.
 const OPEN_MAX: usize = 24;
 
@@ -148,19 +150,6 @@ impl Chart {
 /// A value that the source does not tell is a dash, never a zero.
 pub(super) fn or_dash(value: Option<String>) -> String {
     value.unwrap_or_else(|| "-".to_owned())
-}
-
-/// A latency as people read it: "850 ns", "101.6 us", "2.44 ms", "1.2 s".
-pub(super) fn latency(ns: f64) -> String {
-    let (value, unit) = match ns {
-        ns if ns < 1e3 => (ns, "ns"),
-        ns if ns < 1e6 => (ns / 1e3, "us"),
-        ns if ns < 1e9 => (ns / 1e6, "ms"),
-        ns => (ns / 1e9, "s"),
-    };
-    let digits = [100.0, 10.0, 1.0].iter().position(|least| value >= *least).unwrap_or(3);
-    let digits = if unit == "ns" { 0 } else { digits };
-    format!("{value:.digits$} {unit}")
 }
 
 /// Bytes per second as MB/s of a million bytes.
