@@ -20,7 +20,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
 .PHONY: build test lint docs deny doc-test unit-test demo bench fuzz fuzz-smoke sim canaries coverage \
-  cross-check-md witness test-vm crash clean
+  cross-check-md test-vm crash clean
 
 BENCH ?= cache
 # A minute or two on two cores; a number of seeds, so that every machine runs the same.
@@ -97,14 +97,10 @@ cross-check-md:
 	@scripts/deps.sh cross-check-md
 	scripts/cross-check-md.sh
 
-# The name of earlier releases.
-witness: cross-check-md
-
 # A minute more the first time: the guest's Debian is put together, and kept in target/vm.
-# SCENARIO was named STORY in earlier releases.
 test-vm:
 	@scripts/deps.sh vm
-	$(XTASK) vm $(or $(SCENARIO),$(STORY))
+	$(XTASK) vm $(SCENARIO)
 
 crash:
 	VOLTIER_CRASH_ROUNDS=$(or $(CRASH_ROUNDS),50) \
