@@ -55,10 +55,9 @@ pub(crate) fn run(input: &[u8]) {
 
 /// The body with the head and the tail that make it a registry.
 fn sealed(body: &[u8]) -> Vec<u8> {
-    let crc = crc_fast::crc32_iscsi(body);
-    let head = format!(
-        "{{\"format\":\"voltier-registry\",\"version\":2,\"crc32c\":\"{crc:08x}\",\"registry\":\n"
-    );
+    let head = r#"{"format":"voltier-registry","version":1,"features":[]"#;
+    let crc = crc_fast::crc32_iscsi(&[head.as_bytes(), body].concat());
+    let head = format!("{head},\"crc32c\":\"{crc:08x}\",\"registry\":\n");
     [head.as_bytes(), body, b"\n}\n"].concat()
 }
 

@@ -168,16 +168,16 @@ pub use errors::{ArrayError, DeviceError, GrowError, JournalError, MetadataError
 pub use examine::{AssembleOptions, JournalLeftOut, LeftOut};
 pub use format::consistency::Consistency;
 pub use format::integrity::Integrity;
-pub use format::journal_label::{JOURNAL_MAGIC, JournalLabel};
+pub use format::journal_label::{JOURNAL_FORMAT, JOURNAL_MAGIC, JournalLabel};
 pub use format::member_layout::{
     AREA_ALIGN_BYTES, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, MAP_START_BYTES, MemberLayout,
     SUPERBLOCK_BYTES,
 };
 pub use format::reshape_record::ReshapeRecord;
-pub use format::spare_label::{SPARE_MAGIC, SpareLabel};
+pub use format::spare_label::{SPARE_FORMAT, SPARE_MAGIC, SpareLabel};
 pub use format::superblock::{
     ArrayRecord, JournalDeviceRecord, JournalState, MEMBERS_MAX, MemberRecord, MemberState,
-    NAME_BYTES_MAX, SUPERBLOCK_MAGIC, SUPERBLOCK_VERSION, Superblock, Usage,
+    NAME_BYTES_MAX, SUPERBLOCK_FORMAT, SUPERBLOCK_MAGIC, Superblock, Usage,
 };
 pub use geometry::chunks::{Geometry, MemberPlace, Part, Span, VolumePlace};
 pub use geometry::level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
@@ -186,7 +186,9 @@ pub use journal::replay::ReplayReport;
 pub use members::checksums::table::ChecksumCounts;
 pub use members::counts::Counts;
 pub use members::health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};
-pub use members::label_copies::{read_spare_label, wipe_superblocks, write_spare_label};
+pub use members::label_copies::{
+    read_spare_label, unsupported_label, wipe_superblocks, write_spare_label,
+};
 pub use members::latency::Latency;
 pub use status::{ArrayStatus, MemberStatus};
 pub use stripe::merge::policy::{MergeMode, MergePolicy};

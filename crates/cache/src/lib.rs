@@ -139,7 +139,7 @@ pub use config::{FormatOptions, LineSize, Mode, Settings};
 pub use counters::DirectionCounts;
 pub use devices::health::Health;
 pub use format::owner::Owner;
-pub use format::superblock::{FORMAT_VERSION, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
+pub use format::superblock::{FORMAT, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 pub use log::open::{Label, OpenError, OpenOptions, Opened, OriginTrust, UnwritableSsd};
 pub use numbers::{Line, Slot};
 pub use status::{Side, SilentDrive, Status};

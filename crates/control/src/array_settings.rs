@@ -71,16 +71,11 @@ pub struct HealthSettings {
     #[serde(with = "word")]
     pub slow_action: SlowAction,
     /// A member that ends no request for so many seconds is given up; 0 for never.
-    #[serde(default = "usual_deadline_s", skip_serializing_if = "is_usual_deadline")]
     pub deadline_s: u64,
 }
 
 fn usual_deadline_s() -> u64 {
     HealthPolicy::default().deadline_ns / SECOND_NS
-}
-
-fn is_usual_deadline(deadline_s: &u64) -> bool {
-    *deadline_s == usual_deadline_s()
 }
 
 /// How writes of less than a stripe wait for those behind them.
@@ -105,10 +100,8 @@ pub struct ArraySettings {
     /// The scrub.
     pub scrub: TaskPace,
     /// Errors and slowness of members.
-    #[serde(default, skip_serializing_if = "HealthSettings::is_default")]
     pub health: HealthSettings,
     /// How small writes are merged.
-    #[serde(default, skip_serializing_if = "MergeSettings::is_default")]
     pub merge: MergeSettings,
     /// The pool whose spares the array may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -138,10 +131,6 @@ impl HealthSettings {
             deadline_ns: deadline_ns(self.deadline_s),
         }
     }
-
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 impl Default for MergeSettings {
@@ -161,10 +150,6 @@ impl MergeSettings {
     /// Whether no write waits.
     pub fn is_off(self) -> bool {
         self.mode == MergeMode::Off
-    }
-
-    fn is_default(&self) -> bool {
-        *self == Self::default()
     }
 }
 
@@ -384,19 +369,13 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_before_are_read_and_written_as_they_were() {
-        let before = concat!(
-            r#"{"rebuild":{"priority":"low","floor_bytes_per_second":1},"#,
-            r#""scrub":{"priority":"idle","floor_bytes_per_second":0}}"#
-        );
-        let settings: ArraySettings = serde_json::from_str(before).unwrap();
-        assert_eq!(settings.health, HealthSettings::default());
-        let health = concat!(
-            r#"{"max_errors":7,"error_window_s":60,"slow_factor":5,"slow_window_s":30,"#,
-            r#""slow_action":"show"}"#
-        );
-        let health: HealthSettings = serde_json::from_str(health).unwrap();
-        assert_eq!((health.max_errors, health.deadline_s), (7, 75));
-        assert_eq!(serde_json::to_string(&settings).unwrap(), before);
+    fn settings_that_lack_one_are_refused() {
+        let whole = serde_json::to_value(ArraySettings::default()).unwrap();
+        for lacking in ["rebuild", "scrub", "health", "merge"] {
+            let mut settings = whole.clone();
+            settings.as_object_mut().unwrap().remove(lacking).unwrap();
+            let refused = serde_json::from_value::<ArraySettings>(settings).unwrap_err();
+            assert!(refused.to_string().contains(lacking), "{refused}");
+        }
     }
 }

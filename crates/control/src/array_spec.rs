@@ -248,11 +248,6 @@ pub(crate) mod integrity_word {
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Integrity, D::Error> {
         parse_integrity(&String::deserialize(from)?).map_err(D::Error::custom)
     }
-
-    /// Records of arrays without checksums are as they were before there were any.
-    pub(crate) fn is_none(value: &Integrity) -> bool {
-        *value == Integrity::None
-    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ pub enum ErrorKind {
     Failed,
     /// Somebody uses what the request would take away; nothing changed: exit code 1.
     InUse,
+    /// Only a newer program can read what is stored; nothing changed: exit code 1.
+    Unsupported,
 }
 
 /// Why a request was refused or failed.
@@ -43,6 +45,11 @@ impl ControlError {
         Self::new(ErrorKind::InUse, message)
     }
 
+    /// Only a newer program can read what is stored.
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unsupported, message)
+    }
+
     /// The request could not be done, for the reason that another error gives.
     pub fn from_error(error: impl std::fmt::Display) -> Self {
         Self::failed(error.to_string())
@@ -61,7 +68,7 @@ impl ControlError {
     /// The exit code of a command that ends with this error.
     pub fn exit_code(&self) -> u8 {
         match self.kind {
-            ErrorKind::Failed | ErrorKind::InUse => 1,
+            ErrorKind::Failed | ErrorKind::InUse | ErrorKind::Unsupported => 1,
             ErrorKind::Usage => 2,
         }
     }

@@ -80,7 +80,11 @@ pub async fn put_in_front<D: BlockDevice>(
     };
     let opened = opened.map_err(|error| {
         let ways_on = ways_on(&error, record, start);
-        ControlError::failed(format!("the cache on {}: {error}{ways_on}", cache.device))
+        let message = format!("the cache on {}: {error}{ways_on}", cache.device);
+        match error {
+            VolumeError::Open(OpenError::Unsupported { .. }) => ControlError::unsupported(message),
+            _ => ControlError::failed(message),
+        }
     })?;
     if let Some(cached) = volume.cache() {
         // Changed while it served, and the daemon was killed before the SSD knew.
@@ -121,15 +125,20 @@ pub async fn check_origin<D: BlockDevice>(
     record: &VolumeRecord,
 ) -> ControlResult<()> {
     let Some(cache) = &record.cache else { return Ok(()) };
-    match Cache::<D, D>::probe(volume.origin()).await {
-        Ok(Some(label)) if label.uuid == cache.uuid.0 => Err(ControlError::failed(format!(
+    let is_own = match Cache::<D, D>::probe(volume.origin()).await {
+        Ok(found) => found.is_some_and(|label| label.uuid == cache.uuid.0),
+        Err(OpenError::Unsupported { uuid, .. }) => uuid == cache.uuid.0,
+        // Any other content is its clients' business.
+        Err(_) => false,
+    };
+    if is_own {
+        return Err(ControlError::failed(format!(
             "its backing disk {} holds the cache of {}: the two devices have changed places; put \
              them back, then `voltier start {}`",
             record.origin, record.name, record.name
-        ))),
-        // Any other content is its clients' business.
-        _ => Ok(()),
+        )));
     }
+    Ok(())
 }
 
 /// Gives the cache of a volume other settings while it serves.

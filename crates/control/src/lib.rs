@@ -94,7 +94,7 @@ pub use records::{
     CacheRecord, Desired, Identity, LOST_RANGES_MAX, PoolRecord, PoolSpare, RegisteredArray,
     VolumeRecord,
 };
-pub use registry::{REGISTRY_FILE, REGISTRY_VERSION, Registry, RegistryStore};
+pub use registry::{REGISTRY_FILE, REGISTRY_FORMAT, Registry, RegistryStore};
 pub use service::show::{recorded_arrays, recorded_volumes};
 pub use service::{DEVICE_WAIT_S, Service};
 pub use settings::{

@@ -116,7 +116,7 @@ pub enum ArrayRequest {
         /// Everything about it.
         array: NewArray,
         /// The checksums that the members keep. A daemon from before them refuses to be told of any.
-        #[serde(default, with = "integrity_word", skip_serializing_if = "integrity_word::is_none")]
+        #[serde(with = "integrity_word")]
         integrity: Integrity,
     },
     /// State of one array, or of all.

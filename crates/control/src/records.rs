@@ -99,7 +99,6 @@ pub struct CacheRecord {
     /// Whether dirty lines may be on the SSD: set before the first one can be.
     pub maybe_dirty: bool,
     /// Dirty lines when they were last counted: at a clean stop, a flush, the loss of the SSD.
-    #[serde(default)]
     pub dirty_lines: u64,
     /// Whether a start found that the SSD takes no writes. Since then the origin may have some of the
     /// dirty lines, also if the cache was stopped in order before.
@@ -111,7 +110,6 @@ pub struct CacheRecord {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<ByteRange>,
     /// How many ranges were lost with the SSD.
-    #[serde(default)]
     pub lost_total: u64,
 }
 
@@ -172,12 +170,11 @@ pub struct RegisteredArray {
     #[serde(with = "consistency_word")]
     pub consistency: Consistency,
     /// The checksums that the members keep.
-    #[serde(default, with = "integrity_word", skip_serializing_if = "integrity_word::is_none")]
+    #[serde(with = "integrity_word")]
     pub integrity: Integrity,
     /// Size in bytes.
     pub size_bytes: u64,
     /// Changes of membership when it was last looked at: members that know fewer are old.
-    #[serde(default)]
     pub events: u64,
     /// The device of each place, as far as it is known, also of members that are lost.
     pub members: Vec<Option<DeviceSpec>>,
@@ -194,7 +191,6 @@ pub struct RegisteredArray {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
     /// Choices.
-    #[serde(default)]
     pub settings: ArraySettings,
 }
 

@@ -100,29 +100,15 @@ pub struct Settings {
     pub dirty_low_percent: u8,
     /// From this average wait for the SSD on, in microseconds, a resting origin serves clean hits; 0
     /// never.
-    #[serde(default = "usual_congested_us", skip_serializing_if = "is_usual_congested_us")]
     pub congested_us: u32,
     /// Whether the origin always holds a prefix of the writes, cut at a flush.
     pub ordered: bool,
     /// From so many seconds without an answer on, the SSD or the origin counts as silent; 0 never.
-    #[serde(default = "usual_deadline_s", skip_serializing_if = "is_usual_deadline_s")]
     pub deadline_s: u64,
 }
 
 fn usual_deadline_s() -> u64 {
     voltier_cache::Settings::default().deadline_ns / 1_000_000_000
-}
-
-fn is_usual_deadline_s(deadline_s: &u64) -> bool {
-    *deadline_s == usual_deadline_s()
-}
-
-fn usual_congested_us() -> u32 {
-    voltier_cache::Settings::default().congested_us
-}
-
-fn is_usual_congested_us(congested_us: &u32) -> bool {
-    *congested_us == usual_congested_us()
 }
 
 impl Default for Settings {

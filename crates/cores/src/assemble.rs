@@ -4,12 +4,13 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, AssembleReport, Integrity, JournalState, LeftOut,
-    MetadataError, Superblock,
+    Array, ArrayError, AssembleOptions, AssembleReport, DeviceError, Integrity, JournalState,
+    LeftOut, MetadataError, Superblock,
 };
 use voltier_block::BlockDevice;
 use voltier_control::{
-    ArrayLevel, ArrayName, ControlError, ControlResult, DeviceSpec, Identity, RegisteredArray,
+    ArrayLevel, ArrayName, ControlError, ControlResult, DeviceSpec, ErrorKind, Identity,
+    RegisteredArray,
 };
 use voltier_ring::Handle;
 use voltier_volume::Leaf;
@@ -83,7 +84,8 @@ struct Candidate {
     superblock: Superblock,
 }
 
-/// Assembles an array of these devices. One that is not of it, or cannot be used, is left out.
+/// Assembles an array of these devices. One that is not of it, or cannot be used, is left out. With one of it
+/// that only a newer program can read there is no array.
 pub(super) async fn assemble(
     handle: Handle,
     record: RegisteredArray,
@@ -96,6 +98,8 @@ pub(super) async fn assemble(
         match candidate(&handle, &record, device).await {
             Ok(Part::Member(candidate)) => candidates.push(*candidate),
             Ok(Part::Journal(journal)) => journals.push(*journal),
+            // The others may be what the array was before a newer program changed it.
+            Err(error) if error.kind == ErrorKind::Unsupported => return Err(error),
             Err(error) => left_out.push(error.message),
         }
     }
@@ -154,6 +158,12 @@ async fn candidate(
 ) -> ControlResult<Part> {
     let leaf = open_drained(handle, &device).await?;
     let why_not = |why: String| ControlError::failed(format!("{device} is left out: {why}"));
+    let unreadable = |error: DeviceError| match error {
+        DeviceError::Unsupported { array, .. } if array == record.uuid.0 => {
+            ControlError::unsupported(format!("{device}: {error}"))
+        }
+        error => why_not(error.to_string()),
+    };
     match answered(handle, &device, Array::examine(&leaf)).await? {
         Ok(Some(superblock)) if superblock.array.uuid == record.uuid.0 => {
             let known = KnownDevice { device, size_bytes: leaf.limits().bytes() };
@@ -172,9 +182,9 @@ async fn candidate(
                 Err(why_not(format!("it is the journal of another array, {}", label.name)))
             }
             Ok(None) => Err(why_not("it has no array superblock".into())),
-            Err(error) => Err(why_not(error.to_string())),
+            Err(error) => Err(unreadable(error)),
         },
-        Err(error) => Err(why_not(error.to_string())),
+        Err(error) => Err(unreadable(error)),
     }
 }
 

@@ -237,7 +237,8 @@ impl CacheFixture {
         let mut head = vec![0; LABEL_BYTES];
         ssd.peek(Lba(0), &mut head);
         // Where the map was being loaded the log ends as in a crash.
-        self.stopped.set(Label::in_head(&head).is_some_and(|label| label.clean));
+        let label = Label::in_head(&head).expect("its own format");
+        self.stopped.set(label.is_some_and(|label| label.clean));
     }
 
     /// Copies of what a crash at this moment leaves. Everything goes on.

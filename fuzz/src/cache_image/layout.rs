@@ -38,37 +38,38 @@ pub(super) struct Structure {
 /// A number inside a structure: its place and its width, in bytes.
 pub(super) type Field = (usize, usize);
 
-const SUPERBLOCK_FIELDS: [Field; 30] = [
+const SUPERBLOCK_FIELDS: [Field; 31] = [
     (0, 8),
     (8, 4),
     (16, 8),
-    (32, 8),
-    (40, 4),
-    (44, 4),
-    (48, 8),
+    (40, 8),
+    (48, 4),
+    (52, 4),
     (56, 8),
     (64, 8),
-    (72, 4),
-    (76, 4),
+    (72, 8),
     (80, 4),
     (84, 4),
     (88, 4),
     (92, 4),
-    (96, 8),
+    (96, 4),
+    (100, 4),
     (104, 8),
-    (112, 4),
-    (116, 4),
+    (112, 8),
     (120, 4),
     (124, 4),
-    (144, 8),
+    (128, 4),
+    (132, 4),
     (152, 8),
-    (160, 4),
-    (164, 4),
+    (160, 8),
+    (168, 4),
+    (172, 4),
     (512, 8),
     (528, 4),
     (544, 8),
     (608, 8),
     (1024, 8),
+    (32, 8),
 ];
 const INTENT_FIELDS: [Field; 6] = [(0, 4), (8, 8), (24, 8), (32, 8), (64, 8), (72, 8)];
 const CHUNK_FIELDS: [Field; 6] = [(0, 4), (8, 8), (24, 8), (32, 4), (36, 4), (40, 4)];
@@ -100,8 +101,8 @@ impl Layout {
     pub(super) fn of(ssd: &Medium) -> Self {
         let superblock = read(ssd, SUPERBLOCKS[0], 4096);
         let field = |at: usize| u32::from_le_bytes(superblock[at..at + 4].try_into().unwrap());
-        let (line_bytes, segment_bytes) = (field(72) as usize, u64::from(field(76)));
-        let (unit_bytes, segments) = (field(80) as usize, u64::from(field(84)));
+        let (line_bytes, segment_bytes) = (field(80) as usize, u64::from(field(84)));
+        let (unit_bytes, segments) = (field(88) as usize, u64::from(field(92)));
         let block = |kind| move |at| Structure { kind, at, bytes: 4096 };
         let mut structures: Vec<_> = SUPERBLOCKS.map(block(Kind::Superblock)).into();
         structures.extend(INTENTS.map(block(Kind::Intents)));

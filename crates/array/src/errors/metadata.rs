@@ -1,13 +1,13 @@
 //! Why members do not make an array: one line for the user, which says what to do next.
 
-use voltier_block::IoError;
+use voltier_block::{IoError, Unsupported};
 
 use crate::format::member_layout::{AREA_ALIGN_BYTES, SUPERBLOCK_BYTES};
-use crate::format::superblock::{MEMBERS_MAX, NAME_BYTES_MAX, SUPERBLOCK_VERSION, Uuid};
+use crate::format::superblock::{MEMBERS_MAX, NAME_BYTES_MAX, Uuid};
 use crate::geometry::level::Level;
 
 /// The fault of one device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     /// No superblock is on it.
     #[error("it has no array superblock: leave it out, or look for the right device")]
@@ -17,11 +17,14 @@ pub enum DeviceError {
         "both copies of its superblock are damaged: assemble without it, and rebuild onto it later"
     )]
     Damaged,
-    /// The superblock is of a newer version.
-    #[error(
-        "its superblock has version {0}, this program reads version {SUPERBLOCK_VERSION}: update it"
-    )]
-    Newer(u32),
+    /// The superblock or label is of a version, or has features, that this program does not know.
+    #[error("its superblock cannot be read: {why}")]
+    Unsupported {
+        /// The uuid of the array that the device names; of a spare that of its owner.
+        array: [u8; 16],
+        /// The version or features that are unknown.
+        why: Unsupported,
+    },
     /// The device is smaller than it was.
     #[error("it had {had} sectors and now has {has}: give it its old size back, or leave it out")]
     Truncated {

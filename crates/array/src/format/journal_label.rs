@@ -6,15 +6,15 @@
 //! end      label, copy 1: the last whole 4 KiB of the device
 //! ```
 
-use voltier_block::{KIB, Lba, MIB, SECTOR_BYTES};
+use voltier_block::{Format, KIB, Lba, MIB, SECTOR_BYTES};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use crate::format::checksum::{COUNTER_MAX, CRC_AT, Rejected, check_head, seal};
+use crate::format::checksum::{COUNTER_MAX, CRC_AT, Head, Rejected, check_head, seal};
 use crate::format::journal_place::JournalPlace;
 use crate::format::journal_record::BLOCK_SECTORS;
 use crate::format::member_layout::MemberLayout;
-use crate::format::superblock::{NAME_BYTES_MAX, SUPERBLOCK_VERSION, is_name};
+use crate::format::superblock::{NAME_BYTES_MAX, is_name};
 
 /// First bytes of a journal device.
 pub const JOURNAL_MAGIC: [u8; 8] = *b"VOLTJRNL";
@@ -22,8 +22,8 @@ pub const JOURNAL_MAGIC: [u8; 8] = *b"VOLTJRNL";
 const RING_START_BYTES: u64 = MIB;
 /// A ring is no longer than this: what is redone at a start is bounded by it.
 const RING_BYTES_MAX: u64 = 512 * MIB;
-/// The version of the superblock with which journal devices came.
-const FIRST_VERSION: u32 = 2;
+/// The format of the label: no part of it is optional.
+pub const JOURNAL_FORMAT: Format = Format { version: 1, features: &[] };
 const BLOCK_BYTES: usize = 4 * KIB as usize;
 
 /// The label of a journal device.
@@ -46,10 +46,7 @@ pub struct JournalLabel {
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Raw {
-    magic: [u8; 8],
-    version: U32,
-    crc: U32,
-    array: [u8; 16],
+    head: Head,
     uuid: [u8; 16],
     event: U64,
     device_sectors: U64,
@@ -58,7 +55,7 @@ struct Raw {
     ring_start: U64,
     ring_sectors: U64,
     name: [u8; NAME_BYTES_MAX],
-    reserved_end: [u8; BLOCK_BYTES - 152],
+    reserved_end: [u8; BLOCK_BYTES - 160],
 }
 
 const _: () = assert!(size_of::<Raw>() == BLOCK_BYTES);
@@ -80,9 +77,7 @@ impl JournalLabel {
     pub(crate) fn encode(&self, copy: u32) -> [u8; BLOCK_BYTES] {
         let place = self.place();
         let mut raw = Raw::new_zeroed();
-        raw.magic = JOURNAL_MAGIC;
-        raw.version = FIRST_VERSION.into();
-        raw.array = self.array;
+        raw.head = Head::new(JOURNAL_MAGIC, &JOURNAL_FORMAT, self.array, 0);
         raw.uuid = self.uuid;
         raw.event = self.event.into();
         raw.device_sectors = self.device_sectors.into();
@@ -98,9 +93,8 @@ impl JournalLabel {
     /// The label in `block`, if it is copy `copy` of one and everything in it makes sense.
     pub(crate) fn decode(block: &[u8], copy: u32) -> Result<Self, Rejected> {
         let raw = Raw::ref_from_bytes(block).map_err(|_| Rejected::Absent)?;
-        check_head(block, JOURNAL_MAGIC, raw.version.get(), SUPERBLOCK_VERSION)?;
-        let is_known = raw.version.get() >= FIRST_VERSION;
-        raw.checked(copy).filter(|_| is_known).ok_or(Rejected::Damaged)
+        check_head(block, JOURNAL_MAGIC, &JOURNAL_FORMAT)?;
+        raw.checked(copy).ok_or(Rejected::Damaged)
     }
 }
 
@@ -117,7 +111,7 @@ impl Raw {
             && ring_sectors.is_multiple_of(BLOCK_SECTORS)
             && ring_sectors <= ring_place(device_sectors).sectors;
         is_whole.then(|| JournalLabel {
-            array: self.array,
+            array: self.head.array,
             name: name.to_owned(),
             uuid: self.uuid,
             event: self.event.get(),
@@ -129,6 +123,8 @@ impl Raw {
 
 #[cfg(test)]
 mod tests {
+    use voltier_block::Unsupported;
+
     use super::*;
 
     fn label() -> JournalLabel {
@@ -158,14 +154,16 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_under_a_good_checksum_is_damaged_and_the_future_is_named() {
-        let cases: [(usize, u8, Rejected); 6] = [
-            (8, 1, Rejected::Damaged),
-            (8, 9, Rejected::Newer(9)),
-            (55, 0xff, Rejected::Damaged),
+    fn what_makes_no_sense_under_a_good_checksum_is_damaged_and_what_is_unknown_is_named() {
+        let unsupported = |why| Rejected::Unsupported { array: [7; 16], why };
+        let cases: [(usize, u8, Rejected); 7] = [
+            (8, 2, unsupported(Unsupported::Version { found: 2, read: 1 })),
+            (8, 0, unsupported(Unsupported::Version { found: 0, read: 1 })),
+            (33, 4, unsupported(Unsupported::Flags(1 << 10))),
             (63, 0xff, Rejected::Damaged),
-            (72, 1, Rejected::Damaged),
-            (88, 1, Rejected::Damaged),
+            (71, 0xff, Rejected::Damaged),
+            (80, 1, Rejected::Damaged),
+            (96, 1, Rejected::Damaged),
         ];
         for (at, byte, expected) in cases {
             let mut block = label().encode(0);

@@ -5,11 +5,11 @@
 use std::fmt;
 use std::ops::{Index, IndexMut};
 
-use voltier_block::{Lba, SECTOR_BYTES, SectorRange};
+use voltier_block::{Feature, Format, Lba, SECTOR_BYTES, SectorRange};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use crate::format::checksum::{COUNTER_MAX, CRC_AT, Rejected, check_head, seal};
+use crate::format::checksum::{COUNTER_MAX, CRC_AT, Head, Rejected, check_head, seal};
 use crate::format::checksum_page::area_bytes;
 use crate::format::consistency::Consistency;
 use crate::format::integrity::Integrity;
@@ -26,8 +26,31 @@ use crate::geometry::shapes::Shapes;
 
 /// First bytes of every member of an array.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTARRY";
-/// Readers refuse a newer version. The lowest that says all is written, for programs from before the others.
-pub const SUPERBLOCK_VERSION: u32 = 4;
+
+const JOURNAL_DEVICE: Feature = Feature {
+    bit: 0,
+    name: "journal-device",
+    meaning: "a device of its own has, or had, the journal",
+};
+const ADDED_PARITY: Feature = Feature {
+    bit: 1,
+    name: "added-parity",
+    meaning: "parity rows were added: each is on members of its own",
+};
+const EXPANSION: Feature = Feature {
+    bit: 2,
+    name: "expansion",
+    meaning: "the array moves to its geometry from the one with a member less",
+};
+const CHECKSUMS: Feature = Feature {
+    bit: 3,
+    name: "checksums",
+    meaning: "members keep the CRC-32C of their blocks, in pages behind the journal",
+};
+
+/// The format of members: of superblock, region map, journal, checksums and backup area.
+pub const SUPERBLOCK_FORMAT: Format =
+    Format { version: 1, features: &[JOURNAL_DEVICE, ADDED_PARITY, EXPANSION, CHECKSUMS] };
 /// Most members of an array with durable state.
 pub const MEMBERS_MAX: usize = 64;
 /// Longest name of an array, in bytes.
@@ -36,9 +59,6 @@ pub const NAME_BYTES_MAX: usize = 64;
 const BLOCK_BYTES: usize = SUPERBLOCK_BYTES as usize;
 /// The offset of the name of the device that has the journal.
 const JOURNAL_AT: usize = 3968;
-
-/// The code of checksums by CRC-32C.
-const INTEGRITY_CRC32C: u32 = 1;
 
 /// A uuid as people write it.
 pub(crate) struct Uuid<'a>(pub(crate) &'a [u8; 16]);
@@ -183,10 +203,7 @@ struct Entry {
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Raw {
-    magic: [u8; 8],
-    version: U32,
-    crc: U32,
-    array_uuid: [u8; 16],
+    head: Head,
     member_uuid: [u8; 16],
     event: U64,
     device_sectors: U64,
@@ -211,25 +228,20 @@ struct Raw {
     region_sectors: U64,
     name: [u8; NAME_BYTES_MAX],
     table: [Entry; MEMBERS_MAX],
-    reserved: [u8; JOURNAL_AT - 2272],
-    /// From here on since version 2.
+    reserved: [u8; JOURNAL_AT - 2280],
     journal_uuid: [u8; 16],
     journal_since: U64,
     journal_state: U32,
     needs_resync: U32,
-    /// From here on since version 3.
-    is_reshaping: U32,
-    reserved_reshape: U32,
+    /// With the feature `expansion`, and zero without it.
     reshape_frontier: U64,
     reshape_moved: U64,
     reshape_backed_up: U64,
     reshape_redo_from: U64,
-    /// From here on since version 4.
-    integrity: U32,
-    reserved_integrity: U32,
+    /// With the feature `checksums`, and zero without it.
     checksums_start: U64,
     checksums_sectors: U64,
-    reserved_end: [u8; BLOCK_BYTES - JOURNAL_AT - 96],
+    reserved_end: [u8; BLOCK_BYTES - JOURNAL_AT - 80],
 }
 
 const _: () = assert!(size_of::<Raw>() == BLOCK_BYTES);
@@ -273,36 +285,16 @@ fn coded<T: Copy>(all: &[T], code: U32) -> Option<T> {
     all.get((code.get() as usize).checked_sub(1)?).copied()
 }
 
-/// The first version that has a level. A new level gets a new version: programs of an older one would call
-/// its members damaged.
-fn version_of_level(level: Level) -> u32 {
-    match level {
-        Level::Raid0
-        | Level::Raid1
-        | Level::Raid10
-        | Level::Raid5
-        | Level::Raid6
-        | Level::Raid7_3
-        | Level::Raid50 { .. }
-        | Level::Raid60 { .. }
-        | Level::Raid70 { .. }
-        | Level::NPlusM { .. } => 1,
-    }
-}
-
-/// The first version that has what this array needs.
-fn version_of(array: &ArrayRecord) -> u32 {
+/// The features of an array in this state, as bits.
+fn features_of(array: &ArrayRecord) -> u64 {
     let has_added_parity = matches!(array.geometry.layout(), Layout::AddedParityRows { .. });
-    let of_state = if array.places.integrity() != Integrity::None {
-        4
-    } else if array.reshape.is_some() {
-        3
-    } else if has_added_parity || array.journal_device.is_some() || array.needs_resync {
-        2
-    } else {
-        1
-    };
-    version_of_level(array.geometry.level()).max(of_state)
+    let features = [
+        (JOURNAL_DEVICE, array.journal_device.is_some()),
+        (ADDED_PARITY, has_added_parity),
+        (EXPANSION, array.reshape.is_some()),
+        (CHECKSUMS, array.places.integrity() != Integrity::None),
+    ];
+    features.into_iter().filter(|(_, has)| *has).fold(0, |word, (feature, _)| word | feature.flag())
 }
 
 const CONSISTENCIES: [Consistency; 3] =
@@ -373,9 +365,8 @@ impl Superblock {
         let (level, first, second) = level_code(geometry.level());
         let position = |found: Option<usize>| found.map_or(0, |index| index as u32 + 1).into();
         let mut raw = Raw::new_zeroed();
-        raw.magic = SUPERBLOCK_MAGIC;
-        raw.version = version_of(array).into();
-        raw.array_uuid = array.uuid;
+        let features = features_of(array);
+        raw.head = Head::new(SUPERBLOCK_MAGIC, &SUPERBLOCK_FORMAT, array.uuid, features);
         raw.member_uuid = array[self.member].uuid;
         raw.event = array.event.into();
         raw.device_sectors = self.device_sectors.into();
@@ -410,14 +401,12 @@ impl Superblock {
         }
         raw.needs_resync = u32::from(array.needs_resync).into();
         if let Some(reshape) = array.reshape {
-            raw.is_reshaping = 1.into();
             raw.reshape_frontier = reshape.frontier.0.into();
             raw.reshape_moved = reshape.moved_sectors.into();
             raw.reshape_backed_up = reshape.backed_up_sectors.into();
             raw.reshape_redo_from = reshape.redo_from.into();
         }
         if array.places.integrity() != Integrity::None {
-            raw.integrity = INTEGRITY_CRC32C.into();
             raw.checksums_start = checksums.start.0.into();
             raw.checksums_sectors = checksums.count.into();
         }
@@ -432,13 +421,17 @@ impl Superblock {
     /// The reason why the block is none.
     pub(crate) fn decode(block: &[u8], copy: u32) -> Result<Self, Rejected> {
         let raw = Raw::ref_from_bytes(block).map_err(|_| Rejected::Absent)?;
-        check_head(block, SUPERBLOCK_MAGIC, raw.version.get(), SUPERBLOCK_VERSION)?;
-        let is_of_version = |read: &Self| version_of(&read.array) == raw.version.get();
-        raw.checked(copy).filter(is_of_version).ok_or(Rejected::Damaged)
+        check_head(block, SUPERBLOCK_MAGIC, &SUPERBLOCK_FORMAT)?;
+        let says_so = |read: &Self| features_of(&read.array) == raw.head.features.get();
+        raw.checked(copy).filter(says_so).ok_or(Rejected::Damaged)
     }
 }
 
 impl Raw {
+    fn has(&self, feature: Feature) -> bool {
+        self.head.features.get() & feature.flag() != 0
+    }
+
     fn checked(&self, copy: u32) -> Option<Superblock> {
         let count = self.member_count.get() as usize;
         let member = MemberIndex(self.member.get() as usize);
@@ -471,7 +464,7 @@ impl Raw {
         let is_whole = geometry.member_sectors() == places.data.count && is_name(name);
         is_whole.then(|| Superblock {
             array: ArrayRecord {
-                uuid: self.array_uuid,
+                uuid: self.head.array,
                 name: name.to_owned(),
                 geometry,
                 places,
@@ -506,9 +499,6 @@ impl Raw {
 
     /// The device that has the journal, and whether parity needs a resync nevertheless.
     fn journal(&self) -> Option<(Option<JournalDeviceRecord>, bool)> {
-        if self.version.get() < 2 {
-            return Some((None, false));
-        }
         let needs_resync = match self.needs_resync.get() {
             0 => false,
             1 => true,
@@ -527,11 +517,14 @@ impl Raw {
 
     /// Where a move to this geometry is; none inside if there is none.
     fn reshape(&self, geometry: &Geometry) -> Option<Option<ReshapeRecord>> {
-        match self.is_reshaping.get() {
-            _ if self.version.get() < 3 => return Some(None),
-            0 if self.version.get() >= 4 => return Some(None),
-            1 => {}
-            _ => return None,
+        let fields = [
+            self.reshape_frontier,
+            self.reshape_moved,
+            self.reshape_backed_up,
+            self.reshape_redo_from,
+        ];
+        if !self.has(EXPANSION) {
+            return fields.iter().all(|field| field.get() == 0).then_some(None);
         }
         let record = ReshapeRecord {
             frontier: Section(self.reshape_frontier.get()),
@@ -544,7 +537,7 @@ impl Raw {
         is_possible.then_some(Some(record))
     }
 
-    /// The places, if they are where this version puts them and the device has room for them.
+    /// The places, if they are where they belong and the device has room for them.
     fn places(&self) -> Option<MemberLayout> {
         let area_sectors = AREA_ALIGN_BYTES / SECTOR_BYTES;
         let journal_sectors = self.journal_sectors.get();
@@ -573,12 +566,12 @@ impl Raw {
     /// The pages of checksums, which begin where this says if there are any.
     fn checksums(&self, start: u64) -> Option<SectorRange> {
         let none = SectorRange::new(Lba(start), 0);
-        if self.version.get() < 4 {
-            return Some(none);
+        if !self.has(CHECKSUMS) {
+            let is_zero = self.checksums_start.get() == 0 && self.checksums_sectors.get() == 0;
+            return is_zero.then_some(none);
         }
         let count = self.checksums_sectors.get();
-        let is_possible = self.integrity.get() == INTEGRITY_CRC32C
-            && self.checksums_start.get() == start
+        let is_possible = self.checksums_start.get() == start
             && count > 0
             && count.is_multiple_of(AREA_ALIGN_BYTES / SECTOR_BYTES)
             && start.checked_add(count)? <= self.device_sectors.get();

@@ -5,15 +5,18 @@
 
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, MIB, SECTOR_BYTES, SectorRange,
+    Unsupported,
 };
 
 use crate::errors::metadata::DeviceError;
-use crate::format::checksum::Rejected;
-use crate::format::journal_label::JournalLabel;
+use crate::format::checksum::{Rejected, check_head};
+use crate::format::journal_label::{JOURNAL_FORMAT, JOURNAL_MAGIC, JournalLabel};
 use crate::format::journal_record::BLOCK_BYTES;
 use crate::format::member_layout::{MemberLayout, SUPERBLOCK_BYTES};
-use crate::format::spare_label::SpareLabel;
-use crate::format::superblock::{MemberRecord, MemberState, Superblock};
+use crate::format::spare_label::{SPARE_FORMAT, SPARE_MAGIC, SpareLabel};
+use crate::format::superblock::{
+    MemberRecord, MemberState, SUPERBLOCK_FORMAT, SUPERBLOCK_MAGIC, Superblock,
+};
 use crate::members::clear::{Clear, clear_device};
 
 /// Sectors at either end of a spare that lose what they held: file systems have their signatures there.
@@ -59,14 +62,31 @@ pub(crate) async fn read_label_copies<D: BlockDevice, T: PartialEq>(
             let is_behind = is_behind(&first, &second);
             Ok(Some((if is_behind { second } else { first }, is_one_copy)))
         }
-        (Err(Rejected::Newer(version)), _) => Err(DeviceError::Newer(version)),
+        // One copy does not make up for the other: the program that wrote it may have been stopped between them.
+        (Err(Rejected::Unsupported { array, why }), _)
+        | (_, Err(Rejected::Unsupported { array, why })) => {
+            Err(DeviceError::Unsupported { array, why })
+        }
         (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(Some((one, true))),
-        (Err(_), Err(Rejected::Newer(version))) => Err(DeviceError::Newer(version)),
         (Err(Rejected::Absent), Err(Rejected::Absent)) => {
             io_error.map_or(Ok(None), |error| Err(DeviceError::Io(error)))
         }
         (Err(_), Err(_)) => Err(DeviceError::Damaged),
     }
+}
+
+/// The version or features for which this program cannot read a superblock or label, if it is whole and
+/// has such.
+pub fn unsupported_label(block: &[u8]) -> Option<Unsupported> {
+    let formats = [
+        (SUPERBLOCK_MAGIC, SUPERBLOCK_FORMAT),
+        (JOURNAL_MAGIC, JOURNAL_FORMAT),
+        (SPARE_MAGIC, SPARE_FORMAT),
+    ];
+    formats.iter().find_map(|(magic, format)| match check_head(block, *magic, format) {
+        Err(Rejected::Unsupported { why, .. }) => Some(why),
+        _ => None,
+    })
 }
 
 /// Writes two copies, each durable before the next begins.
@@ -173,7 +193,7 @@ pub(crate) async fn write_label<D: BlockDevice>(device: &D, label: &JournalLabel
 /// that changed hands when the program died: the first is the newer one.
 ///
 /// # Errors
-/// When the label is of a newer version or damaged, or the device cannot be read.
+/// When the label is of a format that is unknown, or damaged, or the device cannot be read.
 pub async fn read_spare_label<D: BlockDevice>(
     device: &D,
 ) -> Result<Option<SpareLabel>, DeviceError> {

@@ -37,24 +37,6 @@ pub(crate) async fn fingerprint<O: BlockDevice>(origin: &O, sectors: u64) -> IoR
     Ok(digest.crc.finalize())
 }
 
-/// Whether `known` is the number of an origin. An earlier format sampled no beginnings of partitions, and its
-/// superblocks are still good.
-pub(crate) async fn is_fingerprint<O: BlockDevice>(
-    origin: &O,
-    sectors: u64,
-    known: u64,
-) -> IoResult<bool> {
-    Ok(fingerprint(origin, sectors).await? == known
-        || without_partitions(origin, sectors).await? == known)
-}
-
-async fn without_partitions<O: BlockDevice>(origin: &O, sectors: u64) -> IoResult<u64> {
-    let mut digest = Digest::of(origin);
-    digest.read(0, head_sectors(sectors)).await?;
-    digest.read_spread(sectors).await?;
-    Ok(digest.crc.finalize())
-}
-
 fn head_sectors(sectors: u64) -> u64 {
     HEAD_SECTORS.min(sectors) / SAMPLE_SECTORS * SAMPLE_SECTORS
 }
@@ -140,17 +122,6 @@ mod tests {
             let before = fingerprint(&origin, SECTORS).await.unwrap();
             write(&origin, 2050, b"mounted").await;
             assert_ne!(fingerprint(&origin, SECTORS).await.unwrap(), before);
-        });
-    }
-
-    #[test]
-    fn the_number_of_an_earlier_superblock_is_that_of_an_unchanged_origin() {
-        Executor::in_virtual_time(NoFiles).block_on(async {
-            let origin = partitioned().await;
-            let earlier = without_partitions(&origin, SECTORS).await.unwrap();
-            assert!(is_fingerprint(&origin, SECTORS, earlier).await.unwrap());
-            write(&origin, 100, b"changed").await;
-            assert!(!is_fingerprint(&origin, SECTORS, earlier).await.unwrap());
         });
     }
 }

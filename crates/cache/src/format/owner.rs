@@ -1,7 +1,6 @@
 //! The volume that a cache belongs to, as the superblock names it: for whoever has lost the registry.
 //!
-//! The cache itself needs none of it. Programs before this part left its bytes zero, and zero when they
-//! wrote the superblock again: nothing is recorded then.
+//! The cache itself needs none of it. Zeroes say that nothing is recorded.
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 //! The superblock: which cache an SSD holds, and where its newest checkpoint is.
 
-use voltier_block::KIB;
+use voltier_block::{Format, KIB, Unsupported};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -10,8 +10,8 @@ use crate::policy::PolicyKind;
 
 /// First bytes of every cache SSD: what the safety checks of other programs may look for too.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTIERC";
-/// Readers refuse another version.
-pub const FORMAT_VERSION: u32 = 3;
+/// The format: no part of it is optional.
+pub const FORMAT: Format = Format { version: 1, features: &[] };
 /// Bytes of a superblock or intent block on the SSD.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 /// Byte offsets of the two superblock copies.
@@ -33,6 +33,8 @@ pub(crate) struct Superblock {
     pub(crate) version: U32,
     pub(crate) crc: U32,
     pub(crate) uuid: [u8; 16],
+    /// The bits of its features: place and meaning of all fields up to here are the same in every version.
+    pub(crate) features: U64,
     /// The valid copy with the higher number wins.
     pub(crate) sequence: U64,
     pub(crate) copy: U32,
@@ -71,8 +73,24 @@ pub(crate) struct Superblock {
 /// Says that more lines were dirty than the list has room for.
 pub(crate) const NO_DIRTY_LIST: u32 = u32::MAX;
 
-const _: () = assert!(size_of::<Superblock>() == 168);
+const _: () = assert!(size_of::<Superblock>() == 176);
 const SUPERBLOCK_CRC_AT: usize = 12;
+
+/// Why a block is no superblock that can be believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Rejected {
+    /// The block does not begin as one.
+    Absent,
+    /// The block begins as one, and is not whole or not meant for its place.
+    Damaged,
+    /// The block is whole, and written by a program that knows more.
+    Unsupported {
+        /// The cache that it names.
+        uuid: [u8; 16],
+        /// The version or features that are unknown.
+        why: Unsupported,
+    },
+}
 
 impl Superblock {
     /// The 4096 bytes of copy `copy`, with the volume that the cache belongs to.
@@ -91,15 +109,25 @@ impl Superblock {
         [STATE_CLEAN, STATE_STOPPED_LOADING].contains(&self.state.get())
     }
 
-    /// The superblock in `block`, if it is one, whole, and meant for copy `copy`.
-    pub(crate) fn decode(block: &[u8], copy: u32) -> Option<Self> {
-        let superblock = Self::read_from_prefix(block).ok()?.0;
-        let whole = superblock.magic == SUPERBLOCK_MAGIC
-            && superblock.copy == copy
-            && superblock.crc == crc_without(block, SUPERBLOCK_CRC_AT);
+    /// The superblock in `block`, if it is one, whole, and meant for copy `copy`. Version and features come
+    /// first: of a block that has others nothing else is believed.
+    ///
+    /// # Errors
+    /// Why the block is none that this program can read.
+    pub(crate) fn decode(block: &[u8], copy: u32) -> Result<Self, Rejected> {
+        if !block.starts_with(&SUPERBLOCK_MAGIC) {
+            return Err(Rejected::Absent);
+        }
+        let superblock = Self::read_from_prefix(block).map_err(|_| Rejected::Damaged)?.0;
+        if superblock.crc != crc_without(block, SUPERBLOCK_CRC_AT) {
+            return Err(Rejected::Damaged);
+        }
+        let checked = FORMAT.check(superblock.version.get(), superblock.features.get());
+        checked.map_err(|why| Rejected::Unsupported { uuid: superblock.uuid, why })?;
         let Self { sequence, generation, replay_sequence, first_sequence, .. } = superblock;
         let counters = [sequence, generation, replay_sequence, first_sequence];
-        (whole && are_counters(&counters)).then_some(superblock)
+        let is_whole = superblock.copy == copy && are_counters(&counters);
+        if is_whole { Ok(superblock) } else { Err(Rejected::Damaged) }
     }
 }
 

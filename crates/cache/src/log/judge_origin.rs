@@ -9,7 +9,7 @@ use voltier_block::{BlockDevice, Buf, IoError};
 use voltier_ring::join_all;
 
 use crate::canary::{self, Canary};
-use crate::devices::fingerprint::is_fingerprint;
+use crate::devices::fingerprint::fingerprint;
 use crate::devices::line_sample::{Comparison, LineSample, SampledLine, compare};
 use crate::format::chunk::{CHUNK_BYTES, CHUNK_HEAD_BYTES};
 use crate::format::superblock::Superblock;
@@ -47,8 +47,8 @@ pub(super) async fn judge_origin<S: BlockDevice, O: BlockDevice>(
     // A bad sector of the origin is no other origin, but without a fingerprint no clean line is trusted.
     let (has_print, has_other_print) = match is_printed {
         false => (false, false),
-        true => match is_fingerprint(origin, sectors, known).await {
-            Ok(is_known) => (true, !is_known && map.lines_expected() > 0),
+        true => match fingerprint(origin, sectors).await {
+            Ok(found) => (true, found != known && map.lines_expected() > 0),
             Err(IoError::Medium) => (false, true),
             Err(error) => return Err(origin_error(error)),
         },

@@ -1,11 +1,11 @@
 //! How a cache is opened: what is asked for, what is found, and why it fails.
 
-use voltier_block::IoError;
+use voltier_block::{IoError, Unsupported};
 
 use crate::config::Settings;
 use crate::format::owner::Owner;
 use crate::format::superblock::{
-    BLOCK_BYTES, FORMAT_VERSION, STATE_CLEAN, SUPERBLOCK_OFFSETS, Superblock, policy_of,
+    BLOCK_BYTES, Rejected, STATE_CLEAN, SUPERBLOCK_OFFSETS, Superblock, policy_of,
 };
 use crate::policy::PolicyKind;
 
@@ -15,6 +15,14 @@ pub enum OpenError {
     /// No superblock of ours is on the device.
     #[error("the SSD holds no Voltier cache")]
     NotACache,
+    /// A cache of a version, or with features, that this program does not know.
+    #[error("it cannot be read: {why}")]
+    Unsupported {
+        /// The uuid on the device.
+        uuid: [u8; 16],
+        /// The version or features that are unknown.
+        why: Unsupported,
+    },
     /// A cache, but not the one that belongs here.
     #[error("the SSD holds another cache ({found}); the one of this volume is {expected}")]
     Foreign {
@@ -133,14 +141,26 @@ impl Label {
     }
 
     /// The label in the first bytes of a device, for those who have read these bytes already. `None` without
-    /// a whole superblock of this version.
-    pub fn in_head(head: &[u8]) -> Option<Self> {
-        let copies = SUPERBLOCK_OFFSETS.into_iter().enumerate().filter_map(|(copy, offset)| {
-            let block = head.get(offset as usize..)?.get(..BLOCK_BYTES)?;
-            Some((Superblock::decode(block, copy as u32)?, block))
-        });
-        let (found, block) = copies.max_by_key(|(found, _)| found.sequence.get())?;
-        (found.version == FORMAT_VERSION).then(|| Self::of(&found, Owner::decode(block)))
+    /// a whole superblock.
+    ///
+    /// # Errors
+    /// When a superblock is of a version, or has features, that this program does not know.
+    pub fn in_head(head: &[u8]) -> Result<Option<Self>, Unsupported> {
+        let mut newest: Option<(Superblock, &[u8])> = None;
+        for (copy, offset) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
+            let rest = head.get(offset as usize..).unwrap_or_default();
+            let Some(block) = rest.get(..BLOCK_BYTES) else { continue };
+            let found = match Superblock::decode(block, copy as u32) {
+                Ok(found) => found,
+                Err(Rejected::Unsupported { why, .. }) => return Err(why),
+                Err(Rejected::Absent | Rejected::Damaged) => continue,
+            };
+            let sequence = found.sequence.get();
+            if newest.as_ref().is_none_or(|(other, _)| sequence > other.sequence.get()) {
+                newest = Some((found, block));
+            }
+        }
+        Ok(newest.map(|(found, block)| Self::of(&found, Owner::decode(block))))
     }
 }
 

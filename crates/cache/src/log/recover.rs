@@ -9,7 +9,7 @@ use crate::format::intent::{INTENT_MAGIC, INTENT_OFFSETS, IntentHead};
 use crate::format::owner::Owner;
 use crate::format::position::Position;
 use crate::format::superblock::{
-    BLOCK_BYTES, FORMAT_VERSION, STATE_CLEAN, STATE_OPEN, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS,
+    BLOCK_BYTES, FORMAT, Rejected, STATE_CLEAN, STATE_OPEN, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS,
     Superblock, policy_number, policy_of,
 };
 use crate::log::form::LogState;
@@ -40,7 +40,7 @@ fn uuid_text(uuid: &[u8; 16]) -> String {
 
 async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<(Superblock, Owner), OpenError> {
     let mut newest: Option<(Superblock, Owner)> = None;
-    let (mut has_magic, mut unreadable) = (false, None);
+    let (mut is_damaged, mut unreadable) = (false, None);
     for (copy, offset) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
         if offset + BLOCK_BYTES as u64 > ssd.limits().bytes() {
             continue;
@@ -54,8 +54,17 @@ async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<(Superblock, Owner),
             }
             Err(error) => return Err(ssd_error(error)),
         };
-        has_magic |= block.starts_with(&SUPERBLOCK_MAGIC);
-        let Some(found) = Superblock::decode(&block, copy as u32) else { continue };
+        let found = match Superblock::decode(&block, copy as u32) {
+            Ok(found) => found,
+            // The other copy does not make up for it: it may be the older one.
+            Err(Rejected::Unsupported { uuid, why }) => {
+                return Err(OpenError::Unsupported { uuid, why });
+            }
+            Err(why) => {
+                is_damaged |= why == Rejected::Damaged;
+                continue;
+            }
+        };
         let is_newer = |other: &(Superblock, _)| found.sequence.get() > other.0.sequence.get();
         if newest.as_ref().is_none_or(is_newer) {
             newest = Some((found, Owner::decode(&block)));
@@ -65,18 +74,12 @@ async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<(Superblock, Owner),
         if let Some(error) = unreadable {
             return Err(ssd_error(error));
         }
-        return Err(if has_magic {
+        return Err(if is_damaged {
             OpenError::Damaged("neither copy of its superblock is whole".to_owned())
         } else {
             OpenError::NotACache
         });
     };
-    if found.version.get() != FORMAT_VERSION {
-        return Err(OpenError::Layout(format!(
-            "the cache has format {}, this version reads {FORMAT_VERSION}",
-            found.version
-        )));
-    }
     Ok((found, owner))
 }
 
@@ -117,7 +120,7 @@ pub(crate) async fn format<S: BlockDevice>(
 /// Reads the label of the cache on an SSD; `None` if the SSD holds none.
 ///
 /// # Errors
-/// When there is one, but not whole or not of this version.
+/// When there is one, and it is not whole or not readable by this program.
 pub(crate) async fn probe<S: BlockDevice>(ssd: &S) -> Result<Option<Label>, OpenError> {
     let (found, owner) = match load_superblock(ssd).await {
         Err(OpenError::NotACache) => return Ok(None),
@@ -232,9 +235,10 @@ fn check_expected(found: &Superblock, options: &OpenOptions) -> Result<(), OpenE
 fn first_superblock(geometry: &Geometry, options: &FormatOptions, ssd_bytes: u64) -> Superblock {
     Superblock {
         magic: SUPERBLOCK_MAGIC,
-        version: FORMAT_VERSION.into(),
+        version: FORMAT.version.into(),
         crc: 0.into(),
         uuid: options.uuid,
+        features: 0.into(),
         sequence: 1.into(),
         copy: 0.into(),
         state: STATE_CLEAN.into(),

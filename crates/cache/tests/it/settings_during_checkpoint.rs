@@ -128,7 +128,9 @@ fn the_copies_of_a_superblock_that_is_written_while_settings_change_are_the_same
             let mut head = world.ssd.read(Lba(0), Buf::new(68 << 10)).await.expect("a read works");
             let other = SUPERBLOCK_OFFSETS[1 - copy] as usize;
             head[other..other + 4096].fill(0);
-            let label = Label::in_head(&head).unwrap_or_else(|| panic!("a copy at {offset}"));
+            let label = Label::in_head(&head)
+                .expect("known")
+                .unwrap_or_else(|| panic!("a copy at {offset}"));
             modes.push(label.owner.mode);
         }
         let before = Some(Mode::WriteBack);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::net::UnixListener;
 
-use crate::support::Instance;
+use crate::support::{Instance, crc32c};
 use rustix::process::Signal;
 use voltier_control::{ARRAY_KEYS, JOURNAL_KEY};
 
@@ -131,6 +131,40 @@ fn a_foreign_registry_is_refused_and_left_alone() {
     assert!(answer.err.contains(path.to_str().unwrap()), "{answer:?}");
     instance.run(&["daemon"]).refused(1, "refusing the registry");
     assert_eq!(fs::read_to_string(&path).unwrap(), "{\"volumes\":[]}");
+}
+
+#[test]
+fn a_registry_that_a_newer_program_wrote_is_refused_by_name_and_left_alone() {
+    let instance = Instance::new();
+    let hdd = instance.drive("hdd", 1 << 20);
+    instance.run(&["create", "-p", &hdd, "v"]).ok();
+    instance.stop();
+    let path = instance.state().join("registry.json");
+    let good = fs::read_to_string(&path).unwrap();
+    let (first, rest) = good.split_once('\n').unwrap();
+    let (head, _) = first.split_once(",\"crc32c\"").unwrap();
+    for (said, other, words) in [
+        (
+            "\"features\":[]",
+            "\"features\":[\"quota\"]",
+            "feature quota is unknown here; written by a newer",
+        ),
+        ("\"version\":1", "\"version\":11", "format version 11, and this Voltier reads version 1"),
+    ] {
+        let head = head.replacen(said, other, 1);
+        let body = rest.strip_suffix("\n}\n").unwrap();
+        let crc = crc32c(format!("{head}{body}").as_bytes());
+        let text = format!("{head},\"crc32c\":\"{crc:08x}\",\"registry\":\n{rest}");
+        fs::write(&path, &text).unwrap();
+        for args in [&["show"][..], &["daemon"], &["create", "-p", "mem:1M", "w"]] {
+            let answer = instance.run(args).refused(1, words);
+            assert!(answer.err.contains(path.to_str().unwrap()), "{answer:?}");
+            assert!(answer.err.contains("update this one"), "{answer:?}");
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
+    fs::write(&path, &good).unwrap();
+    assert_eq!(instance.show("v")["state"], "running");
 }
 
 #[test]

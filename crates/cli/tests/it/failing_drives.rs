@@ -17,12 +17,9 @@ const ONE_IN: u32 = 100;
 /// Requests of a client in a test of every build; `VOLTIER_SCENARIO_REQUESTS` asks for more (five million are
 /// a busy hour).
 const REQUESTS: u64 = 6000;
-/// The name of `VOLTIER_SCENARIO_REQUESTS` in earlier releases.
-const OLD_NAME: &str = "VOLTIER_STORY_REQUESTS";
 
 fn requests() -> u64 {
-    let names = ["VOLTIER_SCENARIO_REQUESTS", OLD_NAME];
-    let asked = names.into_iter().find_map(|name| std::env::var(name).ok());
+    let asked = std::env::var("VOLTIER_SCENARIO_REQUESTS").ok();
     asked.and_then(|text| text.parse().ok()).unwrap_or(REQUESTS)
 }
 

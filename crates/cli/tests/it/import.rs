@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::slice::from_ref;
 
-use crate::support::Instance;
+use crate::support::{Instance, change_sealed};
 use crate::support::arrays::{drives, fill, holds, with};
 use crate::support::nbd::NbdClient;
 
@@ -172,6 +172,46 @@ fn refusals_are_one_line_and_change_nothing() {
     assert!(before == contents(&drives), "a refused import has written");
     instance.run(&["import", "--name", "w", ssd, hdd]).ok();
     has_everything(&instance, "w", 7);
+}
+
+/// A dirty cache, and one that is clean by the record: nobody knows what a newer program wrote to it.
+#[test]
+fn a_cache_that_a_newer_program_wrote_is_refused_by_name_and_nothing_is_written() {
+    const COPIES: [u64; 2] = [0, 64 << 10];
+    let bit = "feature bit 63 is unknown here; written by a newer Voltier: update this one";
+    let version = "format version 9, and this Voltier reads version 1; written by a newer Voltier";
+    for (mode, at, value, words) in
+        [("wb", 39, 0x80, bit), ("wt", 39, 0x80, bit), ("wb", 8, 9, version)]
+    {
+        let instance = Instance::new();
+        let drives = volume(&instance, 5);
+        let [ssd, hdd] = &drives;
+        instance.run(&["set", "v", &format!("mode={mode}")]).ok();
+        if mode == "wt" {
+            instance.run(&["flush", "v"]).ok();
+        }
+        instance.stop();
+        // The older copy is as good a reason: the other program was stopped between the two.
+        change_sealed(ssd, &COPIES[1..], |block| block[at] = value);
+        let before = contents(&drives);
+        let shown = instance.show("v");
+        let error = shown["error"].as_str().unwrap();
+        assert_eq!(shown["state"], "failed", "{shown}");
+        assert!(error.contains(ssd.as_str()) && error.contains(words), "{error}");
+        instance.run(&["start", "v"]).refused(1, words);
+        instance.stop();
+        let other = Instance::new();
+        let empty = instance.drive("empty", 64 * MIB);
+        let answer = other.run(&["import", ssd, hdd]).refused(1, words);
+        assert!(answer.err.contains(ssd.as_str()), "{answer:?}");
+        other.run(&["create", "-s", ssd, "-p", &empty, "w"]).refused(1, words);
+        other.run(&["create", "-p", ssd, "w"]).refused(1, words);
+        other.run(&["create", "-p", &empty, "w"]).ok();
+        other.run(&["attach", "w", "-s", ssd]).refused(1, words);
+        other.stop();
+        assert!(before == contents(&drives), "something was written");
+        other.run(&["attach", "w", "-s", ssd, "-f"]).ok();
+    }
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn made_up(instance: &Instance) -> PathBuf {
     let target =
         |name: &str| json!({ "name": name, "given": hostile, "kind": "file", "size_bytes": 4096 });
     let mut lines = vec![json!({
-        "record": "manifest", "format": 1, "run": hostile, "plan": hostile, "plan_text": "",
+        "record": "manifest", "version": 1, "features": [], "run": hostile, "plan": hostile, "plan_text": "",
         "plan_crc32c": 0, "started_unix_ms": 1_795_332_493_435_u64, "tool": "t", "is_simulation": false,
         "targets": [target("disk")], "notes": [hostile],
         "environment": { "host": hostile, "cpu": "", "cpus": 0, "memory_bytes": 0, "kernel": "",
@@ -298,7 +298,8 @@ fn totals_rates_and_percentiles_are_those_of_fios_own_json() {
     let folder = instance.path("run");
     let report: Value =
         serde_json::from_str(&fs::read_to_string(folder.join("report.json")).unwrap()).unwrap();
-    assert_eq!((&report["format"], &report["is_partial"]), (&json!(2), &json!(false)));
+    assert_eq!((&report["version"], &report["features"]), (&json!(1), &json!([])));
+    assert_eq!(report["is_partial"], json!(false));
     let rows = rows(&folder.join("points.csv"));
     for (read, directions) in [(100, &["read"][..]), (50, &["read", "write"])] {
         let id = format!("target/mixed/read={read}/bs=4096/jobs=1/depth=4");

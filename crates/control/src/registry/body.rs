@@ -1,88 +1,31 @@
-//! The bytes of a registry: records in JSON, with a head line that says version and checksum.
+//! The bytes of a registry: records in JSON, with a head line that says version, features and checksum.
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use voltier_array::Integrity;
+use voltier_block::{Format, Unsupported};
 
-use crate::array_settings::{ArraySettings, HealthSettings, MergeSettings};
-use crate::records::{Desired, PoolRecord, RegisteredArray, VolumeRecord};
-use crate::settings::Settings;
+use crate::records::{PoolRecord, RegisteredArray, VolumeRecord};
 use crate::spec::DeviceSpec;
 
-/// Newest version this program writes; newer ones are refused. The program writes the oldest one that
-/// can say what there is. Version 1 is for no arrays, 2 for arrays that have neither spare pools nor
-/// limits of their own, 3 for arrays that merge small writes as usual. Version 4 is for caches whose
-/// `congested` is as usual, and arrays whose deadline is. Version 5 is for caches of which none is evacuated.
-/// Version 6 is for volumes and arrays of which none is stopped, version 7 for exports that only the user of
-/// the daemon may open. Version 8 is for caches whose deadline is as usual, version 9 for
-/// arrays of which none keeps checksums.
-pub const REGISTRY_VERSION: u32 = 10;
-
-/// The first version whose checksum covers the version.
-const VERSION_IN_CHECKSUM: u32 = 10;
+/// The format of the registry: no part of it is optional.
+pub const REGISTRY_FORMAT: Format = Format { version: 1, features: &[] };
 
 const FORMAT: &str = "voltier-registry";
+/// What stands before the checksum in the head line, behind it, and behind the body.
+const CHECKSUM: &str = ",\"crc32c\":\"";
+const OPENING: &str = "\",\"registry\":";
 const TAIL: &str = "\n}\n";
 
 /// All records of a registry.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Body {
     pub(super) volumes: Vec<VolumeRecord>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) arrays: Vec<RegisteredArray>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) spare_pools: Vec<PoolRecord>,
 }
 
 impl Body {
-    /// The oldest version that can say these records.
-    pub(super) fn version(&self) -> u32 {
-        let is_on_array = |volume: &VolumeRecord| volume.devices().any(|it| it.array().is_some());
-        let has_arrays = !self.arrays.is_empty() || self.volumes.iter().any(is_on_array);
-        let is_new = |array: &RegisteredArray| {
-            let ArraySettings { health, spare_pool, .. } = &array.settings;
-            spare_pool.is_some() || *health != HealthSettings::default()
-        };
-        let merges_else =
-            |array: &RegisteredArray| array.settings.merge != MergeSettings::default();
-        let usual = Settings::default().congested_us;
-        let congested_else = |volume: &VolumeRecord| {
-            volume.cache.as_ref().is_some_and(|cache| cache.settings.congested_us != usual)
-        };
-        let usual_deadline_s = Settings::default().deadline_s;
-        let silent_else = |volume: &VolumeRecord| {
-            volume.cache.as_ref().is_some_and(|cache| cache.settings.deadline_s != usual_deadline_s)
-        };
-        let usual = HealthSettings::default().deadline_s;
-        let deadline_else = |array: &RegisteredArray| array.settings.health.deadline_s != usual;
-        let is_evacuating =
-            |volume: &VolumeRecord| volume.cache.as_ref().is_some_and(|cache| cache.evacuating);
-        let is_stopped = |volume: &VolumeRecord| volume.desired == Desired::Stopped;
-        let has_checksums = |array: &RegisteredArray| array.integrity != Integrity::None;
-        if self.arrays.iter().any(has_checksums) {
-            10
-        } else if self.volumes.iter().any(silent_else) {
-            9
-        } else if self.volumes.iter().any(|volume| !volume.export_access.is_empty()) {
-            8
-        } else if self.volumes.iter().any(is_stopped)
-            || self.arrays.iter().any(|array| array.stopped)
-        {
-            7
-        } else if self.volumes.iter().any(is_evacuating) {
-            6
-        } else if self.volumes.iter().any(congested_else) || self.arrays.iter().any(deadline_else) {
-            5
-        } else if self.arrays.iter().any(merges_else) {
-            4
-        } else if !self.spare_pools.is_empty() || self.arrays.iter().any(is_new) {
-            3
-        } else if has_arrays {
-            2
-        } else {
-            1
-        }
-    }
-
     pub(super) fn put_array(&mut self, record: RegisteredArray) {
         self.arrays.retain(|array| array.name != record.name);
         self.arrays.push(record);
@@ -151,57 +94,85 @@ fn twice<'a, T: Ord>(names: impl Iterator<Item = &'a T>) -> Option<&'a T> {
     names.array_windows().find(|[one, other]| one == other).map(|[name, _]| *name)
 }
 
-pub(super) fn head(version: u32, checksum: u32) -> String {
-    format!(
-        "{{\"format\":\"{FORMAT}\",\"version\":{version},\"crc32c\":\"{checksum:08x}\",\
-         \"registry\":\n"
-    )
+/// The first part of the head line; it is as this in every version, and under the checksum.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Head {
+    format: String,
+    pub(super) version: u32,
+    pub(super) features: Vec<String>,
 }
 
-/// The checksum of a body; from [`VERSION_IN_CHECKSUM`] on it covers the version too.
-pub(super) fn checksum(version: u32, body: &str) -> u32 {
-    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-    if version >= VERSION_IN_CHECKSUM {
-        digest.update(&version.to_le_bytes());
+/// Why bytes are no registry that can be used.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// Only a newer program can read them.
+    Unsupported(Unsupported),
+    /// They are foreign, damaged or contradict themselves: the reason in words.
+    Wrong(String),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unsupported(why) => why.fmt(out),
+            Self::Wrong(why) => out.write_str(why),
+        }
     }
+}
+
+impl Head {
+    /// The head of a registry of this format with these features.
+    pub(super) fn new(version: u32, features: &[&str]) -> Self {
+        let features = features.iter().map(|&name| name.to_owned()).collect();
+        Self { format: FORMAT.to_owned(), version, features }
+    }
+
+    /// The file with this head and a body.
+    pub(super) fn seal(&self, body: &str) -> Vec<u8> {
+        let head = serde_json::to_string(self).expect("a head has only plain values");
+        let head = head.strip_suffix('}').expect("it is an object");
+        let checksum = checksum(head, body);
+        format!("{head}{CHECKSUM}{checksum}{OPENING}\n{body}{TAIL}").into_bytes()
+    }
+}
+
+/// The checksum over the first part of the head line and the body, in hexadecimal digits.
+fn checksum(head: &str, body: &str) -> String {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    digest.update(head.as_bytes());
     digest.update(body.as_bytes());
-    digest.finalize() as u32
+    format!("{:08x}", digest.finalize() as u32)
 }
 
 /// The bytes of a registry.
 pub(super) fn encode(body: &Body) -> Vec<u8> {
-    let version = body.version();
     let body = serde_json::to_string_pretty(body).expect("a registry has only plain values");
-    format!("{}{body}{TAIL}", head(version, checksum(version, &body))).into_bytes()
+    Head::new(REGISTRY_FORMAT.version, &[]).seal(&body)
 }
 
-/// The records in the bytes of a registry, or why they are none.
-pub(super) fn decode(bytes: &[u8]) -> Result<Body, String> {
-    let foreign = || "it is not a Voltier registry".to_owned();
-    let damaged = || "it is damaged (checksum)".to_owned();
+/// The records in the bytes of a registry, or why they are none. Nothing is believed of a version, or beside
+/// a feature, that is unknown.
+pub(super) fn decode(bytes: &[u8]) -> Result<Body, Refused> {
+    let foreign = || Refused::Wrong("it is not a Voltier registry".to_owned());
+    let damaged = || Refused::Wrong("it is damaged (checksum)".to_owned());
+    let wrong = |why: &dyn fmt::Display| Refused::Wrong(format!("it is invalid: {why}"));
     let text = std::str::from_utf8(bytes).map_err(|_| foreign())?;
-    let (first, rest) = text.split_once('\n').ok_or_else(foreign)?;
-    let fields = first
-        .strip_prefix(&format!("{{\"format\":\"{FORMAT}\",\"version\":"))
-        .ok_or_else(foreign)?;
-    let version: u32 =
-        fields.split(',').next().and_then(|text| text.parse().ok()).ok_or_else(foreign)?;
-    if version > REGISTRY_VERSION {
-        return Err(format!(
-            "it has version {version}, and this program knows versions up to \
-                            {REGISTRY_VERSION}"
-        ));
+    if !text.starts_with(&format!("{{\"format\":\"{FORMAT}\",")) {
+        return Err(foreign());
     }
+    let (first, rest) = text.split_once('\n').ok_or_else(damaged)?;
+    let (head, given) = first
+        .strip_suffix(OPENING)
+        .and_then(|first| first.rsplit_once(CHECKSUM))
+        .ok_or_else(damaged)?;
     let body = rest.strip_suffix(TAIL).ok_or_else(damaged)?;
-    if format!("{first}\n") != head(version, checksum(version, body)) || version == 0 {
+    if given != checksum(head, body) {
         return Err(damaged());
     }
-    let body: Body =
-        serde_json::from_str(body).map_err(|error| format!("it is invalid: {error}"))?;
-    // Checksums of old versions do not cover the head. A registry has the version that its records need.
-    if version != body.version() {
-        return Err(format!("it is invalid: its content is not that of version {version}"));
-    }
-    body.check().map_err(|why| format!("it is invalid: {why}"))?;
+    let head: Head = serde_json::from_str(&format!("{head}}}")).map_err(|error| wrong(&error))?;
+    REGISTRY_FORMAT.check_names(head.version, &head.features).map_err(Refused::Unsupported)?;
+    let body: Body = serde_json::from_str(body).map_err(|error| wrong(&error))?;
+    body.check().map_err(|why| wrong(&why))?;
     Ok(body)
 }

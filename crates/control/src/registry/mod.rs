@@ -1,8 +1,8 @@
 //! The registry: which volumes and arrays there are, in one checksummed JSON file of the state
 //! folder.
 //!
-//! The file is JSON as a whole and exact to the byte. One head line has format, version and the CRC-32C
-//! of the body; the body and a closing line follow. A change goes to a temporary file, is synced, and
+//! The file is JSON as a whole and exact to the byte. One head line has format, version, features and
+//! the CRC-32C of these and the body; the body and a closing line follow. A change goes to a temporary file, is synced, and
 //! takes the name by a rename; the copy before it stays as `registry.json.previous`. A file that cannot
 //! be read is refused and left alone, never repaired by guessing.
 
@@ -15,10 +15,10 @@ use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::records::{PoolRecord, RegisteredArray, VolumeRecord};
 
-use body::{Body, decode, encode};
+use body::{Body, Refused, decode, encode};
 use store::RegistryFile;
 
-pub use body::REGISTRY_VERSION;
+pub use body::REGISTRY_FORMAT;
 pub use store::{REGISTRY_FILE, RegistryStore};
 
 /// All volumes and arrays of one state folder, in the order of their names.
@@ -46,7 +46,10 @@ impl Registry {
     pub fn load_from(store: Box<dyn RegistryStore>) -> ControlResult<Self> {
         let body = match store.read()? {
             None => Body::default(),
-            Some(bytes) => decode(&bytes).map_err(|reason| store.refusal(&reason))?,
+            Some(bytes) => decode(&bytes).map_err(|refused| match refused {
+                Refused::Unsupported(why) => store.refusal_of_newer(&why),
+                Refused::Wrong(reason) => store.refusal(&reason),
+            })?,
         };
         Ok(Self { store, body, trouble: None })
     }
@@ -299,23 +302,18 @@ mod tests {
             (shared, "the array r is used twice"),
         ];
         for (body, words) in cases {
-            let reason = decode(&encode(&body)).unwrap_err();
+            let reason = decode(&encode(&body)).unwrap_err().to_string();
             assert!(reason.contains(words), "{reason}");
         }
     }
 
     #[test]
-    fn arrays_come_back_and_without_them_programs_before_them_read_it() {
+    fn arrays_come_back() {
         let dir = tempfile::tempdir().unwrap();
         let mut registry = Registry::load(dir.path()).unwrap();
-        let version = || fs::read_to_string(dir.path().join(REGISTRY_FILE)).unwrap();
-        registry.put(volume("a")).unwrap();
-        assert!(version().contains("\"version\":1,"));
         registry.put(over("a", "r6")).unwrap();
-        assert!(version().contains("\"version\":2,"));
         registry.put_array(array("r6")).unwrap();
         registry.put_array(array("m1")).unwrap();
-        assert!(version().contains("\"version\":2,"));
         let again = Registry::load(dir.path()).unwrap();
         assert_eq!(again.arrays(), [array("m1"), array("r6")]);
         assert_eq!(again.volumes(), [over("a", "r6")]);
@@ -323,53 +321,35 @@ mod tests {
         for name in ["r6", "m1"] {
             registry.remove_array(&name.parse().unwrap()).unwrap();
         }
-        registry.put(volume("a")).unwrap();
-        assert!(version().contains("\"version\":1,"));
-        let mut old = String::from_utf8(encode(&body(&[], &["r"]))).unwrap();
-        old = old.replacen("\"version\":2", "\"version\":1", 1);
-        assert!(decode(old.as_bytes()).unwrap_err().contains("not that of version 1"));
+        assert_eq!(Registry::load(dir.path()).unwrap().arrays(), []);
     }
 
     #[test]
-    fn the_version_is_the_oldest_that_can_say_what_is_set() {
-        let set = |key: &str, value: &str| {
-            let mut record = array("r6");
-            record.settings.apply(key, value).unwrap();
-            Body { arrays: vec![record], ..Body::default() }
-        };
-        for (key, value, version) in [
-            ("rebuild_priority", "high", 2),
-            ("merge", "adaptive", 2),
-            ("max_errors", "3", 3),
-            ("merge_wait", "1ms", 4),
-            ("deadline", "75s", 2),
-            ("deadline", "off", 5),
-        ] {
-            let body = set(key, value);
-            assert_eq!(body.version(), version, "{key}={value}");
-            assert_eq!(decode(&encode(&body)).unwrap().arrays, body.arrays);
+    fn every_setting_comes_back_as_usual_or_not() {
+        let mut body = body(&["v"], &["r"]);
+        for (key, value) in [("congested", "3ms"), ("deadline", "off"), ("mode", "ro")] {
+            assert_eq!(decode(&encode(&body)).unwrap().volumes, body.volumes);
+            let cache = body.volumes[0].cache.as_mut().unwrap();
+            cache.settings.apply(key, value).unwrap();
         }
-    }
-
-    #[test]
-    fn an_evacuation_needs_version_6() {
-        let mut body = body(&["v"], &[]);
+        for (key, value) in [("max_errors", "3"), ("merge_wait", "1ms"), ("deadline", "off")] {
+            assert_eq!(decode(&encode(&body)).unwrap().arrays, body.arrays);
+            body.arrays[0].settings.apply(key, value).unwrap();
+        }
         body.volumes[0].cache.as_mut().unwrap().evacuating = true;
-        let bytes = encode(&body);
-        assert!(bytes.starts_with(b"{\"format\":\"voltier-registry\",\"version\":6,"));
-        assert_eq!(decode(&bytes).unwrap().volumes, body.volumes);
-        body.volumes[0].cache.as_mut().unwrap().settings.apply("congested", "3ms").unwrap();
-        assert_eq!(body.version(), 6);
+        body.volumes[0].desired = Desired::Stopped;
+        body.arrays[0].stopped = true;
+        body.arrays[0].integrity = Integrity::Crc32c;
+        let again = decode(&encode(&body)).unwrap();
+        assert_eq!((again.volumes, again.arrays), (body.volumes, body.arrays));
     }
 
     #[test]
-    fn an_export_for_others_needs_version_8() {
+    fn an_export_for_others_comes_back_with_its_access() {
         let mut body = body(&["v"], &[]);
         let access = ExportAccess::parse(None, None, Some("kvm")).unwrap().unwrap();
         body.volumes[0].export_access.insert("/run/x.sock".into(), access.clone());
-        body.volumes[0].desired = Desired::Stopped;
         let bytes = encode(&body);
-        assert!(bytes.starts_with(b"{\"format\":\"voltier-registry\",\"version\":8,"));
         let text = String::from_utf8(bytes.clone()).unwrap();
         assert!(text.contains("\"mode\": \"0660\",\n          \"group\": \"kvm\""), "{text}");
         let volumes = decode(&bytes).unwrap().volumes;
@@ -378,78 +358,43 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stopped_needs_version_7() {
-        let mut stopped_volume = body(&["v"], &["r"]);
-        stopped_volume.volumes[0].desired = Desired::Stopped;
-        let mut stopped_array = body(&["v"], &["r"]);
-        stopped_array.arrays[0].stopped = true;
-        for body in [stopped_volume, stopped_array] {
-            let bytes = encode(&body);
-            assert!(bytes.starts_with(b"{\"format\":\"voltier-registry\",\"version\":7,"));
-            let again = decode(&bytes).unwrap();
-            assert_eq!((again.volumes, again.arrays), (body.volumes, body.arrays));
+    fn an_unknown_version_or_feature_is_refused_by_name_and_the_file_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(REGISTRY_FILE);
+        let cases = [
+            (Head::new(2, &[]), "format version 2, and this Voltier reads version 1"),
+            (Head::new(0, &[]), "format version 0, and this Voltier reads version 1"),
+            (Head::new(1, &["quota"]), "feature quota is unknown here"),
+            (Head::new(1, &["quota", "tiers"]), "features quota, tiers are unknown here"),
+        ];
+        for (head, words) in cases {
+            // Nothing behind the head counts, however wrong it is.
+            let bytes = head.seal("no records");
+            assert!(matches!(decode(&bytes), Err(Refused::Unsupported(_))));
+            fs::write(&path, &bytes).unwrap();
+            let error = Registry::load(dir.path()).unwrap_err().message;
+            let named = format!("refusing the registry {}: {words}; written by", path.display());
+            assert!(error.starts_with(&named) && error.ends_with("update this one"), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+            assert_eq!(fs::read(&path).unwrap(), bytes);
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         }
     }
 
     #[test]
-    fn what_counts_as_congestion_needs_version_5_when_it_is_not_as_usual() {
-        for (value, version) in [("2ms", 1), ("off", 5), ("3ms", 5)] {
-            let mut record = volume("a");
-            let cache = record.cache.as_mut().unwrap();
-            cache.settings.apply("congested", value).unwrap();
-            let body = Body { volumes: vec![record], ..Body::default() };
-            assert_eq!(body.version(), version, "{value}");
-            assert_eq!(decode(&encode(&body)).unwrap().volumes, body.volumes);
+    fn the_checksum_covers_version_and_features() {
+        let text = String::from_utf8(encode(&body(&[], &["r"]))).unwrap();
+        let head = "{\"format\":\"voltier-registry\",\"version\":1,\"features\":[],\"crc32c\":\"";
+        assert!(text.starts_with(head), "{text}");
+        for (said, other) in [
+            ("\"version\":1", "\"version\":2"),
+            ("\"features\":[]", "\"features\":[\"quota\"]"),
+            (",\"features\":[]", ""),
+        ] {
+            let other = text.replacen(said, other, 1);
+            let refused = decode(other.as_bytes()).unwrap_err().to_string();
+            assert!(refused.contains("damaged (checksum)"), "{refused}");
         }
-    }
-
-    #[test]
-    fn a_deadline_of_a_cache_needs_version_9_when_it_is_not_as_usual() {
-        for (value, version) in [("30s", 1), ("off", 9), ("90", 9)] {
-            let mut record = volume("a");
-            record.cache.as_mut().unwrap().settings.apply("deadline", value).unwrap();
-            let body = Body { volumes: vec![record], ..Body::default() };
-            assert_eq!(body.version(), version, "{value}");
-            let bytes = encode(&body);
-            assert_eq!(decode(&bytes).unwrap().volumes, body.volumes);
-            let is_said = String::from_utf8(bytes).unwrap().contains("deadline_s");
-            assert_eq!(is_said, version == 9, "an older program reads what is as usual");
-        }
-    }
-
-    #[test]
-    fn an_array_with_checksums_needs_version_10() {
-        let mut record = array("r");
-        let bytes = encode(&Body { arrays: vec![record.clone()], ..Body::default() });
-        assert!(!String::from_utf8(bytes).unwrap().contains("integrity"), "as before checksums");
-        record.integrity = Integrity::Crc32c;
-        let body = Body { arrays: vec![record], ..Body::default() };
-        assert_eq!(body.version(), 10);
-        let bytes = encode(&body);
-        assert_eq!(decode(&bytes).unwrap().arrays, body.arrays);
-        assert!(String::from_utf8(bytes).unwrap().contains("\"integrity\": \"crc32c\""));
-    }
-
-    #[test]
-    fn the_checksum_covers_the_version_from_10_on() {
-        let mut record = array("r");
-        for (integrity, version) in [(Integrity::None, 2), (Integrity::Crc32c, 10)] {
-            record.integrity = integrity;
-            let body = Body { arrays: vec![record.clone()], ..Body::default() };
-            let text = String::from_utf8(encode(&body)).unwrap();
-            let (_, rest) = text.split_once('\n').unwrap();
-            let records = rest.strip_suffix("\n}\n").unwrap();
-            let of_records = checksum(1, records);
-            let has_old_checksum = text.starts_with(&head(version, of_records));
-            assert_eq!(has_old_checksum, version < 10, "version {version}");
-            for other in (1..=REGISTRY_VERSION).filter(|other| *other != version) {
-                let said = format!("\"version\":{version},");
-                let other = text.replacen(&said, &format!("\"version\":{other},"), 1);
-                assert!(decode(other.as_bytes()).is_err(), "{said}");
-            }
-        }
-        let without = format!("{}{}", head(10, checksum(1, "{}")), "{}\n}\n");
-        assert!(decode(without.as_bytes()).unwrap_err().contains("checksum"));
     }
 
     #[test]
@@ -475,17 +420,11 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_a_foreign_and_a_damaged_file_are_refused_by_name_and_left_alone() {
+    fn a_foreign_and_a_damaged_file_are_refused_by_name_and_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(REGISTRY_FILE);
-        let newer = format!("{},", REGISTRY_VERSION + 1);
-        let newer = String::from_utf8(encode(&body(&[], &[]))).unwrap().replacen("1,", &newer, 1);
-        let too_new = format!("this program knows versions up to {REGISTRY_VERSION}");
-        let cases = [
-            (&*too_new, newer.as_str()),
-            ("not a Voltier registry", "{}"),
-            ("not a Voltier registry", ""),
-        ];
+        let damaged = String::from_utf8(encode(&body(&["a"], &[]))).unwrap().replacen('7', "8", 1);
+        let cases = [("damaged", &*damaged), ("not a Voltier registry", "{}"), ("not a Voltier registry", "")];
         for (reason, content) in cases {
             fs::write(&path, content).unwrap();
             let error = Registry::load(dir.path()).unwrap_err();

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, fsync, linkat, openat, renameat, unlinkat};
 use rustix::io::Errno;
+use voltier_block::Unsupported;
 
 use crate::error::{ControlError, ControlResult};
 
@@ -52,6 +53,11 @@ pub trait RegistryStore: fmt::Debug + Send {
 
     /// The error of bytes that are no usable registry, with the reason.
     fn refusal(&self, reason: &str) -> ControlError;
+
+    /// The error of a registry that only a newer program can read.
+    fn refusal_of_newer(&self, why: &Unsupported) -> ControlError {
+        ControlError::failed(format!("refusing the registry: {why}"))
+    }
 }
 
 /// A file of the state folder, with the copy before the last change beside it.
@@ -143,6 +149,10 @@ impl RegistryStore for RegistryFile {
         let _ = self.folder().map(|folder| unlinkat(folder, FRESH, AtFlags::empty()));
         let writing = || format!("writing {}", self.path.display());
         written.map_err(|error| ControlError::io(writing(), &error))
+    }
+
+    fn refusal_of_newer(&self, why: &Unsupported) -> ControlError {
+        ControlError::failed(format!("refusing the registry {}: {why}", self.path.display()))
     }
 
     fn refusal(&self, reason: &str) -> ControlError {

@@ -6,8 +6,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use voltier_array::{JOURNAL_MAGIC, MemberLayout, SPARE_MAGIC, SUPERBLOCK_MAGIC as ARRAY_MAGIC};
-use voltier_block::SECTOR_BYTES;
+use voltier_array::{
+    JOURNAL_MAGIC, MemberLayout, SPARE_MAGIC, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC as ARRAY_MAGIC,
+    unsupported_label,
+};
+use voltier_block::{SECTOR_BYTES, Unsupported};
 use voltier_cache::{Label, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 
 use super::role::Role;
@@ -78,31 +81,47 @@ pub(super) fn contents(file: &File, path: &Path, role: Role) -> std::io::Result<
     Ok(found)
 }
 
-/// The part of an array that the first bytes of a superblock or label name.
-fn array_part(mark: &[u8]) -> Option<Content> {
-    if mark.starts_with(&ARRAY_MAGIC) {
-        Some(Content::ours("a member of a Voltier array"))
-    } else if mark.starts_with(&JOURNAL_MAGIC) {
-        Some(Content::ours("the journal of a Voltier array"))
-    } else if mark.starts_with(&SPARE_MAGIC) {
-        Some(Content { is_spare: true, ..Content::ours("a spare of Voltier arrays") })
+/// The part of an array that a superblock or label names. Its first bytes say so, whatever is wrong with
+/// the others: it is never taken for free.
+fn array_part(block: &[u8]) -> Option<Content> {
+    let (what, is_spare) = if block.starts_with(&ARRAY_MAGIC) {
+        ("a member of a Voltier array", false)
+    } else if block.starts_with(&JOURNAL_MAGIC) {
+        ("the journal of a Voltier array", false)
+    } else if block.starts_with(&SPARE_MAGIC) {
+        ("a spare of Voltier arrays", true)
     } else {
-        None
-    }
+        return None;
+    };
+    let block = block.get(..SUPERBLOCK_BYTES as usize).unwrap_or(block);
+    let what = match unsupported_label(block) {
+        Some(why) => unreadable(what, &why),
+        None => what.to_owned(),
+    };
+    Some(Content { is_spare, ..Content::ours(&what) })
+}
+
+/// Something of this program that a newer one has written.
+fn unreadable(what: &str, why: &Unsupported) -> String {
+    format!("{what} that cannot be read ({why})")
 }
 
 /// The content that the copy of a superblock at the end names, when the start is overwritten.
 fn last_copy(mut file: &File) -> std::io::Result<Option<Content>> {
     let sectors = file.seek(SeekFrom::End(0))? / SECTOR_BYTES;
     let [_, last] = MemberLayout::superblock_lbas(sectors);
-    let mut mark = [0; ARRAY_MAGIC.len()];
-    let is_whole = read_up_to(file, &mut mark, last.bytes())? == mark.len();
-    Ok(array_part(&mark).filter(|_| is_whole))
+    let mut block = vec![0; SUPERBLOCK_BYTES as usize];
+    let is_whole = read_up_to(file, &mut block, last.bytes())? == block.len();
+    Ok(array_part(&block).filter(|_| is_whole))
 }
 
 /// The cache in the first bytes of a device, in words.
 fn cache_in(first: &[u8]) -> String {
-    let Some(Label { owner, clean, dirty_lines, .. }) = Label::in_head(first) else {
+    let label = match Label::in_head(first) {
+        Ok(label) => label,
+        Err(why) => return unreadable("a Voltier cache", &why),
+    };
+    let Some(Label { owner, clean, dirty_lines, .. }) = label else {
         return "a Voltier cache".to_owned();
     };
     let of_volume = match owner.is_recorded() {
@@ -185,6 +204,7 @@ fn read_up_to(file: &File, into: &mut [u8], at: u64) -> std::io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::safety::Machine;
 
     #[test]
     fn every_signature_of_the_table_is_recognised_in_its_place_and_not_one_byte_off() {
@@ -217,6 +237,55 @@ mod tests {
             let at = offset as usize;
             first[at..at + SUPERBLOCK_MAGIC.len()].copy_from_slice(&SUPERBLOCK_MAGIC);
             assert!(own_signatures(&first)[0].is_ours);
+        }
+    }
+
+    /// A block that begins as one of ours, whole by its checksum if that is asked for.
+    fn block(mark: [u8; 8], version: u32, features: u64, is_whole: bool) -> Vec<u8> {
+        let mut block = vec![0x5a; 4096];
+        block[..8].copy_from_slice(&mark);
+        block[8..12].copy_from_slice(&version.to_le_bytes());
+        block[12..16].fill(0);
+        block[32..40].copy_from_slice(&features.to_le_bytes());
+        let crc = crc_fast::crc32_iscsi(&block) ^ u32::from(!is_whole);
+        block[12..16].copy_from_slice(&crc.to_le_bytes());
+        block
+    }
+
+    #[test]
+    fn what_is_damaged_or_written_by_a_newer_program_is_still_one_of_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let length = 1_u64 << 20;
+        let marks = [
+            (SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS[1]),
+            (ARRAY_MAGIC, length - 4096),
+            (JOURNAL_MAGIC, length - 4096),
+            (SPARE_MAGIC, length - 4096),
+        ];
+        let newer = "written by a newer Voltier: update this one";
+        for (mark, second) in marks {
+            for (version, features, is_whole, words) in [
+                (1, 0, false, ""),
+                (0, 0, true, newer),
+                (3, 0, true, newer),
+                (1, 1 << 40, true, "feature bit 40 is unknown here"),
+            ] {
+                for at in [0, second] {
+                    let path = dir.path().join("device");
+                    let _ = std::fs::remove_file(&path);
+                    let file = File::create_new(&path).unwrap();
+                    file.set_len(length).unwrap();
+                    file.write_all_at(&block(mark, version, features, is_whole), at).unwrap();
+                    let role = Role::Cache;
+                    let found = &contents(&file, &path, role).unwrap()[0];
+                    assert!(found.is_ours && found.what.contains("Voltier"), "{found:?}");
+                    assert!(found.what.contains(words), "{found:?}");
+                    let examined = crate::safety::examine(&Machine::real(), &path, role).unwrap();
+                    let refused = crate::safety::judge(&path, &examined, false).unwrap_err();
+                    assert!(refused.message.contains("-f"), "{refused}");
+                    assert!(!refused.message.contains('\n'), "{refused}");
+                }
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use super::live::Live;
 use super::turn::Turn;
 use super::{admit, drains, drives, exports, look, moved, removal};
 use crate::engine::{CacheStart, Engine};
-use crate::error::{ControlError, ControlResult};
+use crate::error::{ControlError, ControlResult, ErrorKind};
 use crate::name::VolumeName;
 use crate::records::{CacheRecord, Desired, VolumeRecord};
 use crate::safety::DriveIdentity;
@@ -129,7 +129,8 @@ fn open_recorded<E: Engine>(
              it answers",
             cache.device, record.name
         ))),
-        Err(error) if cache.maybe_dirty => Err(error),
+        // A newer program may have written more to the SSD than this one has on record.
+        Err(error) if cache.maybe_dirty || error.kind == ErrorKind::Unsupported => Err(error),
         Err(error) => open_without(turn, record, cache, &error, live),
     }
 }

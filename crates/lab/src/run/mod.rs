@@ -32,7 +32,7 @@ pub use target::{Daemon, Target};
 use std::path::Path;
 use std::time::Duration;
 
-use voltier_results::result::{FORMAT, Manifest, Run, RunWriter};
+use voltier_results::result::{Manifest, Run, RunWriter};
 
 use crate::LabError;
 use crate::fio::{Fio, OLDEST_FOR_PLANS};
@@ -258,7 +258,6 @@ fn manifest(plan: &Plan, targets: &[Target], fio: Option<&Fio>, folder: &Path) -
     }
     notes.extend(notes_of(plan, targets));
     Manifest {
-        format: FORMAT,
         run: name,
         plan: plan.name.clone(),
         plan_crc32c: crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, text.as_bytes()) as u32,

@@ -53,14 +53,12 @@ impl<'a> Facts<'a> {
         if let Some(rate) = self.number(target, "link_bytes_per_second") {
             return Some(rate);
         }
-        // "8.0 GT/s PCIe" and "4", in files of format 1 by the names of sysfs.
+        // "8.0 GT/s PCIe" and "4".
         let speed = self.text(target, "link_speed");
-        let speed = speed.or_else(|| self.text(target, "current_link_speed"));
         if let Some((transfers, rest)) = speed.and_then(|text| text.trim().split_once(' '))
             && rest.starts_with("GT/s")
         {
-            let lanes = self.number(target, "link_width");
-            let lanes = lanes.or_else(|| self.number(target, "current_link_width"))?;
+            let lanes = self.number(target, "link_width")?;
             let transfers = positive(transfers)?;
             let coding = if transfers < 8.0 { 8.0 / 10.0 } else { 128.0 / 130.0 };
             return Some(transfers * 1e9 * lanes * coding / 8.0);
@@ -98,7 +96,5 @@ mod tests {
         let pcie = rate(&[("link_speed", "8.0 GT/s PCIe"), ("link_width", "4")]).unwrap();
         assert!((pcie - 3.938e9).abs() < 1e6);
         assert_eq!(rate(&[("link_speed", "nonsense")]), None);
-        let old = [("current_link_speed", "8.0 GT/s PCIe"), ("current_link_width", "4")];
-        assert_eq!(rate(&old), Some(pcie));
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
+use voltier_block::Format;
 
 use super::page::Line;
 use super::summary::{is_partial, state, why};
@@ -12,8 +13,8 @@ use crate::analysis::latency::{self, PERCENTILES, percentile_ns};
 use crate::analysis::{Comparison, Verdicts, series};
 use crate::result::{Access, Flow, Point, Run, Status};
 
-/// Version of `report.json`.
-const FORMAT: u32 = 2;
+/// The format of `report.json`: no part of it is optional.
+const FORMAT: Format = Format { version: 1, features: &[] };
 
 /// `report.json`.
 pub(super) fn json(
@@ -24,7 +25,8 @@ pub(super) fn json(
 ) -> String {
     let points: Vec<Value> = run.points.iter().map(json_point).collect();
     let report = json!({
-        "format": FORMAT,
+        "version": FORMAT.version,
+        "features": [],
         "run": run.manifest,
         "is_partial": is_partial(run),
         "summary": summary,

@@ -198,7 +198,7 @@ fn head(
     say("serial number", fact(&["serial"]));
     say("firmware", fact(&["firmware"]));
     say("capacity used", format_bytes(target.size_bytes));
-    say("interface", fact(&["interface", "link_speed", "current_link_speed"]));
+    say("interface", fact(&["interface", "link_speed"]));
     say("form factor, media", fact(&["form_factor", "rotational"]));
     let machine = [&environment.host, &environment.cpu, &memory(environment.memory_bytes)];
     say("server, processor, memory", machine.map(String::as_str).join(", "));

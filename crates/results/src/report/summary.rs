@@ -119,8 +119,8 @@ fn reservations(run: &Run, plan: Option<&PlanFacts>, verdicts: &Verdicts, lines:
     }
     if run.lacks_rounds() {
         let text = "The file of the run does not say what was tracked from round to round, nor which \
-                    rounds are the measurement window (format 1): figures are means of all rounds, \
-                    and nothing is said of the steady state.";
+                    rounds are the measurement window: figures are means of all rounds, and nothing \
+                    is said of the steady state.";
         say(lines, Tone::Warning, text.to_owned());
     }
     if manifest.is_simulation {

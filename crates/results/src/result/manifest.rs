@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// Version of the format of this file: 1.
-    pub format: u32,
+    /// Version of the format of this file, set when it is written.
+    pub version: u32,
+    /// Features of the format that a reader must know.
+    pub features: Vec<String>,
     /// Name of the run, unique among the user's runs.
     pub run: String,
     /// Name of the plan: `maxio`, `pts`, a file's own name.

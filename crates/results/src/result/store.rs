@@ -4,16 +4,16 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
 use serde::de::Error;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use voltier_block::Format;
 
 use super::{Manifest, Point, Rounds};
 use crate::LabError;
 
-/// The version this program writes, and the newest it reads. Files of version 1 have no roles, no
-/// tests and no [`Rounds`]: they do not say which rounds count.
-pub const FORMAT: u32 = 2;
+/// The format of the file of a run: no part of it is optional.
+pub const FORMAT: Format = Format { version: 1, features: &[] };
 
 #[derive(Serialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
@@ -24,15 +24,27 @@ enum Line {
     End,
 }
 
+/// The part of a manifest that is the same in every version.
+#[derive(Deserialize)]
+struct Head {
+    version: u32,
+    features: Vec<String>,
+}
+
 impl Line {
     /// Reads a line back. By hand: serde reads a tagged value through a copy in which the numbers of
-    /// a histogram's bins are texts.
+    /// a histogram's bins are texts. Nothing of a manifest is believed before its version and features.
     fn read(text: &str) -> Result<Line, serde_json::Error> {
         let mut fields: serde_json::Map<String, Value> = serde_json::from_str(text)?;
         let record = fields.remove("record");
         let rest = Value::Object(fields);
         match record.as_ref().and_then(Value::as_str) {
-            Some("manifest") => serde_json::from_value(rest).map(Line::Manifest),
+            Some("manifest") => {
+                let Head { version, features } = serde_json::from_value(rest.clone())?;
+                let checked = FORMAT.check_names(version, &features);
+                checked.map_err(serde_json::Error::custom)?;
+                serde_json::from_value(rest).map(Line::Manifest)
+            }
             Some("point") => serde_json::from_value(rest).map(Line::Point),
             Some("rounds") => serde_json::from_value(rest).map(Line::Rounds),
             Some("end") => Ok(Line::End),
@@ -62,8 +74,8 @@ impl Run {
     /// that cannot be read is an error.
     ///
     /// # Errors
-    /// When the file cannot be read, is not a run, is newer than this program, or has a broken
-    /// line.
+    /// When the file cannot be read, is not a run, is of a version or has a feature that this program
+    /// does not know, or has a broken line.
     pub fn read(path: &Path) -> Result<Run, LabError> {
         let unreadable = |number: usize, why: String| LabError::Answer {
             what: format!("{}, line {number}", path.display()),
@@ -88,12 +100,8 @@ impl Run {
                 Err(source) => return Err(unreadable(number, source.to_string())),
             };
             match (line, &mut run) {
-                (Line::Manifest(manifest), None) if manifest.format <= FORMAT => {
-                    run = Some(Run { manifest: *manifest, ..Run::default() });
-                }
                 (Line::Manifest(manifest), None) => {
-                    let why = format!("format {}, this program reads {FORMAT}", manifest.format);
-                    return Err(unreadable(number, why));
+                    run = Some(Run { manifest: *manifest, ..Run::default() });
                 }
                 (Line::Point(point), Some(run)) => {
                     run.keep(*point);
@@ -125,7 +133,7 @@ impl Run {
     }
 
     /// Whether points were measured in rounds that the file does not explain: what was tracked, and
-    /// which rounds count. Files of format 1, and of other programs, lack that.
+    /// which rounds count. Files of other programs lack that.
     pub fn lacks_rounds(&self) -> bool {
         self.points.iter().any(|point| point.axes.round.is_some() && point.rounds.is_none())
     }
@@ -163,7 +171,8 @@ impl RunWriter {
         let file = OpenOptions::new().write(true).create_new(true).open(path);
         let mut writer =
             RunWriter { file: file.map_err(LabError::file(path))?, path: path.to_path_buf() };
-        let manifest = Manifest { format: FORMAT, ..manifest.clone() };
+        let manifest =
+            Manifest { version: FORMAT.version, features: Vec::new(), ..manifest.clone() };
         writer.append(&Line::Manifest(Box::new(manifest)))?;
         Ok(writer)
     }
@@ -171,18 +180,9 @@ impl RunWriter {
     /// Goes on with a file, after what it has; a cut last line is taken away first.
     ///
     /// # Errors
-    /// As [`Run::read`], or when the file cannot be written, or is of an older format: what its
-    /// points lack cannot be added.
+    /// As [`Run::read`], or when the file cannot be written.
     pub fn resume(path: &Path) -> Result<(RunWriter, Run), LabError> {
         let run = Run::read(path)?;
-        if run.manifest.format < FORMAT {
-            let why = format!(
-                "format {}, this program goes on with {FORMAT}: begin a new run, or go on with the \
-                 program that began it",
-                run.manifest.format
-            );
-            return Err(LabError::Answer { what: path.display().to_string(), detail: why });
-        }
         let file = OpenOptions::new().read(true).append(true).open(path);
         let file = file.map_err(LabError::file(path))?;
         if run.is_cut {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_read_back_and_a_file_of_format_1_is_read_and_not_gone_on_with() {
+    fn rounds_are_read_back_and_points_whose_rounds_nobody_explains_are_noticed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run.jsonl");
         let mut writer = RunWriter::create(&path, &Manifest::default()).unwrap();
@@ -291,16 +291,47 @@ mod tests {
         assert_eq!((run.rounds.len(), run.lacks_rounds()), (1, false));
 
         let text = std::fs::read_to_string(&path).unwrap();
-        let manifest = text.lines().next().unwrap().replace("\"format\":2", "\"format\":1");
-        let old = concat!(
+        let manifest = text.lines().next().unwrap();
+        let of_no_rounds = concat!(
             r#"{"record":"point","id":"a","axes":{"target":"ssd","phase":"iops","round":1},"#,
             r#""status":{"state":"ok"},"started_unix_ms":1}"#
         );
-        std::fs::write(&path, format!("{manifest}\n{old}\n")).unwrap();
+        std::fs::write(&path, format!("{manifest}\n{of_no_rounds}\n")).unwrap();
         let run = Run::read(&path).unwrap();
         assert_eq!((run.points.len(), run.lacks_rounds()), (1, true));
-        let message = RunWriter::resume(&path).unwrap_err().to_string();
-        assert!(message.contains("begin a new run"), "{message}");
+    }
+
+    #[test]
+    fn an_unknown_version_or_feature_is_refused_by_name_and_the_file_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.jsonl");
+        RunWriter::create(&path, &Manifest::default()).unwrap();
+        let good = std::fs::read_to_string(&path).unwrap();
+        let (version, features) = ("\"version\":1,", "\"features\":[]");
+        for (said, other, words) in [
+            (
+                version,
+                "\"version\":2,\"new\":0,",
+                "format version 2, and this Voltier reads version 1",
+            ),
+            (version, "\"version\":0,", "format version 0, "),
+            (features, "\"features\":[\"phases\"]", "feature phases is unknown here"),
+            (features, "\"features\":[],\"new\":0", "unknown field `new`"),
+            (version, "", "missing field `version`"),
+        ] {
+            assert!(good.contains(said), "{good}");
+            let text = good.replacen(said, other, 1);
+            std::fs::write(&path, &text).unwrap();
+            for message in [
+                Run::read(&path).unwrap_err().to_string(),
+                RunWriter::resume(&path).unwrap_err().to_string(),
+            ] {
+                assert!(message.contains(words), "{message}");
+                assert!(message.contains(&path.display().to_string()), "{message}");
+                assert_eq!(message.lines().count(), 1);
+            }
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
     }
 
     #[test]

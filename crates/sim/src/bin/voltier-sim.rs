@@ -34,9 +34,6 @@ const VIOLATIONS_MAX: u64 = 20;
 /// How often a line tells how far it is.
 const PROGRESS: Duration = Duration::from_secs(10);
 
-/// The name of `--scenario` in earlier releases.
-const OLD_SCENARIO: &str = "--story";
-
 #[derive(Default)]
 struct Arguments(BTreeMap<String, String>);
 
@@ -58,14 +55,13 @@ impl Arguments {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut found = Self::default();
         while let Some(name) = words.next() {
-            if !Self::NAMES.contains(&name.as_str()) && name != OLD_SCENARIO {
+            if !Self::NAMES.contains(&name.as_str()) {
                 return Err(format!("'{name}' is not an option"));
             }
             if name == "--arrays" {
                 found.0.insert(name, String::new());
                 continue;
             }
-            let name = if name == OLD_SCENARIO { "--scenario".to_owned() } else { name };
             let value = words.next().ok_or_else(|| format!("{name} needs a value"))?;
             found.0.insert(name, value);
         }

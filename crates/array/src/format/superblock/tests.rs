@@ -1,7 +1,7 @@
 //! Superblocks are read as they were written, and nothing else is read.
 
 use super::*;
-use voltier_block::{MIB, Prng};
+use voltier_block::{MIB, Prng, Unsupported};
 
 fn superblock(level: Level, members: usize, chunk_bytes: u64) -> Superblock {
     superblock_with(level, members, chunk_bytes, Integrity::None)
@@ -38,6 +38,13 @@ fn superblock_with(
     Superblock { array, member: MemberIndex(members - 1), device_sectors }
 }
 
+/// Where the head of a block has its features.
+const FEATURES_AT: usize = 32;
+
+fn features_in(block: &[u8]) -> u64 {
+    u64::from_le_bytes(block[FEATURES_AT..FEATURES_AT + 8].try_into().expect("eight bytes"))
+}
+
 fn reseal(block: &mut [u8]) {
     seal(block, CRC_AT);
 }
@@ -69,7 +76,7 @@ fn a_superblock_of_every_level_is_read_as_it_was_written() {
 }
 
 #[test]
-fn a_journal_device_makes_it_version_2_and_is_read_as_it_was_written() {
+fn a_journal_device_is_a_feature_and_is_read_as_it_was_written() {
     for state in JournalState::ALL {
         for needs_resync in [false, true] {
             let mut superblock = superblock(Level::Raid6, 5, 16 << 10);
@@ -77,7 +84,7 @@ fn a_journal_device_makes_it_version_2_and_is_read_as_it_was_written() {
             superblock.array.journal_device = Some(device);
             superblock.array.needs_resync = needs_resync;
             let mut block = superblock.encode(1);
-            assert_eq!(block[8], 2);
+            assert_eq!(features_in(&block), JOURNAL_DEVICE.flag());
             assert_eq!(Superblock::decode(&block, 1), Ok(superblock));
             // Of an event that is still to come.
             block[JOURNAL_AT + 16] = 78;
@@ -85,12 +92,17 @@ fn a_journal_device_makes_it_version_2_and_is_read_as_it_was_written() {
             assert_eq!(Superblock::decode(&block, 1), Err(Rejected::Damaged));
         }
     }
-    assert_eq!(superblock(Level::Raid6, 5, 16 << 10).encode(0)[8], 1);
+    // Parity may not match without a device too: every reader looks at that.
+    let mut superblock = superblock(Level::Raid6, 5, 16 << 10);
+    superblock.array.needs_resync = true;
+    let block = superblock.encode(0);
+    assert_eq!(features_in(&block), 0);
+    assert_eq!(Superblock::decode(&block, 0), Ok(superblock));
 }
 
 #[test]
-fn a_move_makes_it_version_3_and_one_that_cannot_be_is_damage() {
-    let at = JOURNAL_AT + 32;
+fn an_expansion_is_a_feature_and_one_that_cannot_be_is_damage() {
+    let at = JOURNAL_AT + 24;
     for (moved_sectors, backed_up_sectors, frontier) in
         [(0, 0, 0), (8, 120, 2), (0, 8, 1), (0, 0, 9)]
     {
@@ -100,11 +112,11 @@ fn a_move_makes_it_version_3_and_one_that_cannot_be_is_damage() {
         let record = ReshapeRecord { frontier, moved_sectors, backed_up_sectors, redo_from };
         superblock.array.reshape = Some(record);
         let good = superblock.encode(0);
-        assert_eq!(good[8], 3);
+        assert_eq!(features_in(&good), EXPANSION.flag());
         assert_eq!(Superblock::decode(&good, 0), Ok(superblock.clone()));
         assert!(superblock.array.sectors() < superblock.array.geometry.sectors());
-        // No other number, behind the end, between two shapes where none is, no whole blocks.
-        for (byte, value) in [(at, 2), (at + 12, 1), (at + 8, 3), (at + 17, 1), (at + 24, 1)] {
+        // Behind the end, between two shapes where none is, no whole blocks.
+        for (byte, value) in [(at + 12, 1), (at + 8, 3), (at + 17, 1), (at + 24, 1)] {
             let mut block = good;
             let was_plain = !record.is_between();
             if byte == at + 8 && was_plain {
@@ -124,24 +136,21 @@ fn a_move_makes_it_version_3_and_one_that_cannot_be_is_damage() {
 }
 
 #[test]
-fn checksums_make_it_version_4_and_an_area_that_cannot_be_is_damage() {
+fn checksums_are_a_feature_and_an_area_that_cannot_be_is_damage() {
     let kept = superblock_with(Level::Raid6, 5, 16 << 10, Integrity::Crc32c);
     assert_eq!(kept.array.places.checksums.bytes(), MIB);
     let good = kept.encode(1);
-    assert_eq!(good[8], 4);
+    assert_eq!(features_in(&good), CHECKSUMS.flag());
     assert_eq!(Superblock::decode(&good, 1), Ok(kept));
-    let at = JOURNAL_AT + 72;
-    // No other code, another start, no area, no whole areas, more than the device has.
-    let changes = [(at, 0), (at, 2), (at + 9, 1), (at + 17, 0), (at + 16, 1), (at + 22, 9)];
+    let at = JOURNAL_AT + 56;
+    // Another start, no area, no whole areas, more than the device has.
+    let changes = [(at + 9, 1), (at + 17, 0), (at + 16, 1), (at + 22, 9)];
     for (byte, value) in changes {
         let mut block = good;
         block[byte] = value;
         reseal(&mut block);
         assert_eq!(Superblock::decode(&block, 1), Err(Rejected::Damaged), "{byte}");
     }
-    // A program of version 3 refuses the block by its version.
-    let refused = check_head(&good, SUPERBLOCK_MAGIC, 4, 3);
-    assert_eq!(refused, Err(Rejected::Newer(4)));
 }
 
 #[test]
@@ -159,8 +168,8 @@ fn try_hostile_blocks(good: [u8; BLOCK_BYTES]) {
         // Every byte of the head in turn, then several at random, often to extremes.
         for change in 0..=dice.below(3) {
             let at = match change {
-                0 => round % 640,
-                1 => JOURNAL_AT + dice.below(104) as usize,
+                0 => round % 648,
+                1 => JOURNAL_AT + dice.below(88) as usize,
                 _ => dice.below(2400) as usize,
             };
             block[at] = *dice.pick(&[0, 1, 0x7f, 0x80, 0xff, block[at].wrapping_add(1)]);
@@ -185,11 +194,62 @@ fn anything_else_is_no_superblock() {
     assert_eq!(Superblock::decode(&[0; BLOCK_BYTES], 0), Err(Rejected::Absent));
     let mut block = superblock(Level::Raid5, 3, 4096).encode(0);
     assert_eq!(Superblock::decode(&block[..512], 0), Err(Rejected::Absent));
-    block[8] = 5;
+    block[100] ^= 1;
     assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Damaged));
-    reseal(&mut block);
-    assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Newer(5)));
-    block[8] = 0;
-    reseal(&mut block);
-    assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Damaged));
+}
+
+#[test]
+fn an_unknown_version_or_feature_is_refused_by_name_whatever_comes_behind_it() {
+    let good = superblock(Level::Raid5, 3, 4096).encode(0);
+    let cases = [
+        (8, 2, Unsupported::Version { found: 2, read: 1 }),
+        (8, 0, Unsupported::Version { found: 0, read: 1 }),
+        (FEATURES_AT, 1 << 4, Unsupported::Flags(1 << 4)),
+        (FEATURES_AT, 0xff, Unsupported::Flags(0xf0)),
+        (FEATURES_AT + 7, 0x80, Unsupported::Flags(1 << 63)),
+    ];
+    for (at, value, why) in cases {
+        let mut block = good;
+        block[at] = value;
+        assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Damaged), "under a bad checksum");
+        block[FEATURES_AT + 8..].fill(0xff);
+        reseal(&mut block);
+        let refused = Err(Rejected::Unsupported { array: [0xab; 16], why });
+        assert_eq!(Superblock::decode(&block, 0), refused, "byte {at}");
+    }
+}
+
+#[test]
+fn a_feature_that_is_said_and_not_there_or_there_and_not_said_is_damage() {
+    let plain = superblock(Level::Raid6, 5, 16 << 10);
+    let mut with_journal = plain.clone();
+    let state = JournalState::InService;
+    with_journal.array.journal_device =
+        Some(JournalDeviceRecord { uuid: [9; 16], state, since_event: 70 });
+    let with_checksums = superblock_with(Level::Raid6, 5, 16 << 10, Integrity::Crc32c);
+    let mut moving = superblock(Level::Raid6, 6, 64 << 10);
+    let frontier = Section(2);
+    moving.array.reshape = Some(ReshapeRecord { frontier, ..ReshapeRecord::default() });
+    assert_eq!(Superblock::decode(&moving.encode(0), 0), Ok(moving.clone()));
+    for (superblock, features) in
+        [(plain, 0b1011), (moving, 0b0100), (with_journal, 0b0001), (with_checksums, 0b1000)]
+    {
+        for feature in SUPERBLOCK_FORMAT.features.iter().filter(|it| it.flag() & features != 0) {
+            let mut block = superblock.encode(0);
+            block[FEATURES_AT] ^= feature.flag() as u8;
+            reseal(&mut block);
+            let found = Superblock::decode(&block, 0);
+            assert_eq!(found, Err(Rejected::Damaged), "{}", feature.name);
+        }
+    }
+}
+
+#[test]
+fn every_feature_has_a_bit_and_a_name_of_its_own() {
+    let features = SUPERBLOCK_FORMAT.features;
+    for (at, feature) in features.iter().enumerate() {
+        assert!(!feature.name.is_empty() && !feature.meaning.is_empty());
+        let is_same = |other: &Feature| other.bit == feature.bit || other.name == feature.name;
+        assert!(!features[..at].iter().any(is_same), "{feature:?}");
+    }
 }

@@ -4,7 +4,7 @@ use voltier_array::{
     Array, ArrayError, AssembleOptions, Consistency, DeviceError, Level, MAP_START_BYTES,
     MemberIndex, MemberState, MetadataError, Usage,
 };
-use voltier_block::{BlockDevice, Bytes, Durability, Lba};
+use voltier_block::{BlockDevice, Bytes, Durability, Lba, Unsupported};
 
 use crate::durable::drive::{Drive, Medium};
 use crate::durable::world::{DRIVE_BYTES, on_media, options, read, refused, with_drives, write};
@@ -245,25 +245,46 @@ fn crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
+/// Changes the superblock at a place, under a good checksum.
+async fn change_superblock(drive: &Drive, at: u64, change: impl Fn(&mut [u8])) {
+    let mut block: Vec<u8> = (0..4096).map(|byte| drive.medium.borrow().byte(at + byte)).collect();
+    change(&mut block);
+    block[12..16].fill(0);
+    let crc = crc32c(&block);
+    block[12..16].copy_from_slice(&crc.to_le_bytes());
+    let data = Bytes::copy_of(&block);
+    drive.write(Lba(at / 512), data.into(), Durability::Durable).await.expect("write");
+}
+
 #[test]
-fn a_superblock_from_the_future_is_refused_by_its_version() {
-    on_media(stopped(Level::Raid5, 3), |world| async move {
-        let drive = &world.drives[2];
-        for copy in [0, COPY_B] {
-            let mut block: Vec<u8> =
-                (0..4096).map(|at| drive.medium.borrow().byte(copy + at)).collect();
-            block[8..12].copy_from_slice(&7_u32.to_le_bytes());
-            block[12..16].fill(0);
-            let crc = crc32c(&block);
-            block[12..16].copy_from_slice(&crc.to_le_bytes());
-            let data = Bytes::copy_of(&block);
-            drive.write(Lba(copy / 512), data.into(), Durability::Durable).await.expect("write");
+fn an_unknown_version_or_feature_in_either_copy_is_refused_by_name_and_nothing_is_written() {
+    let cases = [
+        (8, 7, Unsupported::Version { found: 7, read: 1 }, "format version 7, and this Voltier"),
+        (33, 4, Unsupported::Flags(1 << 10), "feature bit 10 is unknown here"),
+    ];
+    for (at, value, why, words) in cases {
+        for copies in [&[0, COPY_B][..], &[0], &[COPY_B]] {
+            let (why, copies) = (why.clone(), copies.to_vec());
+            on_media(stopped(Level::Raid5, 3), move |world| async move {
+                let drive = &world.drives[2];
+                let label = Array::examine(&world.drives[0]).await.expect("whole");
+                let array = label.expect("a member").array.uuid;
+                for copy in copies {
+                    change_superblock(drive, copy, |block| {
+                        block[at] = value;
+                        block[40..].fill(0xff);
+                    })
+                    .await;
+                }
+                let unsupported = DeviceError::Unsupported { array, why };
+                assert_eq!(Array::examine(drive).await, Err(unsupported.clone()));
+                let error = refused(&world, &[0, 1, 2], PLAIN).await;
+                assert_eq!(error, device(2, unsupported));
+                assert!(error.to_string().contains(words), "{error}");
+                assert!(error.to_string().ends_with("update this one"), "{error}");
+            });
         }
-        assert_eq!(Array::examine(drive).await, Err(DeviceError::Newer(7)));
-        let error = refused(&world, &[0, 1, 2], PLAIN).await;
-        assert_eq!(error, device(2, DeviceError::Newer(7)));
-        assert!(error.to_string().contains("version 7"));
-    });
+    }
 }
 
 #[test]

@@ -337,8 +337,7 @@ fn name_of<E: Engine>(
     let recorded = || cache.label.owner.volume.parse().ok();
     let Some(name) = names.volume.clone().or_else(recorded) else {
         return Err(ControlError::failed(format!(
-            "the cache on {} does not name its volume: an older version has written to it; give the name \
-             with --name NAME",
+            "the cache on {} does not name its volume; give the name with --name NAME",
             cache.device
         )));
     };

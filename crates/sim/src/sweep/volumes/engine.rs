@@ -45,7 +45,8 @@ fn one_line(error: impl std::fmt::Display) -> ControlError {
 fn check_owner(record: &VolumeRecord, ssd: &SimDisk) {
     let mut head = vec![0; HEAD_BYTES];
     ssd.peek(Lba(0), &mut head);
-    let owner = Label::in_head(&head).expect("the cache was just opened").owner;
+    let label = Label::in_head(&head).expect("its own format");
+    let owner = label.expect("the cache was just opened").owner;
     let expected = (record.name.as_str(), record.uuid.0, record.origin.to_string());
     assert_eq!((owner.volume.as_str(), owner.volume_uuid, owner.origin_path), expected);
 }
