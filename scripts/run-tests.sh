@@ -12,8 +12,7 @@ program=$(mktemp) rest=$(mktemp)
 trap 'rm -f "$program" "$rest"' EXIT
 
 # Tests that drive the product as a user does find both programs here.
-cargo build "${workspace[@]}" --bins
-cargo test "${workspace[@]}" --no-run
+cargo build "${workspace[@]}" --all-targets
 
 # Freed memory is kept: tests that cut the power at every step free and take the same megabytes again, and
 # half of their time would be the kernel's.

@@ -11,8 +11,7 @@ rm -f target/steps
 trap 'scripts/step.sh --table' EXIT
 
 step format cargo fmt --all --check
-step build cargo test "${workspace[@]}" --no-run
-step programs cargo build "${workspace[@]}" --bins
+step build cargo build "${workspace[@]}" --all-targets
 step tidy "$debug/xtask" tidy
 step lint cargo clippy "${workspace[@]}" --all-targets -- -D warnings
 step docs env RUSTDOCFLAGS="-D warnings" cargo doc "${workspace[@]}" --no-deps

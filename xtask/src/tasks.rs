@@ -16,7 +16,7 @@ pub(crate) fn run(package: &str, words: &[&str], optimised: bool) -> Result<(), 
         return workspace::succeeded(&what, command.args(words).status()?);
     }
     let mut build = workspace::cargo();
-    build.args(["build", "--quiet"]).args(workspace::FOR_TESTS).args(["--bin", package]);
+    build.args(["build", "--quiet"]).args(workspace::FOR_TESTS).arg("--all-targets");
     workspace::succeeded(&format!("cargo build of {package}"), build.status()?)?;
     let program = workspace::metadata()?.target_directory.join("debug").join(package);
     workspace::succeeded(&what, Command::new(program).args(words).status()?)

@@ -79,7 +79,7 @@ pub fn build_voltier(release: bool) -> Result<PathBuf, Failure> {
         command.args(["--locked", "--release"]);
         command.args(["--package", "voltier", "--package", "voltier-lab-cli"]);
     } else {
-        command.args(FOR_TESTS).args(["--bin", "voltier", "--bin", "voltier-lab"]);
+        command.args(FOR_TESTS).arg("--all-targets");
     }
     succeeded("cargo build of voltier and voltier-lab", command.status()?)?;
     let profile = if release { "release" } else { "debug" };

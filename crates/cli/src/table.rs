@@ -177,7 +177,7 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
         line(
             "loading",
             format!(
-                "{} lines still to be loaded; the backing disk serves them until then",
+                "{} still to be loaded; the backing disk serves them until then",
                 lines.loading
             ),
         );
@@ -199,10 +199,7 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
         let count = volume.congested_reads;
         line(
             "congested",
-            format!(
-                "{count} hits, read from the idle backing disk because the SSD \
-                                   was busy"
-            ),
+            format!("{count} hits, read from the idle backing disk because the SSD was busy"),
         );
     }
     line("write amp", format!("{:.2}", volume.write_amplification));

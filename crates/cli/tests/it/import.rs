@@ -4,9 +4,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::slice::from_ref;
 
-use crate::support::{Instance, change_sealed};
 use crate::support::arrays::{drives, fill, holds, with};
 use crate::support::nbd::NbdClient;
+use crate::support::{Instance, change_sealed};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;

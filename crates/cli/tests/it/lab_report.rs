@@ -184,16 +184,14 @@ fn made_up(instance: &Instance) -> PathBuf {
     folder.join(FILES[0])
 }
 
-#[test]
-fn every_kind_of_report_is_drawn_in_a_browser_on_a_phone_and_on_paper() {
-    let Some(mut browser) = Browser::start() else { return };
-    let instance = Instance::new();
+/// A page of every kind.
+fn pages(instance: &Instance) -> [Page; 8] {
     let pts = "--target model:ssd-pcie --seconds 0.05 --set tests=[\"iops\",\"lat\",\"dirth\"] \
                --set lat_block_sizes=[\"4K\",\"8K\"]";
-    let pages = [
+    [
         Page {
             name: "mixed",
-            path: modelled(&instance, "mixed", "--target model:ssd-sata --set depths=[1,2,4,8,16]"),
+            path: modelled(instance, "mixed", "--target model:ssd-sata --set depths=[1,2,4,8,16]"),
             charts: &[
                 "Load curve",
                 "Latency against throughput",
@@ -204,14 +202,14 @@ fn every_kind_of_report_is_drawn_in_a_browser_on_a_phone_and_on_paper() {
         },
         Page {
             name: "pts",
-            path: modelled(&instance, "pts", pts),
+            path: modelled(instance, "pts", pts),
             charts: &["Convergence", "Measurement window", "Block size x mix", "Surface", "Demand"],
             surfaces: 3,
         },
         Page {
             name: "orion",
             path: modelled(
-                &instance,
+                instance,
                 "orion",
                 "--target model:ssd-iodrive -- -run normal -num_disks 1",
             ),
@@ -220,35 +218,42 @@ fn every_kind_of_report_is_drawn_in_a_browser_on_a_phone_and_on_paper() {
         },
         Page {
             name: "maxio",
-            path: published(&instance, "maxio-pcie"),
+            path: published(instance, "maxio-pcie"),
             charts: &["of every job"],
             surfaces: 0,
         },
         Page {
             name: "raidix",
-            path: published(&instance, "raidix"),
+            path: published(instance, "raidix"),
             charts: &["Block size x mix"],
             surfaces: 0,
         },
         Page {
             name: "cubefs",
-            path: published(&instance, "cubefs"),
+            path: published(instance, "cubefs"),
             charts: &["Clients x processes", "Efficiency over clients", "Throughput over clients"],
             surfaces: 0,
         },
         Page {
             name: "miss ratios",
-            path: curves(&instance),
+            path: curves(instance),
             charts: &["Miss ratio: trace, 4K", "Miss ratio of reads", "Miss ratio of writes"],
             surfaces: 0,
         },
         Page {
             name: "made up",
-            path: made_up(&instance),
+            path: made_up(instance),
             charts: &["Learning curve", "Acceleration", "Hits of each pass", "Efficiency"],
             surfaces: 0,
         },
-    ];
+    ]
+}
+
+#[test]
+fn every_kind_of_report_is_drawn_in_a_browser_on_a_phone_and_on_paper() {
+    let Some(mut browser) = Browser::start() else { return };
+    let instance = Instance::new();
+    let pages = pages(&instance);
     for page in &pages {
         looks_right(&mut browser, page);
     }

@@ -424,7 +424,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(REGISTRY_FILE);
         let damaged = String::from_utf8(encode(&body(&["a"], &[]))).unwrap().replacen('7', "8", 1);
-        let cases = [("damaged", &*damaged), ("not a Voltier registry", "{}"), ("not a Voltier registry", "")];
+        let cases = [
+            ("damaged", &*damaged),
+            ("not a Voltier registry", "{}"),
+            ("not a Voltier registry", ""),
+        ];
         for (reason, content) in cases {
             fs::write(&path, content).unwrap();
             let error = Registry::load(dir.path()).unwrap_err();
