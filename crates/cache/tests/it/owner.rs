@@ -192,9 +192,10 @@ fn an_unknown_version_or_feature_in_either_copy_is_refused_by_name_and_nothing_i
                 let head = stand.ssd.read(Lba(0), Buf::new(68 << 10)).await.unwrap();
                 assert_eq!(Label::in_head(&head), Err(why.clone()));
                 let probed = TestCache::probe(&stand.ssd).await;
-                assert!(
-                    matches!(probed, Err(OpenError::Unsupported { uuid, why: found }) if (uuid, &found) == ([9; 16], &why))
-                );
+                assert!(matches!(
+                    probed,
+                    Err(OpenError::Unsupported { uuid, why: found }) if (uuid, &found) == ([9; 16], &why)
+                ));
                 let all = stand.all().await;
                 let options = OpenOptions::with(Settings::default());
                 let (ssd, origin) = (stand.ssd.clone(), stand.origin.clone());

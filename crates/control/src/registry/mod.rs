@@ -2,8 +2,8 @@
 //! folder.
 //!
 //! The file is JSON as a whole and exact to the byte. One head line has format, version, features and
-//! the CRC-32C of these and the body; the body and a closing line follow. A change goes to a temporary file, is synced, and
-//! takes the name by a rename; the copy before it stays as `registry.json.previous`. A file that cannot
+//! the CRC-32C of these and the body; the body and a closing line follow. A change goes to a temporary file, is synced,
+//! and takes the name by a rename; the copy before it stays as `registry.json.previous`. A file that cannot
 //! be read is refused and left alone, never repaired by guessing.
 
 mod body;
