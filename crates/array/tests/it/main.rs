@@ -4,3 +4,4 @@
 mod array;
 mod durable;
 mod geometry;
+mod sampled;

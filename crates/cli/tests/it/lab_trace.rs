@@ -88,7 +88,7 @@ fn loops_and_scans_have_the_curves_one_expects() {
     let kept = points(&out);
     assert_eq!(kept.len(), csv.lines().count() - 1);
     assert!(kept[0]["axes"]["cache_bytes"].is_u64() && kept[0]["metrics"]["miss_ratio"] == 1.0);
-    instance.run(&words).refused(1, "holds a run already");
+    instance.run(&words).refused(1, "already holds a run");
 }
 
 #[test]

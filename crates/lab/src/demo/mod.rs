@@ -7,7 +7,7 @@
 //! requests for the same bytes together. That form has rows of its own.
 //!
 //! Then come rows of what the document only mentions: a cold cache, and an SSD smaller than the test set.
-//! Beside the real runs stands a simulation of RAID 6 ([`twin`](crate::twin)).
+//! Beside the real runs stands a simulation of RAID 6 ([`crate::twin`]).
 
 pub mod html;
 mod notes;

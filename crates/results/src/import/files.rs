@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::result::{Environment, FORMAT, Manifest, TargetInfo};
+use crate::result::{Environment, Manifest, TargetInfo};
 
 /// Files by name, as they lie beside each other.
 pub type Files = BTreeMap<String, String>;
@@ -11,7 +11,6 @@ pub type Files = BTreeMap<String, String>;
 pub(super) fn manifest(tool: &str, targets: Vec<TargetInfo>) -> Manifest {
     let fio = if tool.starts_with("fio") { tool } else { "" };
     Manifest {
-        version: FORMAT.version,
         plan: "import".to_owned(),
         tool: tool.to_owned(),
         imported_from: Some(String::new()),

@@ -1,7 +1,7 @@
 //! A published document, and points of its printed figures.
 
 use crate::csv::Table;
-use crate::result::{Axes, Environment, FORMAT, Flow, Latency, Manifest, Point, TargetInfo};
+use crate::result::{Axes, Environment, Flow, Latency, Manifest, Point, TargetInfo};
 
 /// A published document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,6 @@ pub(super) fn embedded(text: &str) -> Table {
 
 pub(super) fn manifest(document: Document, targets: Vec<TargetInfo>, notes: &[&str]) -> Manifest {
     Manifest {
-        version: FORMAT.version,
         run: document.name.to_owned(),
         plan: document.name.to_owned(),
         tool: "published".to_owned(),

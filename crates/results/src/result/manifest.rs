@@ -3,13 +3,28 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use voltier_block::Format;
+
+/// The format of the file of a run: no part of it is optional.
+pub const FORMAT: Format = Format { version: 1, features: &[] };
+
+/// Version of the format of a run's file: that of this program, unless it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct FormatVersion(pub u32);
+
+impl Default for FormatVersion {
+    fn default() -> Self {
+        Self(FORMAT.version)
+    }
+}
 
 /// The facts that a reader needs before the figures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// Version of the format of this file, set when it is written.
-    pub version: u32,
+    /// Version of the format of this file.
+    pub version: FormatVersion,
     /// Features of the format that a reader must know.
     pub features: Vec<String>,
     /// Name of the run, unique among the user's runs.

@@ -19,10 +19,10 @@ mod store;
 
 pub use flow::{Flow, Latency};
 pub use histogram::{BINS, Histogram};
-pub use manifest::{Environment, Manifest, TargetInfo};
+pub use manifest::{Environment, FORMAT, Manifest, TargetInfo};
 pub use point::{
     Access, Axes, CacheWindow, ClientResult, CpuCost, Part, Point, Sample, Scheduled, Status,
 };
 pub use role::{Role, Test};
 pub use rounds::{Rounds, RoundsEnd, Tracker, Variable};
-pub use store::{FORMAT, Run, RunWriter};
+pub use store::{Run, RunWriter};

@@ -7,13 +7,9 @@ use std::path::{Path, PathBuf};
 use serde::de::Error;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use voltier_block::Format;
 
-use super::{Manifest, Point, Rounds};
+use super::{FORMAT, Manifest, Point, Rounds};
 use crate::LabError;
-
-/// The format of the file of a run: no part of it is optional.
-pub const FORMAT: Format = Format { version: 1, features: &[] };
 
 #[derive(Serialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
@@ -171,9 +167,7 @@ impl RunWriter {
         let file = OpenOptions::new().write(true).create_new(true).open(path);
         let mut writer =
             RunWriter { file: file.map_err(LabError::file(path))?, path: path.to_path_buf() };
-        let manifest =
-            Manifest { version: FORMAT.version, features: Vec::new(), ..manifest.clone() };
-        writer.append(&Line::Manifest(Box::new(manifest)))?;
+        writer.append(&Line::Manifest(Box::new(manifest.clone())))?;
         Ok(writer)
     }
 

@@ -53,7 +53,19 @@ const CANARIES: [Canary; 33] = [
 ];
 
 /// Those that every run of the tests looks for: quick to find, and together of every oracle.
-const SAMPLE: [&str; 1] = ["RecordNotDurable"];
+const SAMPLE: [&str; 11] = [
+    "CommitBeforeRecord",
+    "RecordNotDurable",
+    "LifeNotBegun",
+    "ClearsUnrecorded",
+    "BatchChecksumIgnored",
+    "EventNotRaised",
+    "StaleBelieved",
+    "JoinBeforeMap",
+    "RingNotMade",
+    "CopyMissesWrites",
+    "AnswerBeforeRecord",
+];
 
 /// The oracle that said this.
 fn oracle(said: &str) -> &'static str {

@@ -239,7 +239,20 @@ const CANARIES: [(Canary, Worlds); 34] = [
 ];
 
 /// Those that every run of the tests looks for: quick to find, and together of every oracle.
-const SAMPLE: [&str; 1] = ["FlushSkipped"];
+const SAMPLE: [&str; 12] = [
+    "FlushSkipped",
+    "TornDataTaken",
+    "LabelBeforeBody",
+    "DirtyBitLost",
+    "MergeTorn",
+    "LockShared",
+    "PinLeaked",
+    "BufferLeaked",
+    "DataChecksumIgnored",
+    "EpochsMixed",
+    "IntentSkipped",
+    "CleanBeforeFlush",
+];
 
 /// Runs what a seed of the swarm draws.
 fn run_scenario(seed: u64) {

@@ -7,14 +7,11 @@ use std::num::NonZero;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::sampled::{self, is_long};
 use crate::{array_canaries, canaries};
 
 /// Seeds that are tried for a sample: one in so many.
-const SAMPLED: u64 = 8;
-
-fn is_long() -> bool {
-    std::env::var_os("VOLTIER_TEST_LONG").is_some()
-}
+const SAMPLED: u64 = 20;
 
 fn only() -> Option<String> {
     std::env::var("VOLTIER_SIM_CANARY").ok()
@@ -22,7 +19,7 @@ fn only() -> Option<String> {
 
 /// How many of `count` seeds are tried.
 pub(crate) fn sampled(count: u64) -> u64 {
-    if is_long() || only().is_some() { count } else { count.div_ceil(SAMPLED) }
+    if only().is_some() { count } else { sampled::sampled(count, SAMPLED) }
 }
 
 /// Those of `all` that are looked for.

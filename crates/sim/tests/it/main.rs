@@ -12,6 +12,7 @@ mod canary_hunt;
 mod crash;
 mod guarantees;
 mod promises;
+mod sampled;
 mod swarm;
 mod trials;
 mod volume_commands;

@@ -14,6 +14,7 @@ use crate::durable::drive::{Drive, Medium};
 use crate::durable::world::{
     JOURNAL_UUID, World, on_media, options, read, refused, with_drives, write,
 };
+use crate::sampled::one_in;
 
 const PLAIN: AssembleOptions = AssembleOptions { force: false, degraded: false };
 const FORCE: AssembleOptions = AssembleOptions { force: true, degraded: false };
@@ -92,7 +93,7 @@ fn a_cut_while_it_serves_loses_nothing_and_no_member_is_needed_for_that() {
 #[test]
 fn a_cut_while_its_ring_goes_round_and_while_it_is_stopped_loses_nothing() {
     let media = made(Level::Raid5, 3);
-    for cut in (0..).step_by(7) {
+    for cut in (0..).step_by(one_in(7)) {
         let facts = made_facts();
         let (is_through, after) = boot(&media, cut, &facts, move |world, facts| async move {
             let array = assembled(&world).await;
@@ -117,7 +118,7 @@ fn a_cut_while_its_ring_goes_round_and_while_it_is_stopped_loses_nothing() {
 fn without_a_member_lost_with_the_cut_everything_is_there() {
     for (level, members) in CASES {
         let media = made(level, members);
-        for cut in (20..400).step_by(3) {
+        for cut in (20..400).step_by(one_in(3)) {
             let facts = made_facts();
             let (_, after) = boot(&media, cut, &facts, move |world, facts| async move {
                 let array = assembled(&world).await;
@@ -173,7 +174,7 @@ fn the_device_is_lost_at_any_moment_and_the_power_too() {
     for (level, members) in CASES {
         let media = made(level, members);
         for after in (0..300_000).step_by(23_000) {
-            for cut in (10..).step_by(7) {
+            for cut in (10..).step_by(one_in(7)) {
                 let facts = made_facts();
                 let is_on_record = Rc::new(Cell::new(false));
                 let flag = is_on_record.clone();

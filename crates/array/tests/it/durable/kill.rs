@@ -7,6 +7,7 @@ use voltier_block::Prng;
 use crate::durable::crash::{Facts, boot, check, made, made_facts};
 use crate::durable::drive::Medium;
 use crate::durable::world::{World, on_media};
+use crate::sampled::one_in;
 
 const PLAIN: AssembleOptions = AssembleOptions { force: false, degraded: false };
 
@@ -41,7 +42,7 @@ fn dirty_regions_that_were_on_their_way_when_the_process_died_do_not_go_with_the
             (is_through, killed) =
                 boot(&media, kill, &facts, |world, facts| serve(world, facts, 1));
             let killed = after(&killed, kill, Medium::after_kill);
-            for cut in (kill % 5..).step_by(11) {
+            for cut in (kill % 5..).step_by(one_in(11)) {
                 let model = facts.model.borrow().clone();
                 let facts = made_facts();
                 facts.model.replace(model);

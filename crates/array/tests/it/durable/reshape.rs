@@ -15,6 +15,7 @@ use crate::durable::crash::{Facts, boot, start_without_the_fifth};
 use crate::durable::drive::{Drive, Medium};
 use crate::durable::grow::choices;
 use crate::durable::world::{Model, World, made, on_media, options, read, with_drives, write};
+use crate::sampled::one_in;
 
 const PLAIN: AssembleOptions = AssembleOptions { force: false, degraded: false };
 const EITHER: AssembleOptions = AssembleOptions { force: false, degraded: true };
@@ -414,6 +415,7 @@ fn after_cut(media: Vec<Medium>, facts: &Facts, members: usize, lost: Option<usi
 }
 
 fn at_steps(level: Level, members: usize, how: Consistency, step: usize, stride: usize) {
+    let stride = one_in(stride);
     let (media, model) = filled(level, members, how, step);
     for cut in (0..).step_by(stride) {
         let facts = facts(&model);
