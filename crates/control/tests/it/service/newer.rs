@@ -1,16 +1,30 @@
 //! Labels that only a newer program can read: nothing is opened without what they are of, or written over it.
 
-use voltier_control::protocol::Request;
-use voltier_control::{Identity, VolumeState};
+use std::time::Duration;
+
+use voltier_control::protocol::{ArrayRequest, Request};
+use voltier_control::{ArrayState, Identity, VolumeState};
 
 use super::fixture::{Fixture, name};
+use super::late::WAIT;
 
 const DRIVES: [&str; 3] = ["d1", "d2", "d3"];
 const WHY: &str = "of a newer Voltier";
 
 impl Fixture {
     fn has_newer(&self, drive: &str, of: Identity) {
-        self.steer(|books| drop(books.newer.insert(self.path(drive), of)));
+        self.steer(|books| {
+            books.newer.insert(self.path(drive), of);
+        });
+    }
+
+    /// The array is at rest because of such a label, and waits for nothing.
+    #[track_caller]
+    fn is_refused(&mut self, calls: &[&str]) {
+        assert_eq!(self.calls(), calls);
+        let array = self.array();
+        assert_eq!(array.state, ArrayState::Failed, "{array:?}");
+        assert!(array.error.contains(WHY), "{array:?}");
     }
 }
 
@@ -31,4 +45,47 @@ fn a_volume_does_not_write_over_a_member_that_has_the_path_of_its_origin() {
             assert!(state.error.contains(WHY), "{}", state.error);
         }
     }
+}
+
+#[test]
+fn an_array_does_not_start_without_a_member_on_another_path() {
+    for wait in [Duration::ZERO, WAIT] {
+        let mut fixture = Fixture::array_of(&DRIVES);
+        let label = fixture.take_label("d3");
+        fixture.shuffle(&[("d3", "far/d4")]);
+        fixture.has_newer("far/d4", label.array);
+        fixture.is_block_device(&["far/d4"]);
+        fixture.restart_and_wait(true, wait);
+        if !wait.is_zero() {
+            fixture.look(super::late::now(), 91);
+        }
+        fixture.is_refused(&["assemble r5 of 3"]);
+    }
+}
+
+#[test]
+fn a_label_of_another_array_on_another_path_keeps_none_from_its_start() {
+    let mut fixture = Fixture::array_of(&DRIVES);
+    fixture.take_away("d3");
+    fixture.has_newer("d4", Identity([3; 16]));
+    fixture.is_block_device(&["d4"]);
+    fixture.restart(true);
+    assert_eq!(fixture.calls(), ["assemble r5 of 2", "pace r5 normal"]);
+    assert_eq!(fixture.array().state, ArrayState::Degraded);
+}
+
+#[test]
+fn an_array_does_not_start_without_a_spare_that_became_a_member() {
+    let mut fixture = Fixture::new();
+    let mut new = fixture.new_array(&DRIVES);
+    new.spares = vec![fixture.device("d4")];
+    let integrity = voltier_array::Integrity::None;
+    fixture.ask(Request::Array { ask: ArrayRequest::Create { array: new, integrity } });
+    fixture.take_away("d3");
+    let label = fixture.take_label("d3");
+    fixture.steer(|books| drop(books.labels.remove(&fixture.path("d4"))));
+    fixture.has_newer("d4", label.array);
+    fixture.calls();
+    fixture.restart(true);
+    fixture.is_refused(&["assemble r5 of 3"]);
 }
