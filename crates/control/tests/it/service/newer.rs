@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use voltier_control::protocol::{ArrayRequest, Request};
-use voltier_control::{ArrayState, Identity, VolumeState};
+use voltier_control::protocol::{ArrayRequest, Request, Response};
+use voltier_control::{ArrayState, Identity, ImportOrder, VolumeState};
 
+use super::arrays::delete_r5;
 use super::fixture::{Fixture, name};
 use super::late::WAIT;
 
@@ -16,6 +17,12 @@ impl Fixture {
         self.steer(|books| {
             books.newer.insert(self.path(drive), of);
         });
+    }
+
+    /// A newer program has changed a member: its label is of its array still, and unknown here.
+    fn make_newer(&self, drive: &str) {
+        let label = self.take_label(drive);
+        self.has_newer(drive, label.array);
     }
 
     /// The array is at rest because of such a label, and waits for nothing.
@@ -88,4 +95,23 @@ fn an_array_does_not_start_without_a_spare_that_became_a_member() {
     fixture.calls();
     fixture.restart(true);
     fixture.is_refused(&["assemble r5 of 3"]);
+}
+
+#[test]
+fn an_import_does_not_pass_over_a_member_that_it_comes_across() {
+    let mut fixture = Fixture::array_of(&DRIVES);
+    fixture.service.handle(delete_r5(false));
+    fixture.make_newer("d3");
+    fixture.is_block_device(&["d3"]);
+    fixture.calls();
+    let devices = vec![fixture.device("d1"), fixture.device("d2")];
+    let order = ImportOrder { devices, name: None, changed_origin: false, dry_run: false };
+    let error = fixture.error(Request::Import { order: order.clone() });
+    assert!(error.contains("d3") && error.contains(WHY), "{error}");
+    assert_eq!(fixture.calls(), [""; 0]);
+    assert!(fixture.registry().arrays().is_empty());
+    // One of another array is nobody's business here.
+    fixture.has_newer("d3", Identity([3; 16]));
+    let imported = fixture.service.handle(Request::Import { order });
+    assert!(matches!(imported, Response::Imported { .. }), "{imported:?}");
 }
