@@ -115,3 +115,17 @@ fn an_import_does_not_pass_over_a_member_that_it_comes_across() {
     let imported = fixture.service.handle(Request::Import { order });
     assert!(matches!(imported, Response::Imported { .. }), "{imported:?}");
 }
+
+#[test]
+fn a_refused_array_waits_for_nothing_and_is_not_tried_for_ever() {
+    let mut fixture = Fixture::array_of(&DRIVES);
+    fixture.make_newer("d3");
+    fixture.restart_and_wait(true, Duration::from_secs(2));
+    let begun = super::late::now();
+    fixture.is_refused(&["assemble r5 of 3"]);
+    assert!(fixture.array().waits_for.is_empty(), "{:?}", fixture.array());
+    assert_eq!(fixture.look(begun, 3), None);
+    fixture.calls();
+    assert_eq!(fixture.look(begun, 600), None);
+    fixture.is_refused(&[]);
+}
