@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use voltier_control::protocol::{ArrayRequest, Request, Response};
-use voltier_control::{ArrayState, Identity, ImportOrder, VolumeState};
+use voltier_cache::Mode;
+use voltier_control::protocol::{ArrayRequest, NewCache, Request, Response};
+use voltier_control::{ArrayState, Identity, ImportOrder, Settings, VolumeState};
 
-use super::arrays::delete_r5;
+use super::arrays::{delete_r5, on};
 use super::fixture::{Fixture, name};
 use super::late::WAIT;
 
@@ -128,4 +129,23 @@ fn a_refused_array_waits_for_nothing_and_is_not_tried_for_ever() {
     fixture.calls();
     assert_eq!(fixture.look(begun, 600), None);
     fixture.is_refused(&[]);
+}
+
+#[test]
+fn a_clean_cache_on_a_refused_array_is_not_given_up() {
+    for wait in [Duration::ZERO, WAIT] {
+        let mut fixture = Fixture::array_of(&DRIVES);
+        let settings = Settings { mode: Mode::WriteThrough, ..Settings::default() };
+        let cache = Some(NewCache { device: on("r5"), settings, force: false });
+        let origin = fixture.device("hdd");
+        fixture.service.handle(Request::Create { name: name(), origin, cache });
+        fixture.make_newer("d3");
+        fixture.calls();
+        fixture.restart_and_wait(true, wait);
+        fixture.is_refused(&["assemble r5 of 3"]);
+        let state = fixture.state();
+        assert_eq!(state.state, VolumeState::Failed, "{}", state.error);
+        assert!(state.error.contains(WHY), "{}", state.error);
+        assert_eq!(fixture.registry().volumes()[0].cache.as_ref().unwrap().failed, None);
+    }
 }
