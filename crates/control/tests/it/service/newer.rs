@@ -149,3 +149,32 @@ fn a_clean_cache_on_a_refused_array_is_not_given_up() {
         assert_eq!(fixture.registry().volumes()[0].cache.as_ref().unwrap().failed, None);
     }
 }
+
+#[test]
+fn a_disk_that_a_cache_may_name_gets_no_volume() {
+    let mut fixture = Fixture::new();
+    fixture.has_newer("ssd2", Identity([3; 16]));
+    fixture.is_block_device(&["ssd2"]);
+    let origin = fixture.device("hdd");
+    let is_marked = {
+        fixture.service.handle(Request::Create {
+            name: name(),
+            origin: origin.clone(),
+            cache: None,
+        });
+        let record = fixture.registry().find(&name()).cloned();
+        record.is_none_or(|it| it.origin_identity.is_some_and(|mark| mark.is_known()))
+    };
+    // Without a mark nothing says that a cache is of this disk.
+    if !is_marked {
+        return;
+    }
+    let error =
+        fixture.error(Request::Create { name: name(), origin: origin.clone(), cache: None });
+    assert!(error.contains("ssd2") && error.contains(WHY), "{error}");
+    assert!(fixture.registry().volumes().is_empty());
+    // The SSD that the command overwrites is given up, by the user's word.
+    let cache = NewCache { force: true, ..fixture.cache("ssd2", Mode::WriteBack) };
+    fixture.service.handle(Request::Create { name: name(), origin, cache: Some(cache) });
+    assert_eq!(fixture.registry().volumes().len(), 1);
+}
