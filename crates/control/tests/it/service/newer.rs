@@ -178,3 +178,22 @@ fn a_disk_that_a_cache_may_name_gets_no_volume() {
     fixture.service.handle(Request::Create { name: name(), origin, cache: Some(cache) });
     assert_eq!(fixture.registry().volumes().len(), 1);
 }
+
+#[test]
+fn a_label_that_is_not_erased_is_told() {
+    for of_another in [false, true] {
+        let fixture = Fixture::array_of(&DRIVES);
+        let label = fixture.take_label("d3");
+        fixture.has_newer("d3", if of_another { Identity([3; 16]) } else { label.array });
+        let response = fixture.service.handle(delete_r5(true));
+        assert_eq!(fixture.calls(), ["stop r5", "erase label", "erase label"]);
+        assert!(fixture.registry().arrays().is_empty());
+        match response {
+            Response::Error { error } => {
+                assert!(!of_another && error.message.contains("not all"), "{}", error.message);
+                assert!(error.message.contains(WHY), "{}", error.message);
+            }
+            other => assert!(of_another, "{other:?}"),
+        }
+    }
+}
