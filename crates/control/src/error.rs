@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::records::Identity;
+
 /// The party that has to act, and so the exit code of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -24,6 +26,9 @@ pub struct ControlError {
     pub kind: ErrorKind,
     /// One line: what is wrong, then `; ` and what to do.
     pub message: String,
+    /// The array or cache of a label that only a newer program can read. Clients are not told.
+    #[serde(skip)]
+    pub label_of: Option<Identity>,
 }
 
 /// Result of a control-plane operation.
@@ -48,6 +53,16 @@ impl ControlError {
     /// Only a newer program can read what is stored.
     pub fn unsupported(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unsupported, message)
+    }
+
+    /// Only a newer program can read the label of this array or cache, or of a spare of this owner.
+    pub fn unsupported_label(of: Identity, message: impl Into<String>) -> Self {
+        Self { label_of: Some(of), ..Self::unsupported(message) }
+    }
+
+    /// Whether only a newer program can read a label of this array or cache.
+    pub fn is_unsupported_label(&self, of: Identity) -> bool {
+        self.label_of == Some(of)
     }
 
     /// The request could not be done, for the reason that another error gives.
@@ -82,7 +97,7 @@ impl ControlError {
             };
             message = message.chars().map(escaped).collect();
         }
-        Self { kind, message }
+        Self { kind, message, label_of: None }
     }
 }
 

@@ -82,7 +82,10 @@ pub async fn put_in_front<D: BlockDevice>(
         let ways_on = ways_on(&error, record, start);
         let message = format!("the cache on {}: {error}{ways_on}", cache.device);
         match error {
-            VolumeError::Open(OpenError::Unsupported { .. }) => ControlError::unsupported(message),
+            // Another cache on the SSD says nothing of the data of this volume.
+            VolumeError::Open(OpenError::Unsupported { uuid: found, .. }) if found == uuid => {
+                ControlError::unsupported_label(cache.uuid, message)
+            }
             _ => ControlError::failed(message),
         }
     })?;

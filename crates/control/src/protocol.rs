@@ -115,7 +115,7 @@ pub enum ArrayRequest {
     Create {
         /// Everything about it.
         array: NewArray,
-        /// The checksums that the members keep. A daemon from before them refuses to be told of any.
+        /// The checksums that the members keep.
         #[serde(with = "integrity_word")]
         integrity: Integrity,
     },

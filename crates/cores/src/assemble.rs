@@ -160,7 +160,7 @@ async fn candidate(
     let why_not = |why: String| ControlError::failed(format!("{device} is left out: {why}"));
     let unreadable = |error: DeviceError| match error {
         DeviceError::Unsupported { array, .. } if array == record.uuid.0 => {
-            ControlError::unsupported(format!("{device}: {error}"))
+            ControlError::unsupported_label(record.uuid, format!("{device}: {error}"))
         }
         error => why_not(error.to_string()),
     };

@@ -2,9 +2,9 @@
 
 use voltier_block::BlockDevice;
 use voltier_control::engine::CacheLabel;
-use voltier_control::{ControlError, ControlResult, DeviceSpec};
+use voltier_control::{ControlError, ControlResult, DeviceSpec, Identity};
 use voltier_ring::Handle;
-use voltier_volume::{Cache, Drive};
+use voltier_volume::{Cache, Drive, OpenError};
 
 use crate::drives::answered;
 use crate::table;
@@ -16,7 +16,15 @@ pub(super) async fn cache_label_of(
 ) -> ControlResult<Option<CacheLabel>> {
     let (ssd, _fails) = table::open_ssd(&handle, &device).await?;
     let found = answered(&handle, &device, Cache::<Drive, Drive>::probe(&ssd)).await?;
-    let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
+    let found = found.map_err(|error| {
+        let message = format!("{device}: {error}");
+        match error {
+            OpenError::Unsupported { uuid, .. } => {
+                ControlError::unsupported_label(Identity(uuid), message)
+            }
+            _ => ControlError::failed(message),
+        }
+    })?;
     let size_bytes = ssd.limits().bytes();
     Ok(found.map(|label| CacheLabel::of(label, size_bytes)))
 }

@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use voltier_array::{Array, read_spare_label, wipe_superblocks, write_spare_label};
+use voltier_array::{Array, DeviceError, read_spare_label, wipe_superblocks, write_spare_label};
 use voltier_block::{BlockDevice, Nanos};
 use voltier_control::engine::{JournalDeviceLabel, MemberLabel, SpareOwner};
 use voltier_control::{ControlError, ControlResult, DeviceSpec, Identity, ModelBacking};
@@ -119,6 +119,17 @@ pub(super) async fn within<T>(
     .await
 }
 
+/// Why no label of a device can be read. One that a newer program can read says which array it is of.
+fn unreadable(device: &DeviceSpec, error: &DeviceError) -> ControlError {
+    let message = format!("{device}: {error}");
+    match error {
+        DeviceError::Unsupported { array, .. } => {
+            ControlError::unsupported_label(Identity(*array), message)
+        }
+        _ => ControlError::failed(message),
+    }
+}
+
 /// The facts in the superblock of a device.
 pub(super) async fn label_of(
     handle: Handle,
@@ -126,7 +137,7 @@ pub(super) async fn label_of(
 ) -> ControlResult<Option<MemberLabel>> {
     let leaf = open_leaf(&handle, &device).await?;
     let found = answered(&handle, &device, Array::examine(&leaf)).await?;
-    let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
+    let found = found.map_err(|error| unreadable(&device, &error))?;
     Ok(found.map(MemberLabel::from))
 }
 
@@ -137,7 +148,7 @@ pub(super) async fn journal_label_of(
 ) -> ControlResult<Option<JournalDeviceLabel>> {
     let leaf = open_leaf(&handle, &device).await?;
     let found = answered(&handle, &device, Array::examine_journal(&leaf)).await?;
-    let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
+    let found = found.map_err(|error| unreadable(&device, &error))?;
     Ok(found.map(|it| JournalDeviceLabel { array: Identity(it.array), name: it.name }))
 }
 
@@ -148,7 +159,7 @@ pub(super) async fn spare_label_of(
 ) -> ControlResult<Option<SpareOwner>> {
     let leaf = open_leaf(&handle, &device).await?;
     let found = answered(&handle, &device, read_spare_label(&leaf)).await?;
-    let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
+    let found = found.map_err(|error| unreadable(&device, &error))?;
     Ok(found.map(|it| SpareOwner { owner: Identity(it.owner), name: it.name }))
 }
 

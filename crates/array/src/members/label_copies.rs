@@ -30,13 +30,15 @@ pub(crate) struct Found {
 }
 
 /// The content of two copies on a device, the second if `is_behind` says that the first one is. With the
-/// content, whether the copies differ. None if neither begins as a copy.
+/// content, whether the copies differ. None if neither begins as a copy. `array_of` tells the array, or the
+/// owner, that a copy names.
 ///
 /// # Errors
 /// When there are copies, and none that can be believed.
 pub(crate) async fn read_label_copies<D: BlockDevice, T: PartialEq>(
     device: &D,
     decode: impl Fn(&[u8], u32) -> Result<T, Rejected>,
+    array_of: impl Fn(&T) -> [u8; 16],
     is_behind: impl Fn(&T, &T) -> bool,
 ) -> Result<Option<(T, bool)>, DeviceError> {
     if device.limits().bytes() < 2 * SUPERBLOCK_BYTES {
@@ -61,6 +63,10 @@ pub(crate) async fn read_label_copies<D: BlockDevice, T: PartialEq>(
             let is_one_copy = first != second;
             let is_behind = is_behind(&first, &second);
             Ok(Some((if is_behind { second } else { first }, is_one_copy)))
+        }
+        // Behind the end of one array another one's copy may stand: the first is the truth then.
+        (Ok(first), Err(Rejected::Unsupported { array, .. })) if array != array_of(&first) => {
+            Ok(Some((first, true)))
         }
         // One copy does not make up for the other: the program that wrote it may have been stopped between them.
         (Err(Rejected::Unsupported { array, why }), _)
@@ -114,7 +120,8 @@ pub(crate) async fn read_superblock<D: BlockDevice>(
         let is_same = first.array.uuid == second.array.uuid && first.member == second.member;
         is_same && second.array.event > first.array.event
     };
-    let found = read_label_copies(device, Superblock::decode, is_behind).await?;
+    let found =
+        read_label_copies(device, Superblock::decode, |it| it.array.uuid, is_behind).await?;
     let Some((superblock, is_one_copy)) = found else { return Ok(None) };
     let (had, has) = (superblock.device_sectors, device.limits().sectors);
     if had > has {
@@ -155,7 +162,7 @@ pub(crate) async fn read_label<D: BlockDevice>(
     let is_behind = |first: &JournalLabel, second: &JournalLabel| {
         first.uuid == second.uuid && second.event > first.event
     };
-    let found = read_label_copies(device, JournalLabel::decode, is_behind).await?;
+    let found = read_label_copies(device, JournalLabel::decode, |it| it.array, is_behind).await?;
     let (had, has) = match &found {
         Some((label, _)) => (label.device_sectors, device.limits().sectors),
         None => return Ok(None),
@@ -197,7 +204,7 @@ pub(crate) async fn write_label<D: BlockDevice>(device: &D, label: &JournalLabel
 pub async fn read_spare_label<D: BlockDevice>(
     device: &D,
 ) -> Result<Option<SpareLabel>, DeviceError> {
-    let found = read_label_copies(device, SpareLabel::decode, |_, _| false).await?;
+    let found = read_label_copies(device, SpareLabel::decode, |it| it.owner, |_, _| false).await?;
     let size = device.limits().sectors;
     let Some((label, is_one)) = found.filter(|(label, _)| label.device_sectors == size) else {
         return Ok(None);

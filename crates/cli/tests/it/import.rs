@@ -214,6 +214,29 @@ fn a_cache_that_a_newer_program_wrote_is_refused_by_name_and_nothing_is_written(
     }
 }
 
+/// Another cache on the SSD is no reason to keep a clean volume from its clients, whoever can read it.
+#[test]
+fn another_cache_that_a_newer_program_wrote_is_left_alone_and_the_volume_is_served() {
+    let instance = Instance::new();
+    let drives = volume(&instance, 5);
+    let [ssd, _] = &drives;
+    instance.run(&["set", "v", "mode=wt"]).ok();
+    instance.run(&["flush", "v"]).ok();
+    instance.stop();
+    // The identity of the cache, and a feature.
+    change_sealed(ssd, &[0, 64 << 10], |block| {
+        block[16] ^= 1;
+        block[39] = 0x80;
+    });
+    let before = fs::read(ssd).unwrap();
+    let shown = instance.show("v");
+    assert_eq!(shown["state"], "degraded", "{shown}");
+    let error = shown["error"].as_str().unwrap();
+    assert!(error.contains("feature bit 63 is unknown here"), "{error}");
+    instance.stop();
+    assert!(before == fs::read(ssd).unwrap(), "something was written");
+}
+
 #[test]
 fn an_array_with_a_cache_over_it_comes_back_whatever_the_order() {
     let instance = Instance::new();

@@ -6,7 +6,7 @@ use super::survey::Survey;
 use super::turn::Turn;
 use super::{array_events, array_members, array_show};
 use crate::engine::{Engine, OpenedArray};
-use crate::error::ControlResult;
+use crate::error::{ControlResult, ErrorKind};
 use crate::name::ArrayName;
 use crate::protocol::Response;
 use crate::records::RegisteredArray;
@@ -48,7 +48,10 @@ pub(super) fn assemble<E: Engine>(turn: &mut Turn<E>, mut record: RegisteredArra
             live.absence.keep_members(&before, &record.members);
             live.left_out.extend(opened.left_out);
         }
-        Err(error) => live.error = error.message,
+        Err(error) => {
+            live.is_unsupported = error.kind == ErrorKind::Unsupported;
+            live.error = error.message;
+        }
     }
     let before = turn.live_arrays.get(&name);
     let is_news = before.is_none_or(|it| it.error != live.error || it.left_out != live.left_out);

@@ -284,11 +284,13 @@ fn erase_label<E: Engine>(
         Ok(Some(label)) if label.array == record.uuid => apart(turn).erase_label(member),
         Ok(None) => match apart(turn).journal_label_of(member) {
             Ok(Some(label)) if label.array == record.uuid => apart(turn).erase_label(member),
+            Err(error) if error.is_unsupported_label(record.uuid) => Err(error),
             _ => {
                 spare_labels::erase_spare(turn, member, Some(record.uuid));
                 Ok(())
             }
         },
+        Err(error) if error.is_unsupported_label(record.uuid) => Err(error),
         _ => Ok(()),
     }
 }

@@ -7,7 +7,7 @@ use super::apart::apart;
 use super::turn::Turn;
 use super::{admit, look, survey};
 use crate::engine::{CacheLabel, Engine};
-use crate::error::{ControlError, ControlResult};
+use crate::error::{ControlError, ControlResult, ErrorKind};
 use crate::name::VolumeName;
 use crate::records::{CacheRecord, newest_data};
 use crate::safety::DriveIdentity;
@@ -69,7 +69,18 @@ pub(super) fn no_cache_names<E: Engine>(
         {
             continue;
         }
-        let Ok(Some(label)) = apart(service).cache_label_of(&device) else { continue };
+        let label = match apart(service).cache_label_of(&device) {
+            Ok(Some(label)) => label,
+            // Whose data the cache has, only a newer program can say.
+            Err(error) if error.kind == ErrorKind::Unsupported => {
+                return Err(ControlError::unsupported(format!(
+                    "the cache on {device} may hold newer data of {origin}, and cannot be read: {error}; \
+                     disconnect that SSD if it has none, or `create -s {device} -f` makes a new cache \
+                     there and gives the old one up"
+                )));
+            }
+            Ok(None) | Err(_) => continue,
+        };
         let named = DriveIdentity::recorded(&label.owner.origin_identity);
         if named.as_ref() == Some(mark) && may_hold_newer_data(&label) {
             return Err(ControlError::failed(format!(

@@ -12,8 +12,8 @@ use super::last_search::Copied;
 use super::turn::Turn;
 use super::{admit, look};
 use crate::engine::{Engine, MemberLabel};
-use crate::error::ControlResult;
-use crate::records::RegisteredArray;
+use crate::error::{ControlResult, ErrorKind};
+use crate::records::{Identity, RegisteredArray};
 use crate::safety::DeviceId;
 use crate::spec::DeviceSpec;
 
@@ -58,13 +58,15 @@ enum PartLabel {
     Member(MemberLabel),
     Journal,
     Spare,
+    /// A member or journal, by a label that only a newer program can read.
+    Newer,
 }
 
 impl Part {
     fn member(&self) -> Option<&MemberLabel> {
         match &self.label {
             PartLabel::Member(label) => Some(label),
-            PartLabel::Journal | PartLabel::Spare => None,
+            PartLabel::Journal | PartLabel::Spare | PartLabel::Newer => None,
         }
     }
 }
@@ -141,6 +143,8 @@ impl Parts {
         match look::look_once(service, &device) {
             Ok(_) => match part_of(service, record, &device) {
                 Ok(part) => self.parts.extend(part),
+                // Of something else, and no other look says more.
+                Err(error) if error.kind == ErrorKind::Unsupported => {}
                 // Nobody knows yet what it says.
                 Err(_) => self.hindered.push(device),
             },
@@ -257,10 +261,11 @@ impl Parts {
         free.map(|part| part.device.clone()).collect()
     }
 
-    /// Members and journals that are not on record: the array itself knows which of them it can use.
+    /// Members and journals that are not on record: the array itself knows which of them it can use, and that
+    /// it cannot start beside one that only a newer program can read.
     pub(super) fn others(&self, record: &RegisteredArray) -> Vec<DeviceSpec> {
         self.free(record, |part| match part.label {
-            PartLabel::Member(_) => true,
+            PartLabel::Member(_) | PartLabel::Newer => true,
             PartLabel::Journal => record.journal.is_some(),
             PartLabel::Spare => false,
         })
@@ -298,18 +303,31 @@ fn part_of<E: Engine>(
     device: &DeviceSpec,
 ) -> ControlResult<Option<Part>> {
     let array = record.uuid;
-    let label = if let Some(label) = apart(service).label_of(device)? {
-        (label.array == array).then_some(PartLabel::Member(label))
-    } else if let Some(label) = apart(service).journal_label_of(device)? {
-        (label.array == array).then_some(PartLabel::Journal)
-    } else {
-        let label = apart(service).spare_label_of(device)?;
-        label.filter(|label| label.owner == array).map(|_| PartLabel::Spare)
+    let label = match member_or_journal(service, device) {
+        Ok(Some((of, label))) => (of == array).then_some(label),
+        Ok(None) => {
+            let label = apart(service).spare_label_of(device)?;
+            label.filter(|label| label.owner == array).map(|_| PartLabel::Spare)
+        }
+        Err(error) if error.is_unsupported_label(array) => Some(PartLabel::Newer),
+        Err(error) => return Err(error),
     };
     let Some(label) = label else { return Ok(None) };
     let part = Part { device: device.clone(), label };
     let is_current = part.member().is_none_or(|label| is_current(label, record));
     Ok((!is_of_a_volume(service, device, is_current)).then_some(part))
+}
+
+/// The label of a member or journal on a device, and the array that it is of.
+fn member_or_journal<E: Engine>(
+    service: &mut Turn<E>,
+    device: &DeviceSpec,
+) -> ControlResult<Option<(Identity, PartLabel)>> {
+    if let Some(label) = apart(service).label_of(device)? {
+        return Ok(Some((label.array, PartLabel::Member(label))));
+    }
+    let label = apart(service).journal_label_of(device)?;
+    Ok(label.map(|label| (label.array, PartLabel::Journal)))
 }
 
 /// Whether a device is a drive of a volume: by the mark that the volume knows its drive by. Without a mark

@@ -67,6 +67,8 @@ pub(super) struct LiveArray {
     pub(super) left_out: Vec<String>,
     /// The reason why the array is not open; empty when the array is.
     pub(super) error: String,
+    /// Whether the reason is that only a newer program can read a device of it.
+    pub(super) is_unsupported: bool,
     /// Devices of the record that a command is bringing to the array: the array does not know them yet.
     pub(super) arriving: Vec<DeviceSpec>,
     /// The engine may bring the array to the core of a volume: what it tells meanwhile is not all.

@@ -10,13 +10,13 @@ use crate::records::Identity;
 use crate::safety::{self, Role};
 use crate::spec::DeviceSpec;
 
-/// [`is_labelled`] of a device that may not answer: a core would wait for it.
+/// [`may_be_member`] of a device that may not answer: a core would wait for it.
 pub(super) fn has_label<E: Engine>(
     turn: &mut Turn<E>,
     device: &DeviceSpec,
     array: Identity,
 ) -> bool {
-    look(turn, device).is_ok() && is_labelled(turn, device, array)
+    look(turn, device).is_ok() && may_be_member(turn, device, array)
 }
 
 /// Whether a device says that it is a member of an array.
@@ -27,6 +27,19 @@ pub(super) fn is_labelled<E: Engine>(
 ) -> bool {
     let label = device.path().map(|_| apart(turn).label_of(device));
     matches!(label, Some(Ok(Some(label))) if label.array == array)
+}
+
+/// [`is_labelled`], also by a label that only a newer program can read.
+pub(super) fn may_be_member<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+    array: Identity,
+) -> bool {
+    match device.path().map(|_| apart(turn).label_of(device)) {
+        Some(Ok(Some(label))) => label.array == array,
+        Some(Err(error)) => error.is_unsupported_label(array),
+        Some(Ok(None)) | None => false,
+    }
 }
 
 /// Whether this daemon has let a device go that still has its requests.

@@ -180,7 +180,22 @@ pub(super) fn is_no_member<E: Engine>(
     if has_mark || origin.path().is_none() {
         return Ok(());
     }
-    let Ok(Some(label)) = apart(service).label_of(origin) else { return Ok(()) };
+    let label = match apart(service).label_of(origin) {
+        Ok(Some(label)) => label,
+        Ok(None) => return Ok(()),
+        Err(error) => {
+            // Whether it is in service there, only a newer program can say.
+            let mut arrays = service.registry.arrays().iter();
+            let array = arrays.find(|array| error.is_unsupported_label(array.uuid));
+            return array.map_or(Ok(()), |array| {
+                let name = &array.name;
+                Err(ControlError::unsupported_label(
+                    array.uuid,
+                    format!("its backing disk has a label of the array {name}: {error}"),
+                ))
+            });
+        }
+    };
     let array = service.registry.arrays().iter().find(|array| array.uuid == label.array);
     match array.filter(|array| is_current(&label, array)) {
         None => Ok(()),

@@ -328,7 +328,7 @@ pub(super) fn reconcile_pools<E: Engine>(turn: &mut Turn<E>) {
             let mut takers = arrays.iter();
             let device = &spare.device;
             let mut is_its = |array: &&RegisteredArray| {
-                look::is_labelled(turn, device, array.uuid)
+                look::may_be_member(turn, device, array.uuid)
                     || spare_labels::is_spare_of(turn, device, array.uuid)
             };
             let Some(taker) = takers.find(&mut is_its) else { continue };

@@ -122,7 +122,11 @@ impl State {
         let live = self.live_arrays.get(name);
         live.and_then(|live| live.size_bytes).ok_or_else(|| {
             let why = live.map_or("see daemon.log", |live| live.error.as_str());
-            ControlError::failed(format!("the array {name} is not assembled: {why}"))
+            let message = format!("the array {name} is not assembled: {why}");
+            match live.is_some_and(|live| live.is_unsupported) {
+                true => ControlError::unsupported(message),
+                false => ControlError::failed(message),
+            }
         })
     }
 

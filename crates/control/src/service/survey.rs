@@ -122,6 +122,11 @@ fn labels_of<E: Engine>(
                 left_out.push(why.clone());
                 (Hindrance::Absent, why)
             }
+            // There is nothing to wait for: with it the array refuses to start.
+            Err(error) if error.is_unsupported_label(record.uuid) => {
+                present.push(device);
+                continue;
+            }
             Err(error) => {
                 present.push(device.clone());
                 (Hindrance::Silent, error.message)

@@ -288,6 +288,33 @@ fn an_unknown_version_or_feature_in_either_copy_is_refused_by_name_and_nothing_i
 }
 
 #[test]
+fn an_unknown_version_behind_the_end_of_an_array_counts_if_it_is_of_that_array() {
+    for is_own in [true, false] {
+        on_media(stopped(Level::Raid5, 3), move |world| async move {
+            let drive = &world.drives[2];
+            let label = Array::examine(drive).await.expect("whole");
+            change_superblock(drive, COPY_B, |block| {
+                block[8] = 7;
+                block[16] ^= u8::from(!is_own);
+            })
+            .await;
+            if is_own {
+                let why = Unsupported::Version { found: 7, read: 1 };
+                let array = label.expect("a member").array.uuid;
+                assert_eq!(
+                    Array::examine(drive).await,
+                    Err(DeviceError::Unsupported { array, why })
+                );
+                return;
+            }
+            assert_eq!(Array::examine(drive).await, Ok(label));
+            let (_, report) = world.assemble(&[0, 1, 2], PLAIN).await.expect("all are there");
+            assert_eq!(report.label_copies_mended.len(), 1, "{report:?}");
+        });
+    }
+}
+
+#[test]
 fn what_cannot_be_made_is_refused_before_anything_is_written() {
     with_drives(4, |world| async move {
         let good = options(Level::Raid5, 4, Consistency::Journal);

@@ -81,7 +81,7 @@ pub(super) fn examine<E: Engine>(
         let size_bytes = size_of_free(service, device)?;
         sort_in(service, &mut found, device, size_bytes)?;
     }
-    look_further(service, &mut found, devices);
+    look_further(service, &mut found, devices)?;
     Ok(found)
 }
 
@@ -151,10 +151,14 @@ pub(super) fn holds_nothing_of_ours<E: Engine>(
 }
 
 /// Looks at all block devices for parts of arrays of which something is missing. A device that cannot be
-/// used, or that somebody has, is passed over.
-fn look_further<E: Engine>(service: &mut Turn<E>, found: &mut Found, given: &[DeviceSpec]) {
+/// used, or that somebody has, is passed over, unless only a newer program can read that it is of such an array.
+fn look_further<E: Engine>(
+    service: &mut Turn<E>,
+    found: &mut Found,
+    given: &[DeviceSpec],
+) -> ControlResult<()> {
     if !found.arrays.values().any(FoundArray::is_incomplete) {
-        return;
+        return Ok(());
     }
     for path in apart(service).own_devices() {
         let device = DeviceSpec::Path(path);
@@ -165,15 +169,26 @@ fn look_further<E: Engine>(service: &mut Turn<E>, found: &mut Found, given: &[De
         {
             continue;
         }
-        if let Ok(Some(label)) = apart(service).label_of(&device) {
+        let member = apart(service).label_of(&device);
+        if let Ok(Some(label)) = member {
             if let Some(array) = found.arrays.get_mut(&label.array) {
                 array.members.push((device, label));
             }
-        } else if let Ok(Some(label)) = apart(service).journal_label_of(&device)
+            continue;
+        }
+        let journal = apart(service).journal_label_of(&device);
+        let errors = [member.as_ref().err(), journal.as_ref().err()].into_iter().flatten();
+        for error in errors {
+            if found.arrays.keys().any(|array| error.is_unsupported_label(*array)) {
+                return Err(error.clone());
+            }
+        }
+        if let Ok(Some(label)) = journal
             && let Some(array) = found.arrays.get_mut(&label.array)
             && array.journal.is_none()
         {
             array.journal = Some((device, label.name));
         }
     }
+    Ok(())
 }

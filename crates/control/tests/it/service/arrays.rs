@@ -26,7 +26,7 @@ pub(super) fn over_r5() -> Request {
     Request::Create { name: name(), origin: on("r5"), cache: None }
 }
 
-fn delete_r5(erase: bool) -> Request {
+pub(super) fn delete_r5(erase: bool) -> Request {
     Request::Array { ask: ArrayRequest::Delete { name: r5(), erase } }
 }
 

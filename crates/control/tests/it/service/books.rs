@@ -77,6 +77,8 @@ pub(super) struct Books {
     pub(super) moves_fail: bool,
     /// Such a drive ends its requests while somebody looks at the drive.
     pub(super) let_go_ends: bool,
+    /// Devices with labels of these arrays or caches that only a newer program can read.
+    pub(super) newer: BTreeMap<PathBuf, Identity>,
     /// Devices whose labels cannot be read.
     pub(super) unlabelled: Vec<PathBuf>,
     /// Devices that are there and cannot be read.
@@ -129,6 +131,14 @@ impl BookEngine {
             books = self.books();
         }
         books
+    }
+
+    /// Refuses a device whose label only a newer program can read.
+    fn refuse_newer(&self, device: &DeviceSpec) -> ControlResult<()> {
+        let newer = device.path().and_then(|path| self.books().newer.get(path).copied());
+        newer.map_or(Ok(()), |of| {
+            Err(ControlError::unsupported_label(of, format!("{device}: of a newer Voltier")))
+        })
     }
 
     fn call(&self, what: &str, detail: &str) -> ControlResult<()> {
@@ -199,6 +209,7 @@ impl Engine for BookEngine {
     }
 
     fn cache_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
+        self.refuse_newer(device)?;
         Ok(self.books().cache_labels.get(&device.to_string()).cloned())
     }
 

@@ -49,6 +49,7 @@ impl Fixture {
         let spare_labels = std::mem::take(&mut self.engine.books().spare_labels);
         let silent = std::mem::take(&mut self.engine.books().silent);
         let own_devices = std::mem::take(&mut self.engine.books().own_devices);
+        let newer = std::mem::take(&mut self.engine.books().newer);
         let Books { takes_no_writes, exports_fail, comes_back_dirty, are_unmarked, .. } =
             *self.engine.books();
         self.engine = BookEngine::default();
@@ -56,7 +57,7 @@ impl Fixture {
             (books.labels, books.spare_labels, books.silent) = (labels, spare_labels, silent);
             (books.takes_no_writes, books.exports_fail) = (takes_no_writes, exports_fail);
             (books.comes_back_dirty, books.are_unmarked) = (comes_back_dirty, are_unmarked);
-            books.own_devices = own_devices;
+            (books.own_devices, books.newer) = (own_devices, newer);
         });
         self.service = load(self.dir.path(), &self.engine);
     }

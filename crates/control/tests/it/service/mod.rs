@@ -9,6 +9,7 @@ mod hangs;
 mod import;
 mod late;
 mod moved;
+mod newer;
 mod pulled;
 mod silence;
 mod spare_pools;

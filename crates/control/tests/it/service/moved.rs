@@ -16,7 +16,7 @@ use super::late::WAIT;
 
 impl Fixture {
     /// Drives have other paths from now on: pairs of where they were and are.
-    fn shuffle(&self, moves: &[(&str, &str)]) {
+    pub(super) fn shuffle(&self, moves: &[(&str, &str)]) {
         let away = |from: &str| self.path("away").join(Path::new(from).file_name().unwrap());
         let labels: Vec<Option<MemberLabel>> = moves
             .iter()
@@ -31,7 +31,7 @@ impl Fixture {
         }
     }
 
-    fn array_of(members: &[&str]) -> Self {
+    pub(super) fn array_of(members: &[&str]) -> Self {
         let mut fixture = Self::new();
         fs::create_dir_all(fixture.path("away")).unwrap();
         fs::create_dir_all(fixture.path("far")).unwrap();
@@ -41,7 +41,7 @@ impl Fixture {
     }
 
     /// A block device, which is found wherever it is.
-    fn is_block_device(&self, drives: &[&str]) {
+    pub(super) fn is_block_device(&self, drives: &[&str]) {
         let paths = drives.iter().map(|drive| self.path(drive)).collect();
         self.steer(|books| books.own_devices = paths);
     }

@@ -8,6 +8,7 @@ impl ArrayEngine for BookEngine {
     }
 
     fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
+        self.refuse_newer(device)?;
         let (books, Some(path)) = (self.books(), device.path()) else { return Ok(None) };
         match books.unlabelled.iter().any(|own| own == path) {
             true => Err(ControlError::failed(format!("reading {device}: input/output error"))),
@@ -83,6 +84,12 @@ impl ArrayEngine for BookEngine {
     ) -> ControlResult<OpenedArray> {
         let how = if force { " by force" } else { "" };
         self.call("assemble", &format!("{} of {}{how}", record.name, devices.len()))?;
+        for device in devices {
+            match self.refuse_newer(device) {
+                Err(error) if error.is_unsupported_label(record.uuid) => return Err(error),
+                _ => {}
+            }
+        }
         // A replaced member has no label any more: it is left out.
         let labels = self.books().labels.clone();
         let is_member = |device: &&DeviceSpec| match device.path() {
