@@ -1,7 +1,7 @@
 //! How much of a long sweep a run of the tests takes.
 
 /// Of the steps of a sweep every run of the tests takes one in so many.
-const SAMPLED: usize = 5;
+const SAMPLED: usize = 15;
 
 /// The stride of a sweep that takes every `stride`th step with `VOLTIER_TEST_LONG=1`, and a sample of those
 /// without it.
