@@ -73,7 +73,7 @@ fn era_is_held_against_the_default_and_no_bound_excuses_a_loss() {
 fn the_demonstration_shows_writes_and_reads_of_era() {
     let report = voltier_lab::twin::era_random_4k();
     let cases: Vec<&str> = report.rows.iter().map(|row| row.case.as_str()).collect();
-    assert_eq!(cases, ["random 4k, 0 % reads", "random 4k, 65 % reads", "random 4k, 100 % reads"]);
+    assert_eq!(cases, ["random 4k, 0 % reads", "random 4k, 100 % reads"]);
     for row in &report.rows {
         let bound = row.bound.expect("every cell has a bound");
         assert!(row.ratio <= bound * 1.05, "beyond what is possible: {row:?}");
