@@ -4,6 +4,7 @@
 //! `make test` looks for some of them, `make canaries` for all, and prints the table.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Once;
@@ -21,7 +22,7 @@ use voltier_sim::{FaultKind, Ledger, budget, trials};
 use crate::canary_hunt as hunt;
 
 /// The kind of world that runs, and the most seeds of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Worlds {
     /// Crashes under a write-back load.
     WriteBack,
@@ -357,9 +358,13 @@ pub(crate) fn names() -> Vec<String> {
 
 #[test]
 fn nothing_is_found_without_a_canary() {
-    let only = std::env::var("VOLTIER_SIM_CANARY").ok();
-    let chosen = |it: &Worlds| only.as_ref().is_none_or(|only| format!("{it:?}") == *only);
-    for kind in Worlds::ALL.into_iter().filter(chosen) {
+    // Without a name, those in which a bug is looked for.
+    let canaries = hunt::chosen(&CANARIES, |(canary, _)| format!("{canary:?}"), &SAMPLE);
+    let kinds = hunt::chosen(&Worlds::ALL, |kind| format!("{kind:?}"), &[]).into_iter();
+    let of_canaries =
+        Worlds::ALL.into_iter().filter(|kind| canaries.iter().any(|(_, of)| of == kind));
+    let kinds: BTreeSet<Worlds> = kinds.chain(of_canaries).collect();
+    for kind in kinds {
         budget::take_worlds();
         let count = hunt::sampled(kind.seeds());
         let seeds = number("VOLTIER_SIM_SEED").map_or(0..count, |it| it..it + 1);
