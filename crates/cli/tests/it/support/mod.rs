@@ -204,8 +204,10 @@ impl Drop for Instance {
         {
             eprintln!("daemon.log:\n{log}");
         }
-        if self.pid().is_some() {
-            self.kill();
+        // Not by the pid file: one that was written to a full file system says nothing.
+        for pid in daemons_of(&self.state()) {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+            self.ends(pid);
         }
         // A test that failed may leave files of a dead daemon mounted: its folder could not go.
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
@@ -229,8 +231,17 @@ fn is_gone(pid: Pid) -> bool {
 fn serves(pid: Pid, state: &Path) -> bool {
     let proc = format!("/proc/{}", pid.as_raw_nonzero());
     let needle = state.to_str().unwrap();
-    fs::read(format!("{proc}/cmdline"))
-        .is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(needle))
+    fs::read(format!("{proc}/cmdline")).is_ok_and(|bytes| {
+        let arguments = String::from_utf8_lossy(&bytes);
+        arguments.contains("\0daemon\0") && arguments.contains(needle)
+    })
+}
+
+/// The daemons that have this state folder in their arguments.
+fn daemons_of(state: &Path) -> Vec<Pid> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(Pid::from_raw).filter(|pid| serves(*pid, state) && !is_gone(*pid)).collect()
 }
 
 /// Where `export NAME --nbd` listens when no address is given.

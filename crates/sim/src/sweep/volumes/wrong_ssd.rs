@@ -54,7 +54,7 @@ impl WrongSsd {
             WrongSsd::Foreign => "another cache",
             WrongSsd::Blank => "no Voltier cache",
             WrongSsd::Swapped => "",
-            WrongSsd::SwappedUnknown => "its origin",
+            WrongSsd::SwappedUnknown => "its backing disk",
             WrongSsd::OtherHdd => "another drive",
             WrongSsd::OtherHddUnknown => "was changed",
         }
