@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::records::Identity;
-
 /// The party that has to act, and so the exit code of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -26,9 +24,9 @@ pub struct ControlError {
     pub kind: ErrorKind,
     /// One line: what is wrong, then `; ` and what to do.
     pub message: String,
-    /// The array or cache of a label that only a newer program can read. Clients are not told.
+    /// The identity of the array or cache of a label that only a newer program can read. Clients are not told.
     #[serde(skip)]
-    pub label_of: Option<Identity>,
+    pub label_of: Option<[u8; 16]>,
 }
 
 /// Result of a control-plane operation.
@@ -56,13 +54,13 @@ impl ControlError {
     }
 
     /// Only a newer program can read the label of this array or cache, or of a spare of this owner.
-    pub fn unsupported_label(of: Identity, message: impl Into<String>) -> Self {
-        Self { label_of: Some(of), ..Self::unsupported(message) }
+    pub fn unsupported_label(of: impl Into<[u8; 16]>, message: impl Into<String>) -> Self {
+        Self { label_of: Some(of.into()), ..Self::unsupported(message) }
     }
 
     /// Whether only a newer program can read a label of this array or cache.
-    pub fn is_unsupported_label(&self, of: Identity) -> bool {
-        self.label_of == Some(of)
+    pub fn is_unsupported_label(&self, of: impl Into<[u8; 16]>) -> bool {
+        self.label_of == Some(of.into())
     }
 
     /// The request could not be done, for the reason that another error gives.

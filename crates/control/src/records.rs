@@ -61,6 +61,12 @@ impl TryFrom<String> for Identity {
     }
 }
 
+impl From<Identity> for [u8; 16] {
+    fn from(identity: Identity) -> [u8; 16] {
+        identity.0
+    }
+}
+
 impl From<Identity> for String {
     fn from(identity: Identity) -> String {
         identity.to_string()
