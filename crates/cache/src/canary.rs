@@ -72,6 +72,8 @@ pub enum Canary {
     IntentBitsUnasked,
     /// Zeroes go past the log where the log has the newest copy of a line.
     ZeroesPassDirty,
+    /// In ordered mode the cleaner waits for space in the log that only the cleaner can make.
+    NewsWaitedFor,
 }
 
 voltier_ring::canary_switch!(Canary);

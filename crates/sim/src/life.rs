@@ -1,6 +1,5 @@
 //! One life of a cache: from the start of a process to its end, whatever end that is.
 
-use std::future::Future;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Durability, Lba, Nanos, SectorRange};
@@ -16,8 +15,6 @@ use crate::rest;
 use crate::workload::{DeviceUnderTest, Profile, SimCache, is_in, open_as, plain_dut, run_clients};
 use crate::world::World;
 
-/// In the liveness phase each operation ends within this virtual time.
-const BOUND_NS: Nanos = 3_600_000_000_000;
 /// Longer than any request takes, stuck ones included.
 const REST_NS: Nanos = 900_000_000_000;
 
@@ -186,20 +183,6 @@ pub(crate) async fn reopen_exactly(
     fixture.open(&world, profile, Mode::WriteBack).await.expect("the cache comes back")
 }
 
-/// Waits for an operation, for so long as it may take when nothing is wrong.
-async fn within<T>(world: &World, what: &str, work: impl Future<Output = T>) -> T {
-    let mut work = std::pin::pin!(work);
-    let mut bound = std::pin::pin!(world.handle().sleep(BOUND_NS));
-    std::future::poll_fn(|context| {
-        if let std::task::Poll::Ready(done) = work.as_mut().poll(context) {
-            return std::task::Poll::Ready(done);
-        }
-        assert!(bound.as_mut().poll(context).is_pending(), "{what} does not end");
-        std::task::Poll::Pending
-    })
-    .await
-}
-
 /// The liveness phase of a cache whose drives do not fail any more: everything completes, and all
 /// that is not lost is there. Ends with a stop in order.
 pub(crate) async fn calm(
@@ -219,7 +202,7 @@ pub(crate) async fn calm(
     if dut.device.status().health == Health::Failed {
         return outlive_ssd(world, dut).await;
     }
-    if let Err(error) = within(world, "a drain", dut.device.drain()).await {
+    if let Err(error) = world.within("a drain", dut.device.drain()).await {
         dut.forgive(error, "at rest", || "a drain".to_owned());
         if dut.device.status().health == Health::Failed {
             return outlive_ssd(world, dut).await;
@@ -227,9 +210,9 @@ pub(crate) async fn calm(
         heal_damage(world, dut).await;
     }
     assert_eq!(dut.device.status().lines_dirty, 0, "dirty lines after a drain");
-    within(world, "reading everything", dut.check_all("after the faults")).await;
-    within(world, "using it", run_clients(dut, profile, 4)).await;
-    within(world, "a stop", fixture.stop(dut)).await;
+    world.within("reading everything", dut.check_all("after the faults")).await;
+    world.within("using it", run_clients(dut, profile, 4)).await;
+    world.within("a stop", fixture.stop(dut)).await;
 }
 
 /// Checks that lines which could not be drained are damaged, that all of them are known, and that a write
@@ -240,9 +223,9 @@ async fn heal_damage(world: &World, dut: &Rc<DeviceUnderTest<SimCache>>) {
     assert!(dirty <= damaged.len() as u64, "{dirty} dirty lines, {} damaged", damaged.len());
     world.tell(|| format!("{} damaged lines are written anew", damaged.len()));
     for range in damaged {
-        within(world, "healing", write_zeroes(dut, range)).await;
+        world.within("healing", write_zeroes(dut, range)).await;
     }
-    let drained = within(world, "a drain", dut.device.drain()).await;
+    let drained = world.within("a drain", dut.device.drain()).await;
     drained.expect("a drain works when nothing is damaged any more");
 }
 
@@ -257,14 +240,14 @@ async fn write_zeroes(dut: &DeviceUnderTest<SimCache>, range: SectorRange) {
 /// everything else is right.
 async fn outlive_ssd(world: &World, dut: &Rc<DeviceUnderTest<SimCache>>) {
     // A write waits until the loss is on record.
-    let lost = within(world, "the record of a loss", async {
+    let lost = world.within("the record of a loss", async {
         let _ = dut.device.flush().await;
         dut.device.lost_ranges(usize::MAX)
     });
     let lost = lost.await;
     for range in &lost {
         let buf = Buf::new(range.bytes().min(1 << 20) as usize);
-        let read = within(world, "a read", dut.device.read(range.start, buf)).await;
+        let read = world.within("a read", dut.device.read(range.start, buf)).await;
         assert!(read.is_err(), "lost {range} can be read");
     }
     world.excuse(false);
@@ -277,11 +260,11 @@ async fn outlive_ssd(world: &World, dut: &Rc<DeviceUnderTest<SimCache>>) {
     }
     for range in lost {
         for piece in range.split_at_multiples(1024) {
-            within(world, "healing", write_zeroes(dut, piece)).await;
+            world.within("healing", write_zeroes(dut, piece)).await;
         }
     }
     assert_eq!(dut.device.lost_ranges(usize::MAX), [], "lost ranges that were written");
-    within(world, "reading everything", dut.check_all("without the SSD")).await;
-    within(world, "a flush", dut.device.flush()).await.expect("a flush works");
+    world.within("reading everything", dut.check_all("without the SSD")).await;
+    world.within("a flush", dut.device.flush()).await.expect("a flush works");
     world.excuse(true);
 }

@@ -1,9 +1,9 @@
 //! Draws of each seed: cache, drives, clients, and faults.
 
 use voltier_block::{KIB, MIB, Nanos, Prng, StripeShape};
-use voltier_cache::Settings;
 use voltier_cache::admission::AdmissionKind;
 use voltier_cache::policy::PolicyKind;
+use voltier_cache::{Mode, Settings};
 
 use crate::disk_spec::DiskSpec;
 use crate::fault::{FaultKind, FaultMix};
@@ -77,6 +77,28 @@ pub(crate) fn zeroes(profile: &mut Profile, seed: u64) {
 }
 
 /// Mixed into the seed as `CROWD` is.
+const FULL: u64 = 0x6675_6c6c_0000_000c;
+/// One seed in so many has it.
+const FULL_ONE_IN: u64 = 10;
+const FULL_WINDOW_BYTES: u64 = 4 * MIB;
+const FULL_LINE_BYTES_MAX: u64 = 8 * KIB;
+
+/// An SSD full of clean lines in ordered mode, and small writes with a flush after each, if the seed draws
+/// them: the log finds no segment but by giving clean lines up.
+pub(crate) fn full_and_ordered(profile: &mut Profile, seed: u64) {
+    let mut prng = Prng::new(seed ^ FULL);
+    if prng.one_in(FULL_ONE_IN) && profile.line_bytes <= FULL_LINE_BYTES_MAX {
+        (profile.ordered, profile.syncs) = (true, true);
+        profile.modes = vec![Mode::WriteBack];
+        profile.window_bytes = FULL_WINDOW_BYTES;
+        (profile.sectors_max, profile.align_sectors) = (8, 8);
+        (profile.clients, profile.steps) = (2 + prng.below(4), 100 + prng.below(300));
+        profile.settings.admission = AdmissionKind::Always;
+        profile.settings.seq_cutoff_bytes = 0;
+    }
+}
+
+/// Mixed into the seed as `CROWD` is.
 const REFUSED: u64 = 0x7265_6675_7365_0006;
 /// One seed in so many has it, and one write in so many begins it on each drive.
 const REFUSED_ONE_IN: u64 = 12;
@@ -133,6 +155,7 @@ pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
         window_bytes,
         settings: draw_settings(prng),
         zeroes: false,
+        syncs: false,
         hangs: false,
         ssd_faults: FaultMix::default(),
         origin_faults: FaultMix::default(),

@@ -15,7 +15,8 @@ use crate::arrays;
 use crate::fault::FaultKind;
 use crate::hanging::hangs;
 use crate::mix::{
-    congestion, crowd, draw_faults, draw_profile, flush_losses, refused_evacuations, zeroes,
+    congestion, crowd, draw_faults, draw_profile, flush_losses, full_and_ordered,
+    refused_evacuations, zeroes,
 };
 use crate::sweep;
 use crate::sweep::arrays::ArrayCommand;
@@ -189,6 +190,9 @@ impl Scenario {
         congestion(&mut profile, self.seed);
         flush_losses(&mut profile, self.seed);
         zeroes(&mut profile, self.seed);
+        if !sweep {
+            full_and_ordered(&mut profile, self.seed);
+        }
         refused_evacuations(&mut profile, self.seed);
         if !self.without.contains(&FaultKind::HungDrive) {
             hangs(&mut profile, self.seed);

@@ -24,6 +24,10 @@ const LOG_BYTES: u64 = 20 * 256 * KIB;
 const FLIPPED_BITS: u64 = 40;
 /// Sectors that the ordered trial uses, from the first on.
 const ORDERED_SECTORS: u64 = 1024;
+/// Steps of each client before a full SSD, and the bytes of the log of that SSD: more writes than it has
+/// places for heads.
+const FULL_STEPS: u64 = 1_000;
+const FULL_LOG_BYTES: u64 = 40 * 256 * KIB;
 /// Steps of the ordered trial.
 const ORDERED_STEPS: u64 = 800;
 
@@ -226,6 +230,48 @@ async fn ordered_step(
             written.expect("a write works");
         }
     }
+}
+
+/// Ordered mode over an SSD full of clean lines, and clients that flush after each write: the log finds
+/// space in what is clean, the cleaner goes on without space in the log, and everything ends.
+///
+/// # Panics
+/// When something does not.
+pub fn full_of_clean_lines(seed: u64) {
+    budget::note_world();
+    let mut executor = Executor::in_virtual_time(NoFiles);
+    let world = World::new(&executor.handle(), seed);
+    executor.block_on(life_on_a_full_ssd(world.clone()));
+    rest::check_tasks(&world, &mut executor);
+}
+
+async fn life_on_a_full_ssd(world: World) {
+    let mut profile = Profile {
+        ordered: true,
+        syncs: true,
+        steps: FULL_STEPS,
+        sectors_max: 8,
+        window_bytes: 8 * MIB,
+        ..Profile::small(&[Mode::WriteBack])
+    };
+    profile.ssd.bytes = 2 * MIB + FULL_LOG_BYTES;
+    // So slow that the log overtakes the cleaner.
+    profile.origin.latency_ns = 8_000_000;
+    profile.settings.dirty_high_percent = 90;
+    profile.settings.dirty_low_percent = world.below(90) as u8;
+    let (ssd, origin) = profile.format();
+    let drives =
+        (SimDisk::new(&world, &profile.ssd, ssd), SimDisk::new(&world, &profile.origin, origin));
+    let settings = profile.settings(Mode::WriteBack);
+    let (device, _) = open(&world, &drives, settings, 0).await.expect("a new cache opens");
+    let (model, windows) = (Rc::new(RefCell::new(profile.model())), profile.windows().into());
+    let dut = Rc::new(DeviceUnderTest { world: world.clone(), model, device, windows });
+    dut.check_all("at the start").await;
+    run_clients(&dut, &profile, profile.steps).await;
+    world.within("a drain", dut.device.drain()).await.expect("a drain works");
+    dut.check_all("after a drain").await;
+    world.within("a stop", dut.device.stop()).await.expect("a stop works");
+    rest::check_cache(&world, &dut.device).await;
 }
 
 /// Every setting is one that changes nothing of what may be read: a policy, who is admitted, a line

@@ -67,6 +67,8 @@ pub struct Profile {
     pub settings: Settings,
     /// Whether clients zero and discard long ranges among their other requests.
     pub zeroes: bool,
+    /// Whether clients flush after each write.
+    pub syncs: bool,
     /// Whether drives answer nothing for a time, now and then.
     pub hangs: bool,
     /// The faults of the fast drive.
@@ -110,6 +112,7 @@ impl Profile {
             window_bytes: 2 * MIB,
             settings: Settings::default(),
             zeroes: false,
+            syncs: false,
             hangs: false,
             ssd_faults: FaultMix::default(),
             origin_faults: FaultMix::default(),
@@ -250,13 +253,16 @@ pub struct Client<S, O> {
     pub align_sectors: u64,
     /// Whether the client zeroes and discards long ranges among other requests.
     pub zeroes: bool,
+    /// Whether the client flushes after each write.
+    pub syncs: bool,
 }
 
 impl<S: BlockDevice, O: BlockDevice> Client<S, O> {
     /// Makes `steps` requests, one after the other.
     pub async fn run(mut self, steps: u64) {
+        let world = self.dut.world.clone();
         for _ in 0..steps {
-            self.step().await;
+            world.within("what a client asked for", self.step()).await;
         }
     }
 
@@ -270,6 +276,7 @@ impl<S: BlockDevice, O: BlockDevice> Client<S, O> {
         }
         let range = self.range();
         match self.prng.below(32) {
+            0..14 if self.syncs => self.write_and_sync(range).await,
             0..14 => self.write(range).await,
             14..22 => self.dut.check(range, "under load").await,
             22..25 => self.flush().await,
@@ -280,6 +287,8 @@ impl<S: BlockDevice, O: BlockDevice> Client<S, O> {
                 let settings = Settings { mode, ..self.dut.device.settings() };
                 self.dut.device.configure(settings).expect("a mode switch works");
             }
+            // Nobody helps the log of a client that syncs.
+            _ if self.syncs => self.write_and_sync(range).await,
             30 => {
                 if let Err(error) = self.dut.device.drain().await {
                     self.dut.forgive(error, "under load", || "a drain".to_owned());
@@ -291,6 +300,11 @@ impl<S: BlockDevice, O: BlockDevice> Client<S, O> {
                 self.dut.world.handle().sleep(pause_ns).await;
             }
         }
+    }
+
+    async fn write_and_sync(&mut self, range: SectorRange) {
+        self.write(range).await;
+        self.flush().await;
     }
 
     fn range(&mut self) -> SectorRange {
@@ -410,6 +424,7 @@ pub async fn run_clients<S: BlockDevice, O: BlockDevice>(
                 sectors_max: profile.sectors_max,
                 align_sectors: profile.align_sectors,
                 zeroes: profile.zeroes,
+                syncs: profile.syncs,
             };
             dut.world.handle().spawn(client.run(steps))
         })

@@ -1,7 +1,10 @@
 //! The world that drives share: a clock, dice, and a count of everything that happens.
 
 use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use voltier_block::{Nanos, Prng, SectorRange};
 use voltier_ring::Handle;
@@ -9,6 +12,8 @@ use voltier_ring::Handle;
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
 
+/// Anything that is asked for ends within this virtual time, also beside stuck requests and drives that hang.
+const BOUND_NS: Nanos = 3_600_000_000_000;
 /// Events after which a world is taken for one that runs in circles.
 const EVENTS_MAX: u64 = 4_000_000;
 
@@ -171,6 +176,23 @@ impl World {
     /// Ends the watch.
     pub fn unwatch(&self) {
         self.0.watch.replace(None);
+    }
+
+    /// Waits for what must end.
+    ///
+    /// # Panics
+    /// When it has not ended after an hour.
+    pub(crate) async fn within<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        let mut bound = pin!(self.0.handle.sleep(BOUND_NS));
+        poll_fn(|context| {
+            if let Poll::Ready(done) = work.as_mut().poll(context) {
+                return Poll::Ready(done);
+            }
+            assert!(bound.as_mut().poll(context).is_pending(), "{what} does not end");
+            Poll::Pending
+        })
+        .await
     }
 
     pub(crate) async fn pass(&self, time_ns: Nanos) {

@@ -454,7 +454,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             if self.ssd.takes_writes() {
                 let news = cleaned.into_iter().map(Change::Clean);
                 let number = self.log.queue_internal(news);
-                self.log.internal_acked(number).await?;
+                self.log.news_acked(number, last_sequence).await?;
             } else {
                 self.map.change().call_clean(cleaned.into_iter());
             }

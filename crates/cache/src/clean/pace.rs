@@ -66,7 +66,8 @@ impl<S: BlockDevice> Pacer<S> {
             return if self.log.order_waits() { Pace::Work(1.0) } else { Pace::Rest(None) };
         }
         let settings = self.settings.borrow();
-        if self.pressure.is_pressed() || !settings.mode.writes_back() {
+        let is_pressed = self.pressure.is_pressed() || self.pressure.is_replay_long();
+        if is_pressed || !settings.mode.writes_back() {
             return Pace::Work(1.0);
         }
         let capacity = self.map.geometry().capacity_lines() as f64;

@@ -38,6 +38,8 @@ pub(crate) struct Log<S> {
     order_switches: Cell<u64>,
     /// Changes of clients wait for space that the cleaner or the reclaimer makes.
     lacks_space: Cell<bool>,
+    /// There is no space for the cache's own changes either.
+    is_full: Cell<bool>,
 }
 
 /// The flush that one task does for all, until dropped.
@@ -62,6 +64,7 @@ impl<S: BlockDevice> Log<S> {
             flushing: Cell::new(false),
             order_switches: Cell::new(0),
             lacks_space: Cell::new(false),
+            is_full: Cell::new(false),
         })
     }
 
@@ -129,12 +132,28 @@ impl<S: BlockDevice> Log<S> {
         self.progress.notify();
     }
 
-    /// Waits until the cache's own change `number` is on the SSD's interface.
+    /// Waits until the cache's own change `number` is on the SSD's interface: the last of the news that the
+    /// origin has all versions up to record `last_sequence`, 0 for none.
+    ///
+    /// The log may have no space for the news before more versions are there. Then a checkpoint is enough
+    /// whose replay begins behind the record: no start writes those versions again in their order. The news
+    /// stay queued, and the lines dirty.
     ///
     /// # Errors
     /// `Gone` when the SSD takes no more writes before.
-    pub(crate) async fn internal_acked(&self, number: u64) -> IoResult<()> {
-        self.queue_acked(number, Sender::Cache).await
+    pub(crate) async fn news_acked(&self, number: u64, last_sequence: u64) -> IoResult<()> {
+        std::future::poll_fn(|context| {
+            let acked = self.poll_acked(number, Sender::Cache, context);
+            let is_past = || {
+                self.map.get().segments().replay_sequence() > last_sequence
+                    && !canary::is(Canary::NewsWaitedFor)
+            };
+            if acked.is_pending() && last_sequence > 0 && self.is_full.get() && is_past() {
+                return Poll::Ready(Ok(()));
+            }
+            acked
+        })
+        .await
     }
 
     async fn queue_acked(&self, number: u64, sender: Sender) -> IoResult<()> {
@@ -223,6 +242,8 @@ impl<S: BlockDevice> Log<S> {
     pub(super) fn form_next(&self) -> Option<Formed> {
         let mut state = self.state.borrow_mut();
         let formed = state.wants_record().then(|| state.form_record(&mut self.map.change()));
+        let is_blocked = matches!(formed, Some(Formed::Blocked)) && !state.wants_flush();
+        self.is_full.set(is_blocked && state.queues().has_internal());
         let lacked = self.lacks_space.get();
         self.lacks_space.set(match formed {
             Some(Formed::Blocked) => !state.wants_flush(),

@@ -91,10 +91,17 @@ impl Pressure {
         if self.resting.get() {
             let capacity = self.map.geometry().capacity_lines();
             let high = capacity * u64::from(self.settings.borrow().dirty_high_percent) / 100;
-            if self.map.get().index().dirty_lines() >= high {
+            if self.map.get().index().dirty_lines() >= high || self.is_replay_long() {
                 self.hurry.notify();
             }
         }
+    }
+
+    /// Whether half of the segments are in the replay, as can be in ordered mode alone: the log can reuse them
+    /// when the origin has the versions in them.
+    pub(crate) fn is_replay_long(&self) -> bool {
+        let in_replay = self.map.get().segments().in_replay();
+        self.settings.borrow().ordered && in_replay * 2 > self.map.geometry().segment_count as usize
     }
 
     /// The log finds no space, and only the cleaner can make some.

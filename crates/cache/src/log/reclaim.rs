@@ -3,6 +3,7 @@
 //! Nothing is moved: the log writes around the lines that live in a segment (see `segments.rs`).
 //! The care lies in the moment at which a dead unit may be written again.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use voltier_block::BlockDevice;
@@ -12,7 +13,6 @@ use crate::log::checkpoint::Checkpointer;
 use crate::log::commit::Log;
 use crate::log::pressure::Pressure;
 use crate::log::stage::Lifecycle;
-use crate::map::contents::Contents;
 use crate::map::segments::Preparing;
 use crate::map::shared::Map;
 use crate::numbers::Segment;
@@ -30,6 +30,14 @@ const REPLAY_ENTRIES_PART: u64 = 8;
 const REPLAY_ENTRIES_MIN: u64 = 1 << 20;
 /// Records by which a checkpoint must shorten the replay: in ordered mode it may be few.
 const REPLAY_ADVANCE_MIN: u64 = 16;
+/// And the part of the replay.
+const REPLAY_ADVANCE_PART: u64 = 4;
+/// The part of a segment that must be free for the log to open it, while other segments have clean lines to
+/// give up. Each one that it opens joins the replay. In ordered mode all would, for a line or two each.
+const WORTH_OPENING_PART: u32 = 16;
+
+/// Segments looked at for clean lines before others have their turn.
+const SEGMENTS_PER_TURN: u32 = 16;
 
 /// The reclaimer of one cache.
 pub(crate) struct Reclaimer<S, O> {
@@ -39,6 +47,17 @@ pub(crate) struct Reclaimer<S, O> {
     checkpointer: Rc<Checkpointer<S, O>>,
     pressure: Rc<Pressure>,
     lifecycle: Rc<Lifecycle>,
+    /// The segment that is asked first for its clean lines.
+    next_given_up: Cell<Segment>,
+}
+
+/// The outcome of an attempt to prepare some segments.
+#[derive(PartialEq, Eq)]
+enum Prepared {
+    Some,
+    /// None, but one of them is only being read.
+    Read,
+    None,
 }
 
 impl<S: BlockDevice, O: BlockDevice> Reclaimer<S, O> {
@@ -50,7 +69,8 @@ impl<S: BlockDevice, O: BlockDevice> Reclaimer<S, O> {
         pressure: Rc<Pressure>,
         lifecycle: Rc<Lifecycle>,
     ) -> Rc<Self> {
-        Rc::new(Self { map, ssd, log, checkpointer, pressure, lifecycle })
+        let next_given_up = Cell::new(Segment(0));
+        Rc::new(Self { map, ssd, log, checkpointer, pressure, lifecycle, next_given_up })
     }
 
     /// The task that keeps segments prepared and replays short.
@@ -99,7 +119,9 @@ impl<S: BlockDevice, O: BlockDevice> Reclaimer<S, O> {
             || entries >= entries_max.max(REPLAY_ENTRIES_MIN)
             || contents.segments().in_replay() > geometry.segment_count as usize / 4;
         drop(contents);
-        long && self.replay_advance() >= REPLAY_ADVANCE_MIN
+        // In ordered mode the replay may stay long, and a checkpoint is all of the map.
+        let whole = self.log.next_sequence() - self.map.get().segments().replay_sequence();
+        long && self.replay_advance() >= REPLAY_ADVANCE_MIN.max(whole / REPLAY_ADVANCE_PART)
     }
 
     /// Records by which a checkpoint would shorten the replay.
@@ -122,18 +144,44 @@ impl<S: BlockDevice, O: BlockDevice> Reclaimer<S, O> {
             let contents = self.map.get();
             contents.segments().candidates(contents.index(), self.worth_opening())
         };
-        if checkpoint_pays && self.map.get().loading().is_none() {
+        if self.map.get().loading().is_some() {
+            // Better ones become known: nobody needs to hurry because of that.
+            return self.prepare_some(&candidates) == Prepared::Some;
+        }
+        if checkpoint_pays {
             if self.replay_advance() > 0 {
                 return self.checkpointer.checkpoint().await.is_ok();
             }
             // In ordered mode only the cleaner can let the replay begin later.
             self.pressure.let_log_wait();
         }
-        self.prepare_some(&candidates)
+        match self.prepare_some(&candidates) {
+            Prepared::Some => return true,
+            // The end of the read asks again.
+            Prepared::Read => return false,
+            Prepared::None => {}
+        }
+        if self.give_up_clean_lines().await {
+            return true;
+        }
+        if self.replay_advance() > 0 {
+            // In ordered mode every segment may be in the replay.
+            let is_written = self.checkpointer.checkpoint().await.is_ok();
+            self.log.wake_waiters();
+            return is_written;
+        }
+        if self.prepare_emptiest() {
+            return true;
+        }
+        // Only the cleaner can let the replay begin later, or make lines clean.
+        self.pressure.let_log_wait();
+        self.pressure.hurry();
+        self.log.wake_waiters();
+        false
     }
 
     /// Prepares the first of the candidates that have room, as many as are wanted.
-    fn prepare_some(&self, candidates: &[Segment]) -> bool {
+    fn prepare_some(&self, candidates: &[Segment]) -> Prepared {
         let mut contents = self.map.change();
         let wanted = self.prepared_wanted().saturating_sub(contents.segments().free_count());
         let next = self.log.next_sequence();
@@ -148,34 +196,54 @@ impl<S: BlockDevice, O: BlockDevice> Reclaimer<S, O> {
                 break;
             }
         }
-        // While the map is loaded, better ones become known: nobody needs to hurry because of that.
-        if begun == 0 && !read && contents.loading().is_none() {
-            begun = usize::from(self.prepare_emptiest(&mut contents, next));
-            if begun == 0 {
-                self.pressure.let_log_wait();
-                self.pressure.hurry();
-            }
+        match (begun, read) {
+            (0, false) => Prepared::None,
+            (0, true) => Prepared::Read,
+            _ => Prepared::Some,
         }
-        begun > 0
     }
 
-    /// Every segment is nearly full: takes the emptiest all the same. The segment's clean lines go if it
-    /// has not even one slot for heads and one for a line.
-    fn prepare_emptiest(&self, contents: &mut Contents, next_sequence: u64) -> bool {
+    /// Prepares the emptiest segment, however little room it has.
+    fn prepare_emptiest(&self) -> bool {
         let slots = self.map.geometry().slots_per_segment;
+        let mut contents = self.map.change();
         let (all, _) = contents.segments().candidates(contents.index(), slots);
-        let Some(emptiest) = all.first() else { return false };
-        let mut prepared = contents.prepare_segment(*emptiest, next_sequence);
-        if prepared == Preparing::NoRoom {
-            contents.give_up_clean(*emptiest);
-            prepared = contents.prepare_segment(*emptiest, next_sequence);
+        let next = self.log.next_sequence();
+        all.first().is_some_and(|it| contents.prepare_segment(*it, next) == Preparing::Begun)
+    }
+
+    /// Every segment that may be written is nearly full: one gives up its clean lines. Taken is the next one
+    /// with half of its slots clean, or else the one with the most. False when none has any.
+    async fn give_up_clean_lines(&self) -> bool {
+        let count = self.map.geometry().segment_count;
+        let enough = self.map.geometry().slots_per_segment / 2;
+        let begin = self.next_given_up.get();
+        let mut best = (0, begin);
+        for step in 0..count {
+            let segment = Segment((begin.0 + step) % count);
+            let clean = self.map.get().clean_in_usable(segment);
+            best = best.max((clean, segment));
+            if clean >= enough {
+                break;
+            }
+            if step % SEGMENTS_PER_TURN == SEGMENTS_PER_TURN - 1 {
+                self.ssd.handle().yield_now().await;
+            }
         }
-        prepared == Preparing::Begun
+        let (clean, segment) = best;
+        let mut contents = self.map.change();
+        // Others had their turn meanwhile.
+        if clean == 0 || contents.clean_in_usable(segment) == 0 {
+            return clean > 0;
+        }
+        self.next_given_up.set(Segment((segment.0 + 1) % count));
+        contents.give_up_clean(segment);
+        contents.prepare_segment(segment, self.log.next_sequence()) == Preparing::Begun
     }
 
     /// Live lines above which a segment is left alone: it would hold little more than a head.
     fn worth_opening(&self) -> u32 {
         let slots = self.map.geometry().slots_per_segment;
-        slots - (slots / 32).max(2)
+        slots - (slots / WORTH_OPENING_PART).max(2)
     }
 }

@@ -209,6 +209,15 @@ impl Contents {
         }
     }
 
+    /// Clean lines of a segment that could be prepared without them; 0 of any other.
+    pub(crate) fn clean_in_usable(&self, segment: Segment) -> u32 {
+        if !self.segments.is_usable(segment) {
+            return 0;
+        }
+        let slots = each_slot(self.geometry.slots_of_segment(segment));
+        slots.filter(|slot| self.index.evictable(*slot)).count() as u32
+    }
+
     /// A line that was given up, for the log to tell of.
     pub(crate) fn pop_given_up(&mut self) -> Option<(Line, Slot)> {
         self.given_up.pop()

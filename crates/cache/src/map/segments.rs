@@ -328,6 +328,13 @@ impl Segments {
         self.in_replay
     }
 
+    /// Whether a segment may be prepared now, if it has room.
+    pub(crate) fn is_usable(&self, segment: Segment) -> bool {
+        let state = &self.all[segment.index()];
+        let is_closed = state.known && state.life == Life::Closed;
+        is_closed && state.last_sequence < self.replay_sequence && state.pins.is_drained()
+    }
+
     /// Closed segments that may be prepared, emptiest first, with at most `live_max` live lines. And
     /// whether a checkpoint would give a better one.
     pub(crate) fn candidates(&self, index: &Index, live_max: u32) -> (Vec<Segment>, bool) {

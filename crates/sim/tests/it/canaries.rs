@@ -62,12 +62,14 @@ enum Worlds {
     FlushLoss,
     /// Crashes while long ranges are zeroed before an origin on which zeroes are cheap.
     Zeroes,
+    /// No crash: an SSD full of clean lines in ordered mode, and a flush after each write.
+    Full,
     /// Lives of the swarm: starts before other origins among them.
     Swarm,
 }
 
 impl Worlds {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::WriteBack,
         Self::Small,
         Self::Busy,
@@ -87,6 +89,7 @@ impl Worlds {
         Self::FailedFlush,
         Self::FlushLoss,
         Self::Zeroes,
+        Self::Full,
         Self::Swarm,
     ];
 
@@ -100,7 +103,7 @@ impl Worlds {
             | Self::LongLog
             | Self::Mixed
             | Self::Past => 2,
-            Self::Congested | Self::Zeroes => 4,
+            Self::Congested | Self::Zeroes | Self::Full => 4,
             Self::Crowd | Self::Busy => 24,
             Self::BitRot | Self::Ordered | Self::FailedFlush | Self::FlushLoss => 12,
             Self::Evacuation | Self::RefusedEvacuation => 24,
@@ -111,6 +114,7 @@ impl Worlds {
         match self {
             Self::BitRot => trials::bit_rot(&Profile::small(&[Mode::WriteBack]), seed),
             Self::Ordered => trials::ordered(seed),
+            Self::Full => trials::full_of_clean_lines(seed),
             Self::Swarm => run_scenario(seed),
             _ => {
                 let only = number("VOLTIER_SIM_EVENT");
@@ -202,7 +206,7 @@ impl Worlds {
     }
 }
 
-const CANARIES: [(Canary, Worlds); 34] = [
+const CANARIES: [(Canary, Worlds); 35] = [
     (Canary::CongestedUnchecked, Worlds::Congested),
     (Canary::OverwrittenAnsweredEarly, Worlds::Crowd),
     (Canary::HolesUnlocked, Worlds::Stripes),
@@ -237,10 +241,11 @@ const CANARIES: [(Canary, Worlds); 34] = [
     (Canary::SilentSsdPassed, Worlds::Swarm),
     (Canary::IntentBitsUnasked, Worlds::Past),
     (Canary::ZeroesPassDirty, Worlds::Zeroes),
+    (Canary::NewsWaitedFor, Worlds::Full),
 ];
 
 /// Those that every run of the tests looks for: quick to find, and together of every oracle.
-const SAMPLE: [&str; 12] = [
+const SAMPLE: [&str; 13] = [
     "FlushSkipped",
     "TornDataTaken",
     "LabelBeforeBody",
@@ -253,6 +258,7 @@ const SAMPLE: [&str; 12] = [
     "EpochsMixed",
     "IntentSkipped",
     "CleanBeforeFlush",
+    "NewsWaitedFor",
 ];
 
 /// Runs what a seed of the swarm draws.
@@ -316,6 +322,7 @@ fn oracle(said: &str) -> &'static str {
         ("but not dirty", "dirty sets"),
         ("never written, is dirty", "dirty sets"),
         ("stands still", "liveness"),
+        ("does not end", "liveness"),
         ("runs in circles", "liveness"),
         ("; allowed: ", "contents"),
         ("reading ", "errors"),

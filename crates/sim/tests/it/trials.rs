@@ -23,6 +23,13 @@ fn ordered_destaging_keeps_the_origin_at_a_flush() {
 }
 
 #[test]
+fn ordered_mode_goes_on_over_an_ssd_full_of_clean_lines() {
+    for seed in 0..4 {
+        trials::full_of_clean_lines(seed);
+    }
+}
+
+#[test]
 fn every_policy_admission_and_line_size_serves_what_it_may() {
     for (number, policy) in PolicyKind::ALL.into_iter().enumerate() {
         for (step, admission) in AdmissionKind::ALL.into_iter().enumerate() {
