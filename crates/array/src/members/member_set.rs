@@ -25,7 +25,10 @@ use crate::members::clear::Clear;
 use crate::members::member::Member;
 use crate::members::member_states::MemberStates;
 use crate::members::member_watch::MemberWatch;
-use crate::members::space::SpaceRetry;
+use crate::members::refusals::FLUSH_JUDGED_NS;
+
+/// A read of so much shows whether a device answers: whole blocks of every device.
+const PROBE_BYTES: usize = 4096;
 
 /// The members of an array in service, and the way to them.
 pub(crate) struct MemberSet<D> {
@@ -35,7 +38,6 @@ pub(crate) struct MemberSet<D> {
     /// The first sector of the chunks on a member's device.
     data_start: u64,
     regions: RegionGrid,
-    space_retry: SpaceRetry,
     devices: CheckedDevices<D>,
     /// Whether another set has taken over: this one has no devices any more.
     is_superseded: Cell<bool>,
@@ -75,7 +77,6 @@ impl<D: BlockDevice> MemberSet<D> {
             states,
             data_start,
             regions: RegionGrid::new(geometry.member_sectors()),
-            space_retry: SpaceRetry::new(handle),
             devices,
             is_superseded: Cell::new(false),
         }
@@ -170,6 +171,39 @@ impl<D: BlockDevice> MemberSet<D> {
         }
         let (read, is_right) = read?;
         if is_right { Ok(read) } else { Err(IoError::Medium) }
+    }
+
+    /// Tries a request again for as long as members fail all reads: the cause may be a common one, which passes.
+    /// Once more when they do not.
+    #[cold]
+    pub(crate) async fn try_again<T>(
+        &self,
+        mut result: IoResult<T>,
+        mut request: impl AsyncFnMut() -> IoResult<T>,
+    ) -> IoResult<T> {
+        let mut is_last = false;
+        while let Err(IoError::Medium) = result
+            && !is_last
+            && let Some(rest_ns) = self.refusals().rest_of_reads()
+        {
+            is_last = !self.is_any_unreachable().await;
+            if !is_last {
+                self.handle.sleep(rest_ns).await;
+            }
+            result = request().await;
+        }
+        result
+    }
+
+    /// Whether a member that failed reads of late answers none at all: not even its first block can be read.
+    async fn is_any_unreachable(&self) -> bool {
+        for member in self.refusals().reads_of_late() {
+            let Ok(device) = self[member].device() else { continue };
+            if device.read(Lba(0), Buf::new(PROBE_BYTES)).await.is_err() {
+                return true;
+            }
+        }
+        false
     }
 
     /// Fills buffers with what lies behind one another on a member. A failure says nothing of any one of
@@ -314,6 +348,12 @@ impl<D: BlockDevice> MemberSet<D> {
         let flush = move |device: Rc<D>| async move { members.devices.flush(&device).await };
         let beside = self.beside(member, flush);
         let result = self.devices.flush(&device).await;
+        if let Err(error) = result
+            && error != IoError::Gone
+        {
+            self.refusals().note_change(member, error);
+            self.handle.sleep(FLUSH_JUDGED_NS).await;
+        }
         if let Some(checked) = self.devices.checked(&device) {
             self.note_page_errors(member, &device, checked.take_errors());
         }
@@ -363,11 +403,11 @@ impl<D: BlockDevice> MemberSet<D> {
         self.lose_on_error(member, &device, result)
     }
 
-    /// Does a change that failed again: once after a medium error, and for seconds while there is no space.
+    /// Does a change that failed again: at once after a medium error, and for seconds while it is refused.
     ///
-    /// Once, because drives remap a block when it is written, and a path that was reset is back. A rebuild
-    /// for a write that the drive takes a moment later is the larger risk. A flush is never tried again:
-    /// nobody knows what the drive has dropped.
+    /// Drives remap a block when it is written, and a path that was reset is back. A rebuild for a write that
+    /// the drive takes a moment later is the larger risk. A flush is never tried again: nobody knows what the
+    /// drive has dropped.
     pub(crate) async fn again<F: Future<Output = IoResult<()>>>(
         self: &Rc<Self>,
         member: MemberIndex,
@@ -379,8 +419,14 @@ impl<D: BlockDevice> MemberSet<D> {
             && self.may_try_again(member, device, error)
         {
             result = change().await;
+            if result.is_ok() {
+                // What a member refuses for longer is no matter of single errors.
+                self.note_error(member);
+            }
         }
-        self.space_retry.again(member, result, || self[member].is_device(device), change).await
+        let is_of_use = || self[member].is_device(device);
+        let is_common = || self.is_refusal_common(member);
+        self.refusals().again(member, result, is_of_use, is_common, change).await
     }
 
     /// Does the same to the successor of a member, if it has one.
@@ -449,7 +495,10 @@ impl<D: BlockDevice> MemberSet<D> {
             self.lose(member);
             return Ok(());
         }
-        if error == IoError::NoSpace && self.space_retry.is_short_elsewhere(member) {
+        if error == IoError::NoSpace && self.refusals().is_short_elsewhere(member) {
+            return Err(error);
+        }
+        if error != IoError::Gone && self.is_refusal_common(member) {
             return Err(error);
         }
         if error == IoError::Gone || others_have_it {

@@ -22,6 +22,7 @@ use crate::members::health::{
 };
 use crate::members::member::Member;
 use crate::members::member_watch::MemberWatch;
+use crate::members::refusals::Refusals;
 use crate::members::vitals::{ReadUnderWay, Timed};
 
 /// The members of an array with their states, errors and times.
@@ -32,6 +33,7 @@ pub(crate) struct MemberStates<D> {
     counters: Rc<Counters>,
     health: HealthWatch,
     watch: Rc<MemberWatch>,
+    refusals: Refusals,
     /// Grows with every member that comes or goes.
     changes: Cell<u64>,
     above: OnceCell<Box<dyn Above>>,
@@ -51,6 +53,7 @@ impl<D: BlockDevice> MemberStates<D> {
             counters: Rc::default(),
             health: HealthWatch::default(),
             watch: watch.clone(),
+            refusals: Refusals::new(handle),
             changes: Cell::new(0),
             above: OnceCell::new(),
         }
@@ -94,6 +97,28 @@ impl<D: BlockDevice> MemberStates<D> {
     /// The watch over all devices of the array.
     pub(crate) fn watch(&self) -> &Rc<MemberWatch> {
         &self.watch
+    }
+
+    /// The members that refuse requests.
+    pub(crate) fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    /// Whether so many members of a member's group refuse changes that the group cannot lose them all: the
+    /// cause may be a common one, which passes.
+    pub(crate) fn is_refusal_common(&self, member: MemberIndex) -> bool {
+        self.is_too_many_with(member, self.refusals.changes_of_late())
+    }
+
+    fn is_too_many_with(&self, member: MemberIndex, failing: Vec<MemberIndex>) -> bool {
+        let group = self.geometry.group_of_member(member);
+        let is_other = |other: &MemberIndex| {
+            *other != member
+                && self.geometry.group_of_member(*other) == group
+                && self[*other].is_online()
+        };
+        let others = failing.into_iter().filter(is_other).count();
+        others > 0 && self.lost_in(group) + others + 1 > self.geometry.parity_chunks()
     }
 
     pub(crate) fn counters(&self) -> &Counters {
@@ -289,7 +314,10 @@ impl<D: BlockDevice> MemberStates<D> {
             return;
         }
         self[member].vitals().note_failed_read();
-        self.note_error(member);
+        self.refusals.note_read(member, error);
+        if !self.is_too_many_with(member, self.refusals.reads_of_late()) {
+            self.note_error(member);
+        }
     }
 
     /// A write has failed; whether to try once more. A drive that remaps a block does so when it is
@@ -305,8 +333,7 @@ impl<D: BlockDevice> MemberStates<D> {
             return false;
         }
         self[member].vitals().note_failed_change();
-        self.note_error(member);
-        self[member].is_device(device)
+        true
     }
 
     /// Pages of checksums had medium errors: blocks of the device are bad, whatever these hold.
@@ -320,11 +347,13 @@ impl<D: BlockDevice> MemberStates<D> {
             self.read_failed(member, device, IoError::Medium);
         }
         for _ in 0..errors.writes {
-            self.may_try_again(member, device, IoError::Medium);
+            if self.may_try_again(member, device, IoError::Medium) {
+                self.note_error(member);
+            }
         }
     }
 
-    fn note_error(&self, member: MemberIndex) {
+    pub(crate) fn note_error(&self, member: MemberIndex) {
         let policy = self.health.policy();
         let errors = self[member].vitals().add_error(self.handle.now(), policy.error_window_ns);
         if policy.max_errors == 0 || errors <= policy.max_errors {

@@ -13,5 +13,5 @@ pub(crate) mod member;
 pub(crate) mod member_set;
 pub(crate) mod member_states;
 pub(crate) mod member_watch;
-pub(crate) mod space;
+pub(crate) mod refusals;
 pub(crate) mod vitals;

@@ -94,8 +94,19 @@ impl<D: BlockDevice> Reader<D> {
         Self { handle, geometry, members, bitmap, stripes: stripes.clone() }
     }
 
-    /// Reads a range; beside a capacity expansion to its end, whoever waits.
+    /// Reads a range. When so many members fail that it cannot be computed, and do not answer at all, the cause
+    /// may pass: the read waits for that, but not for long.
     pub(crate) async fn read(self: &Rc<Self>, range: SectorRange, into: Buf) -> IoResult<Buf> {
+        let read = self.read_once(range, into).await;
+        if read.is_ok() {
+            return read;
+        }
+        let again = async || self.read_once(range, Buf::new(range.bytes() as usize)).await;
+        Box::pin(self.members.try_again(read, again)).await
+    }
+
+    /// Reads a range; beside a capacity expansion to its end, whoever waits.
+    async fn read_once(self: &Rc<Self>, range: SectorRange, into: Buf) -> IoResult<Buf> {
         let Some(fence) = self.stripes.fence() else { return self.read_inside(range, into).await };
         let (reader, fence) = (self.clone(), fence.clone());
         let read = async move {

@@ -60,8 +60,24 @@ impl<D: BlockDevice> Writer<D> {
         }
     }
 
-    /// Writes a range; beside a capacity expansion to its end, whoever waits.
+    /// Writes a range. When the old content cannot be read because members do not answer at all, the cause may
+    /// pass: the write waits for that, but not for long.
     pub(crate) async fn write(
+        self: &Rc<Self>,
+        range: SectorRange,
+        data: Payload,
+        durability: Durability,
+    ) -> IoResult<()> {
+        let written = self.write_once(range, data.clone(), durability).await;
+        if written.is_ok() {
+            return written;
+        }
+        let again = async || self.write_once(range, data.clone(), durability).await;
+        Box::pin(self.members.try_again(written, again)).await
+    }
+
+    /// Writes a range; beside a capacity expansion to its end, whoever waits.
+    async fn write_once(
         self: &Rc<Self>,
         range: SectorRange,
         data: Payload,

@@ -34,7 +34,7 @@ use crate::members::checksums::page_errors::{ErrorCounts, PageErrors};
 use crate::members::checksums::table::{ChecksumCounts, DuePage, Pins, Table};
 use crate::members::checksums::void_list::VoidList;
 use crate::members::clear::{Clear, clear_device};
-use crate::members::space::RESTS_NS;
+use crate::members::refusals::RESTS_NS;
 
 /// Pages that are stored at once.
 const STORED_AT_ONCE: usize = 16;

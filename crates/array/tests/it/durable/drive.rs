@@ -196,6 +196,10 @@ pub(crate) struct Drive {
     pub(crate) flushes: Rc<Cell<u64>>,
     /// Changes find no room while that is set, and take no place.
     pub(crate) is_full: Rc<Cell<bool>>,
+    /// Every change fails so.
+    pub(crate) refuses: Rc<Cell<Option<IoError>>>,
+    /// Every request fails.
+    pub(crate) fails_all: Rc<Cell<bool>>,
     /// The drive answers nothing while that is set, and all that it was asked for afterwards.
     is_hung: Rc<Cell<bool>>,
     /// Requests that are never answered, while it answers others: from the next write on.
@@ -234,6 +238,8 @@ impl Drive {
             slow: Rc::new(RefCell::new(0..0)),
             is_gone: Rc::default(),
             is_full: Rc::default(),
+            refuses: Rc::default(),
+            fails_all: Rc::default(),
             superblock_writes: Rc::default(),
             reads: Rc::default(),
             flushes: Rc::default(),
@@ -291,6 +297,9 @@ impl Drive {
             pending::<()>().await;
         }
         self.answers.until(|| !self.is_hung.get()).await;
+        if self.fails_all.get() {
+            return Err(IoError::Medium);
+        }
         if self.is_gone.get() { Err(IoError::Gone) } else { Ok(()) }
     }
 
@@ -303,6 +312,9 @@ impl Drive {
         }
         if self.is_full.get() {
             return Err(IoError::NoSpace);
+        }
+        if let Some(error) = self.refuses.get() {
+            return Err(error);
         }
         let sectors = (data.len() / SECTOR) as u64;
         if self.unwritable.borrow().range(at.0..at.0 + sectors).next().is_some() {

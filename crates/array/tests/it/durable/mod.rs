@@ -12,6 +12,7 @@ mod journal_device;
 mod kill;
 mod losses;
 mod rebuild;
+mod refusals;
 mod reshape;
 mod resync;
 mod ring_sectors;

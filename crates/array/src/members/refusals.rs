@@ -1,0 +1,144 @@
+//! Members that refuse requests: a path that is switched over, an adapter that restarts, a file system that is
+//! full, drives that somebody has set read-only.
+//!
+//! The cause may pass. So a change that a member refuses is tried again for some seconds. Then a member that is
+//! alone with that is lost. When others refuse requests too, the cause may be a common one: the change waits for
+//! longer, and fails in the end. No more members are lost for it than their group can lose, because what was
+//! thrown away so would not come back by itself.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use voltier_block::{IoError, IoResult, Nanos};
+use voltier_ring::Handle;
+
+use crate::geometry::numbers::MemberIndex;
+
+const SECOND_NS: Nanos = 1_000_000_000;
+/// The rests before each further try: 3.1 s in all.
+pub(super) const RESTS_NS: [Nanos; 5] =
+    [SECOND_NS / 10, SECOND_NS / 5, 2 * SECOND_NS / 5, 4 * SECOND_NS / 5, 8 * SECOND_NS / 5];
+/// The rest before each further one while others refuse requests, and for how long: as long as an adapter takes
+/// to restart.
+const COMMON_REST_NS: Nanos = SECOND_NS;
+const COMMON_NS_MAX: Nanos = 30 * SECOND_NS;
+/// For so long a member counts as one without space.
+const SHORT_NS: Nanos = 600 * SECOND_NS;
+/// For so long a member counts as one that refuses requests: longer than a rest.
+const OF_LATE_NS: Nanos = 5 * SECOND_NS;
+/// Flushes of all members end in some order. One that fails waits so long before it is judged.
+pub(super) const FLUSH_JUDGED_NS: Nanos = SECOND_NS / 5;
+
+/// What a member refused last, when that began, and when it was last so.
+#[derive(Clone, Copy)]
+struct Refusal {
+    error: IoError,
+    since: Nanos,
+    at: Nanos,
+}
+
+/// What each member refused last.
+#[derive(Default)]
+struct OfMembers(RefCell<BTreeMap<MemberIndex, Refusal>>);
+
+impl OfMembers {
+    /// One more of a member; when it began to refuse.
+    fn note(&self, member: MemberIndex, error: IoError, now: Nanos) -> Nanos {
+        let mut all = self.0.borrow_mut();
+        let before = all.get(&member).filter(|it| it.at + OF_LATE_NS > now);
+        let since = before.map_or(now, |it| it.since);
+        all.insert(member, Refusal { error, since, at: now });
+        since
+    }
+
+    /// The members that refused something since then.
+    fn since(&self, then: Nanos) -> Vec<MemberIndex> {
+        let all = self.0.borrow();
+        all.iter().filter(|(_, it)| it.at >= then).map(|(member, _)| *member).collect()
+    }
+}
+
+/// The members that refuse requests.
+pub(crate) struct Refusals {
+    handle: Handle,
+    changes: OfMembers,
+    reads: OfMembers,
+}
+
+/// Whether the cause of an error may pass without anybody doing anything to the array.
+const fn may_pass(error: IoError) -> bool {
+    matches!(error, IoError::Medium | IoError::ReadOnly | IoError::NoSpace)
+}
+
+impl Refusals {
+    pub(crate) fn new(handle: &Handle) -> Self {
+        Self { handle: handle.clone(), changes: OfMembers::default(), reads: OfMembers::default() }
+    }
+
+    /// A member has refused a change.
+    pub(crate) fn note_change(&self, member: MemberIndex, error: IoError) {
+        self.changes.note(member, error, self.handle.now());
+    }
+
+    /// A member has failed a read.
+    pub(crate) fn note_read(&self, member: MemberIndex, error: IoError) {
+        self.reads.note(member, error, self.handle.now());
+    }
+
+    /// The rest before reads are tried again that several members fail; none when they have failed for too
+    /// long.
+    pub(crate) fn rest_of_reads(&self) -> Option<Nanos> {
+        let now = self.handle.now();
+        let reads = self.reads.0.borrow();
+        let mut of_late = reads.values().filter(|it| it.at + OF_LATE_NS > now);
+        of_late.any(|it| now < it.since + COMMON_NS_MAX).then_some(COMMON_REST_NS)
+    }
+
+    /// Does a change of a member again while the member refuses it, as long as that is of use; longer while
+    /// the cause is a common one.
+    pub(crate) async fn again<F: Future<Output = IoResult<()>>>(
+        &self,
+        member: MemberIndex,
+        mut result: IoResult<()>,
+        is_of_use: impl Fn() -> bool,
+        is_common: impl Fn() -> bool,
+        change: impl Fn() -> F,
+    ) -> IoResult<()> {
+        let mut rests = RESTS_NS.into_iter();
+        while let Err(error) = result
+            && may_pass(error)
+            && is_of_use()
+        {
+            let now = self.handle.now();
+            let since = self.changes.note(member, error, now);
+            // A file system that is full stays so for as long as nobody does anything.
+            let waits = error != IoError::NoSpace && now < since + COMMON_NS_MAX;
+            let further = || (waits && is_common()).then_some(COMMON_REST_NS);
+            let Some(rest_ns) = rests.next().or_else(further) else { break };
+            self.handle.sleep(rest_ns).await;
+            result = change().await;
+            if result.is_ok() {
+                self.changes.0.borrow_mut().remove(&member);
+            }
+        }
+        result
+    }
+
+    /// Whether another member had no space of late.
+    pub(crate) fn is_short_elsewhere(&self, member: MemberIndex) -> bool {
+        let since = self.handle.now().saturating_sub(SHORT_NS);
+        let changes = self.changes.0.borrow();
+        let mut others = changes.iter().filter(|(other, _)| **other != member);
+        others.any(|(_, it)| it.error == IoError::NoSpace && it.at >= since)
+    }
+
+    /// The members that refused changes of late.
+    pub(crate) fn changes_of_late(&self) -> Vec<MemberIndex> {
+        self.changes.since(self.handle.now().saturating_sub(OF_LATE_NS))
+    }
+
+    /// The members that failed reads of late.
+    pub(crate) fn reads_of_late(&self) -> Vec<MemberIndex> {
+        self.reads.since(self.handle.now().saturating_sub(OF_LATE_NS))
+    }
+}

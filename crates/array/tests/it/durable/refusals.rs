@@ -1,0 +1,128 @@
+//! Members that refuse requests for some time: alone, or all of them for a common cause.
+
+use voltier_array::{Array, AssembleOptions, Consistency, Level, MemberIndex, MemberState};
+use voltier_block::IoError;
+
+use crate::durable::drive::Drive;
+use crate::durable::world::{World, made, read, with_drives, write};
+
+const SECOND_NS: u64 = 1_000_000_000;
+const PLAIN: AssembleOptions = AssembleOptions { force: false, degraded: false };
+const MODES: [Consistency; 2] = [Consistency::Bitmap, Consistency::Journal];
+const SHAPES: [(Level, usize); 3] = [(Level::Raid1, 2), (Level::Raid5, 3), (Level::Raid6, 4)];
+
+fn each_shape() -> impl Iterator<Item = (Level, usize, Consistency)> {
+    SHAPES.iter().flat_map(|(level, members)| MODES.map(|how| (*level, *members, how)))
+}
+
+fn lost(array: &Array<Drive>) -> Vec<usize> {
+    let members = array.status().expect("it has one").members;
+    let lost = members.iter().enumerate().filter(|(_, it)| it.state == MemberState::Lost);
+    lost.map(|(member, _)| member).collect()
+}
+
+fn fail_all(world: &World, fails: bool) {
+    world.drives.iter().for_each(|drive| drive.fails_all.set(fails));
+}
+
+#[test]
+fn a_member_that_refuses_changes_for_a_moment_is_waited_for() {
+    for (level, members, how) in each_shape() {
+        with_drives(members, move |world| async move {
+            let array = made(&world, level, members, how).await;
+            write(&array, 0, 1).await.expect("write");
+            world.drives[1].refuses.set(Some(IoError::Medium));
+            let own = array.clone();
+            let written = world.handle.spawn(async move { write(&own, 0, 2).await });
+            world.handle.sleep(SECOND_NS / 2).await;
+            world.drives[1].refuses.set(None);
+            assert_eq!(written.await, Ok(()), "{level} {how:?}");
+            assert_eq!(lost(&array), [0; 0], "{level} {how:?}");
+            assert_eq!(read(&array, 0).await, Ok(2));
+            array.stop().await.expect("stop");
+        });
+    }
+}
+
+#[test]
+fn an_adapter_that_restarts_costs_no_member_and_fails_no_request() {
+    for (level, members, how) in each_shape() {
+        with_drives(members, move |world| async move {
+            let array = made(&world, level, members, how).await;
+            for block in 0..40 {
+                write(&array, block, 1).await.expect("write");
+            }
+            fail_all(&world, true);
+            let requests: Vec<_> = (0..40)
+                .map(|block| {
+                    let own = array.clone();
+                    world.handle.spawn(async move {
+                        match block % 2 {
+                            0 => write(&own, block, 2).await,
+                            _ => read(&own, block).await.map(|found| assert_eq!(found, 1)),
+                        }
+                    })
+                })
+                .collect();
+            world.handle.sleep(5 * SECOND_NS).await;
+            fail_all(&world, false);
+            for (block, request) in requests.into_iter().enumerate() {
+                assert_eq!(request.await, Ok(()), "{level} {how:?}: block {block}");
+            }
+            assert_eq!(lost(&array), [0; 0], "{level} {how:?}");
+            for block in 0..40 {
+                assert_eq!(read(&array, block).await, Ok(2 - block as u8 % 2), "{level} {how:?}");
+            }
+            array.stop().await.expect("stop");
+        });
+    }
+}
+
+#[test]
+fn members_that_refuse_changes_together_are_kept_and_take_them_later() {
+    for (level, members, how) in each_shape() {
+        with_drives(members, move |world| async move {
+            let array = made(&world, level, members, how).await;
+            write(&array, 0, 1).await.expect("write");
+            let refuse = |error| world.drives.iter().for_each(|drive| drive.refuses.set(error));
+            refuse(Some(IoError::ReadOnly));
+            for _ in 0..3 {
+                assert!(write(&array, 0, 2).await.is_err(), "{level} {how:?}");
+            }
+            assert_eq!(read(&array, 0).await, Ok(1), "{level} {how:?}");
+            assert_eq!(lost(&array), [0; 0], "{level} {how:?}");
+            world.handle.sleep(100 * SECOND_NS).await;
+            refuse(None);
+            write(&array, 0, 3).await.expect("they take changes again");
+            assert_eq!(read(&array, 0).await, Ok(3), "{level} {how:?}");
+            let _ = array.stop().await;
+            drop(array);
+            let order: Vec<usize> = (0..members).collect();
+            let started = world.assemble(&order, PLAIN).await;
+            let (array, _) = started.unwrap_or_else(|error| panic!("{level} {how:?}: {error}"));
+            world.handle.sleep(10 * SECOND_NS).await;
+            assert_eq!(lost(&array), [0; 0], "{level} {how:?}");
+            array.fail(MemberIndex(0)).expect("one may go");
+            assert_eq!(read(&array, 0).await, Ok(3), "{level} {how:?}");
+        });
+    }
+}
+
+#[test]
+fn members_that_the_group_can_lose_are_lost_in_the_end() {
+    for (level, members, how) in each_shape() {
+        with_drives(members, move |world| async move {
+            let array = made(&world, level, members, how).await;
+            write(&array, 0, 1).await.expect("write");
+            let spared = if level == Level::Raid6 { 2 } else { 1 };
+            for drive in &world.drives[..spared] {
+                drive.refuses.set(Some(IoError::Medium));
+            }
+            for block in 0..40 {
+                write(&array, block, 2).await.expect("the others take it");
+            }
+            assert_eq!(lost(&array), Vec::from_iter(0..spared), "{level} {how:?}");
+            assert_eq!(read(&array, 0).await, Ok(2));
+        });
+    }
+}
