@@ -24,6 +24,7 @@ mod lab_demo;
 mod lab_report;
 mod lab_trace;
 mod late_drives;
+mod limits;
 mod moved_members;
 mod own_volume;
 mod packaging;

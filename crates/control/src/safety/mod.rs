@@ -12,6 +12,7 @@ mod identity;
 mod looks;
 mod machine;
 mod role;
+mod room;
 mod signature;
 mod usage;
 pub(crate) mod users;
@@ -22,6 +23,7 @@ pub use finding::Finding;
 pub use identity::DeviceId;
 pub use machine::Machine;
 pub use role::Role;
+pub use room::{Promise, Promises, Room, Shortage};
 
 use std::fmt;
 use std::fs::{File, OpenOptions};

@@ -129,8 +129,14 @@ fn open_recorded<E: Engine>(
              it answers",
             cache.device, record.name
         ))),
-        // A newer program may have written more to the SSD than this one has on record.
-        Err(error) if cache.maybe_dirty || error.kind == ErrorKind::Unsupported => Err(error),
+        // A newer program may have written more to the SSD than this one has on record. Memory may be free
+        // at the next start.
+        Err(error)
+            if cache.maybe_dirty
+                || matches!(error.kind, ErrorKind::Unsupported | ErrorKind::NotNow) =>
+        {
+            Err(error)
+        }
         Err(error) => open_without(turn, record, cache, &error, live),
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Lba};
-use voltier_cache::{Cache, Label, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
+use voltier_cache::{Cache, Label, MemoryGate, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 use voltier_control::engine::{
     CacheHealth, CacheLabel, CacheStart, Drain, Engine, OpenedVolume, Waker,
 };
@@ -74,7 +74,9 @@ impl SimEngine {
     ) -> ControlResult<Opened> {
         let disk = self.disk_of(device)?;
         let (volume, ssd, own) = (volume.clone(), SimDrive::Plain(disk.clone()), record.clone());
-        let opened = self.0.run(async move { put_in_front(&volume, ssd, &own, start).await })?;
+        let opened = self.0.run(async move {
+            put_in_front(&volume, ssd, &own, start, MemoryGate::default()).await
+        })?;
         if !opened.evacuates {
             check_owner(record, &disk);
         }
