@@ -88,9 +88,9 @@ pub async fn put_in_front<D: BlockDevice>(
             VolumeError::Open(OpenError::Unsupported { uuid: found, .. }) if found == uuid => {
                 ControlError::unsupported_label(cache.uuid, message)
             }
-            VolumeError::Open(OpenError::NoRoom(_) | OpenError::Memory(_)) => {
-                ControlError::not_now(message)
-            }
+            VolumeError::Open(
+                OpenError::NoRoom(_) | OpenError::Memory(_) | OpenError::OriginShrunk { .. },
+            ) => ControlError::not_now(message),
             _ => ControlError::failed(message),
         }
     })?;

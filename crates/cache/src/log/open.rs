@@ -74,6 +74,17 @@ pub enum OpenError {
         /// Dirty lines in question.
         dirty: u64,
     },
+    /// The origin is smaller than what the cache was made for.
+    #[error(
+        "the backing disk has {has} bytes, and the cache on the SSD is for one of {had}: give it its \
+         size back"
+    )]
+    OriginShrunk {
+        /// Bytes that the cache was made for.
+        had: u64,
+        /// Bytes of the origin now.
+        has: u64,
+    },
     /// The devices and the cache's layout do not fit.
     #[error("{0}")]
     Layout(String),

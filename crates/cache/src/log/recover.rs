@@ -1,6 +1,6 @@
 //! Making a cache, recognising one, and bringing it back.
 
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, Lba, Limits};
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, Lba, Limits, SECTOR_BYTES};
 
 use crate::config::FormatOptions;
 use crate::devices::ssd::store_superblock;
@@ -142,12 +142,9 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
     let (found, owner) = load_superblock(ssd).await?;
     check_expected(&found, options)?;
     let geometry = Geometry::of(&found, ssd.limits().bytes()).map_err(OpenError::Layout)?;
-    if geometry.origin_sectors > origin.limits().sectors {
-        return Err(OpenError::Layout(format!(
-            "the cache belongs to a device of {} sectors, but this one has only {}",
-            geometry.origin_sectors,
-            origin.limits().sectors
-        )));
+    let (had, has) = (geometry.origin_sectors, origin.limits().sectors);
+    if had > has {
+        return Err(OpenError::OriginShrunk { had: had * SECTOR_BYTES, has: has * SECTOR_BYTES });
     }
     let clean = found.state.get() == STATE_CLEAN;
     let policy = policy_of(found.policy.get());

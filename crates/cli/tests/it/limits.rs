@@ -1,7 +1,7 @@
 //! A machine that has too little for what is asked: memory for the map of a large SSD, descriptors for many
 //! drives. The answer comes before anything is written, and what is served already goes on.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
@@ -142,4 +142,42 @@ fn an_array_of_more_drives_than_there_are_descriptors_is_refused_before_anything
     assert!(refused.contains("of 96 are left (RLIMIT_NOFILE)"), "{refused}");
     assert!(drives.iter().all(|drive| is_untouched(drive)), "nothing was written");
     instance.run(&[&["array", "create", "a", "--level", "6"], &names[..8]].concat()).ok();
+}
+
+fn resize(path: &str, bytes: u64) {
+    File::options().write(true).open(path).unwrap().set_len(bytes).unwrap();
+}
+
+#[test]
+fn a_disk_smaller_than_what_was_served_last_is_refused_with_both_sizes_and_nothing_is_given_up() {
+    let instance = Instance::new();
+    let (ssd, hdd) = (instance.drive("ssd", 16 * MIB), instance.drive("hdd", 64 * MIB));
+    instance.run(&["create", "-p", &hdd, "v"]).ok();
+    resize(&hdd, 128 * MIB);
+    instance.stop();
+    assert_eq!(instance.show("v")["size_bytes"], 128 * MIB);
+    for with_cache in [false, true] {
+        if with_cache {
+            instance.run(&["attach", "v", "-s", &ssd]).ok();
+        }
+        instance.stop();
+        // As large as it was created, and less than clients have had.
+        resize(&hdd, 96 * MIB);
+        let shown = instance.show("v");
+        assert_eq!(shown["state"], "failed");
+        let error = shown["error"].as_str().unwrap();
+        let words =
+            "has 100663296 bytes and had 134217728 when it was last served; give it its size back";
+        assert!(error.contains(words), "{error}");
+        instance.run(&["start", "v"]).refused(1, words);
+        resize(&hdd, 128 * MIB);
+        instance.run(&["start", "v"]).ok();
+        let shown = instance.show("v");
+        assert_eq!(
+            (&shown["state"], &shown["size_bytes"]),
+            (&"running".into(), &(128 * MIB).into())
+        );
+        let ssd = if with_cache { "online" } else { "none" };
+        assert_eq!(shown["ssd"]["state"], ssd, "the cache is kept");
+    }
 }

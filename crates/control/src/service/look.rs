@@ -126,7 +126,7 @@ pub(super) fn large_enough(
         return Ok(());
     }
     Err(ControlError::failed(format!(
-        "its {side} {device} has {size_bytes} bytes and had {size_bytes_min} when it was created; \
+        "its {side} {device} has {size_bytes} bytes and had {size_bytes_min} when it was last served; \
          give it its size back, then `voltier start` it"
     )))
 }
