@@ -35,3 +35,4 @@ mod stops;
 mod support;
 mod unaligned;
 mod verify;
+mod write_protected;

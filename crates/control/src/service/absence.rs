@@ -21,6 +21,8 @@ pub(super) enum Hindrance {
     Busy,
     /// The device is there, and opening or reading it fails.
     Silent,
+    /// The device takes no writes.
+    Protected,
 }
 
 impl Hindrance {
@@ -30,6 +32,7 @@ impl Hindrance {
             Self::Absent => "",
             Self::Busy => " (busy)",
             Self::Silent => " (does not answer)",
+            Self::Protected => " (write-protected)",
         }
     }
 }

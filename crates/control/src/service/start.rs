@@ -102,6 +102,8 @@ fn open_recorded<E: Engine>(
         )));
     }
     look::look_at(turn, &record.origin, record.size_bytes, "backing disk")?;
+    // What clients write could never reach it, and be called written by an SSD in front.
+    look::takes_writes(turn, &record.origin, "backing disk")?;
     moved::is_no_member(turn, record)?;
     let Some(cache) = &record.cache else { return open_plain(turn, record.clone()) };
     if let Some(reason) = &cache.failed {

@@ -10,7 +10,7 @@ use voltier_control::engine::{
     CacheHealth, CacheLabel, CacheStart, Drain, Engine, OpenedVolume, Waker,
 };
 use voltier_control::safety::{
-    DeviceId, DriveIdentity, Examined, Finding, HEAD_BYTES, Machine, Role,
+    DeviceId, DriveIdentity, Examined, Finding, HEAD_BYTES, Machine, Role, WriteProtection,
 };
 use voltier_control::{
     ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec, Identity, Service, Settings,
@@ -100,6 +100,10 @@ impl Engine for SimEngine {
     fn set_waker(&self, _: Waker) {}
 
     fn log(&self, _: &str) {}
+
+    fn write_protection(&self, _: &Machine, _: &Path) -> Option<WriteProtection> {
+        None
+    }
 
     fn size_of(&self, _: &DeviceSpec) -> ControlResult<u64> {
         Ok(u64::MAX)
