@@ -106,7 +106,7 @@ pub use spec::{DeviceSpec, ModelBacking};
 pub use state_dir::{StateDir, StateLock};
 pub use status::{
     ByteRange, DeviceBytes, DeviceState, DeviceStatus, ExportState, ExportStatus, HitRates,
-    LineCounts, RequestCounts, Tunables, VolumeState, VolumeStatus,
+    LineCounts, RequestCounts, Tunables, VolumeState, VolumeStatus, unused_tail_text,
 };
 pub use suggest::nearest;
 pub use units::{exact_size, format_size, parse_size, seconds_text, wait_text};

@@ -12,7 +12,7 @@ use std::task::Poll;
 use voltier_block::{BlockDevice, SectorRange};
 use voltier_control::{
     ByteRange, CacheRecord, ControlError, ControlResult, LOST_RANGES_MAX, Memory, Settings,
-    VolumeMemory, VolumeName, VolumeRecord,
+    VolumeMemory, VolumeName, VolumeRecord, unused_tail_text,
 };
 use voltier_export::fuse::FileExport;
 use voltier_export::nbd::{Budget, ExportInfo, NbdServer};
@@ -106,6 +106,11 @@ pub(super) async fn open(
     memory: Memory,
 ) -> ControlResult<OpenedVolume> {
     let (origin, origin_fails) = table::open_origin(&handle, &record.origin).await?;
+    let tail_bytes = origin.unused_tail_bytes();
+    if tail_bytes > 0 {
+        let (name, disk) = (&record.name, &record.origin);
+        tracing::warn!("{name}: {}", unused_tail_text(&disk.to_string(), tail_bytes));
+    }
     let volume = Volume::plain(&handle, origin);
     voltier_control::check_origin(&volume, &record).await?;
     let (mut generation, mut evacuates, ssd_fails) = (0, false, Cell::new(None));
@@ -411,6 +416,7 @@ pub(super) fn facts(name: &VolumeName) -> ControlResult<Facts> {
     Ok(Facts {
         counted: volume.status(),
         origin_bytes: volume.origin().limits().bytes(),
+        origin_tail_bytes: volume.origin().unused_tail_bytes(),
         ssd_bytes: cache.map_or(0, |cache| cache.ssd().limits().bytes()),
         lost_ranges,
         lost,
