@@ -3,39 +3,11 @@
 use std::process::Command;
 
 use crate::support::arrays::array;
+use crate::support::looped::Looped;
 use crate::support::nbd::NbdClient;
 use crate::support::{Instance, until};
 
 const MIB: u64 = 1 << 20;
-
-/// A loop device that ends with the value.
-struct Looped(String);
-
-impl Looped {
-    /// `None`, aloud, where this user makes no loop devices.
-    fn new(path: &str) -> Option<Self> {
-        let made = Command::new("losetup").args(["--find", "--show", path]).output().ok();
-        match made.filter(|made| made.status.success()) {
-            Some(made) => Some(Self(String::from_utf8(made.stdout).unwrap().trim().to_owned())),
-            None => {
-                eprintln!("left out: this user makes no loop devices here");
-                None
-            }
-        }
-    }
-
-    fn protect(&self, is_protected: bool) {
-        let flag = if is_protected { "--setro" } else { "--setrw" };
-        let set = Command::new("blockdev").args([flag, &self.0]).status().unwrap();
-        assert!(set.success());
-    }
-}
-
-impl Drop for Looped {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
-    }
-}
 
 #[test]
 fn a_write_protected_disk_is_refused_at_create_attach_and_start() {
