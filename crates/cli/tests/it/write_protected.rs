@@ -101,3 +101,31 @@ fn an_immutable_file_is_refused_with_the_way_out() {
     );
     instance.run(&["create", "-p", &hdd, "v"]).ok();
 }
+
+#[test]
+fn a_member_that_has_shrunk_says_so_and_comes_back_with_its_size() {
+    let instance = Instance::new();
+    let files: Vec<String> = (0..3).map(|at| instance.drive(&format!("d{at}"), 32 * MIB)).collect();
+    let names: Vec<&str> = files.iter().map(String::as_str).collect();
+    instance.run(&[&["array", "create", "a", "--level", "5"], &names[..]].concat()).ok();
+    instance.stop();
+    let resize = |bytes| {
+        let file = std::fs::File::options().write(true).open(&files[0]).unwrap();
+        file.set_len(bytes).unwrap();
+    };
+    resize(24 * MIB);
+    let mut start = instance.command(&["start"]);
+    assert!(start.env("VOLTIER_DEVICE_WAIT", "60").status().unwrap().success());
+    let awaited = format!("its member {} (smaller than it was)", files[0]);
+    instance.run(&["create", "-p", "array:a", "v"]).refused(1, &awaited);
+    resize(32 * MIB);
+    until("the member has come", || array(&instance)["state"] == "running");
+    instance.stop();
+    resize(24 * MIB);
+    let shown = array(&instance);
+    assert_eq!(shown["state"], "degraded");
+    let why = shown["left_out"].to_string();
+    assert!(why.contains("it had 65536 sectors and now has 49152"), "{why}");
+    resize(32 * MIB);
+    until("the member has come again", || array(&instance)["state"] == "running");
+}

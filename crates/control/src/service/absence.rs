@@ -23,6 +23,8 @@ pub(super) enum Hindrance {
     Silent,
     /// The device takes no writes.
     Protected,
+    /// The device is smaller than it was.
+    Shrunk,
 }
 
 impl Hindrance {
@@ -33,6 +35,7 @@ impl Hindrance {
             Self::Busy => " (busy)",
             Self::Silent => " (does not answer)",
             Self::Protected => " (write-protected)",
+            Self::Shrunk => " (smaller than it was)",
         }
     }
 }
