@@ -53,7 +53,10 @@ pub struct CreateOptions {
 }
 
 /// The record of the new array: checks all that was asked for.
-fn plan<D: BlockDevice>(options: &CreateOptions, devices: &[D]) -> Result<ArrayRecord, ArrayError> {
+pub(crate) fn plan<D: BlockDevice>(
+    options: &CreateOptions,
+    devices: &[D],
+) -> Result<ArrayRecord, ArrayError> {
     let members = devices.len();
     let sectors = devices.iter().map(|device| device.limits().sectors).min();
     let sectors = sectors.ok_or(MetadataError::NoDevices)?;

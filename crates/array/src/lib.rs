@@ -156,6 +156,7 @@ mod hung;
 mod journal;
 mod members;
 mod membership;
+mod memory;
 mod status;
 mod stripe;
 mod tasks;

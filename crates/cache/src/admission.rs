@@ -7,6 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::memory::{self, NoMemory, bytes_of};
 use crate::numbers::Line;
 
 /// The fewest touches that can be asked for: one would be `always`.
@@ -130,16 +131,28 @@ enum Judge {
 impl Admission {
     /// A judge with nothing learned, for a cache of `capacity_lines` lines. The judge takes 2 bytes
     /// per line for `touches`, 1 for `learned`.
-    pub fn new(kind: AdmissionKind, capacity_lines: u64) -> Self {
-        Self(match kind {
+    ///
+    /// # Errors
+    /// When the system gives no memory for it.
+    pub fn new(kind: AdmissionKind, capacity_lines: u64) -> Result<Self, NoMemory> {
+        Ok(Self(match kind {
             AdmissionKind::Always => Judge::Always,
             AdmissionKind::Touches(needed) => {
                 assert!((TOUCHES_MIN..=TOUCHES_MAX).contains(&needed));
-                Judge::Touches { needed, recent: RecentTouches::new(capacity_lines) }
+                Judge::Touches { needed, recent: RecentTouches::new(capacity_lines)? }
             }
-            // Four times the cache's size in regions of sixteen lines.
-            AdmissionKind::Learned => Judge::Learned(Regions::new(capacity_lines / 4)),
-        })
+            AdmissionKind::Learned => Judge::Learned(Regions::new(capacity_lines)?),
+        }))
+    }
+
+    /// The memory of a judge for a cache of `capacity_lines` lines, in bytes.
+    pub fn bytes_for(kind: AdmissionKind, capacity_lines: u64) -> u64 {
+        size_of::<Self>() as u64
+            + match kind {
+                AdmissionKind::Always => 0,
+                AdmissionKind::Touches(_) => bytes_of::<[u16; WAYS]>(sets_for(capacity_lines)),
+                AdmissionKind::Learned => bytes_of::<[u32; WAYS]>(Regions::sets(capacity_lines)),
+            }
     }
 
     /// The kind of this judge.
@@ -179,8 +192,8 @@ fn place(key: u64, sets: usize) -> (usize, u32) {
     (((spread * sets as u128) >> 64) as usize, (spread as u32) ^ (spread >> 20) as u32)
 }
 
-fn sets_for(entries: u64) -> usize {
-    (entries.max(ENTRIES_MIN) as usize).div_ceil(WAYS)
+fn sets_for(entries: u64) -> u64 {
+    entries.max(ENTRIES_MIN).div_ceil(WAYS as u64)
 }
 
 /// Misses counted per line: twelve bits of fingerprint, four of count, most recent first in each
@@ -191,8 +204,8 @@ struct RecentTouches {
 }
 
 impl RecentTouches {
-    fn new(entries: u64) -> Self {
-        Self { sets: vec![[0; WAYS]; sets_for(entries)] }
+    fn new(entries: u64) -> Result<Self, NoMemory> {
+        Ok(Self { sets: memory::zeroes(sets_for(entries))? })
     }
 
     fn touch(&mut self, line: Line, needed: u8) -> bool {
@@ -226,8 +239,14 @@ impl Regions {
     const FINGERPRINT: u32 = 0xfff8_0000;
     const SEEN: u32 = 0xffff;
 
-    fn new(entries: u64) -> Self {
-        Self { sets: vec![[0; WAYS]; sets_for(entries)], questions: 0, coolest: 0 }
+    fn new(capacity_lines: u64) -> Result<Self, NoMemory> {
+        let sets = memory::zeroes(Self::sets(capacity_lines))?;
+        Ok(Self { sets, questions: 0, coolest: 0 })
+    }
+
+    /// Four times the cache's size in regions of sixteen lines.
+    fn sets(capacity_lines: u64) -> u64 {
+        sets_for(capacity_lines / 4)
     }
 
     fn touch(&mut self, line: Line) -> bool {
@@ -270,7 +289,7 @@ mod tests {
     use voltier_block::Prng;
 
     fn admission(kind: AdmissionKind) -> Admission {
-        Admission::new(kind, 10_000)
+        Admission::new(kind, 10_000).unwrap()
     }
 
     #[test]
@@ -342,7 +361,7 @@ mod tests {
 
     #[test]
     fn learned_cools_when_other_regions_are_read() {
-        let mut judge = Admission::new(AdmissionKind::Learned, 4096);
+        let mut judge = Admission::new(AdmissionKind::Learned, 4096).unwrap();
         for _ in 0..8 {
             judge.admit(Line(5));
         }
@@ -357,7 +376,11 @@ mod tests {
     #[test]
     fn memory_is_bounded_per_line() {
         let lines = 1 << 20;
-        let bytes = |kind| Admission::new(kind, lines).memory_bytes() as u64;
+        let bytes = |kind| {
+            let bytes = Admission::new(kind, lines).unwrap().memory_bytes() as u64;
+            assert_eq!(bytes, Admission::bytes_for(kind, lines));
+            bytes
+        };
         assert!(bytes(AdmissionKind::Always) < 200);
         assert!(bytes(AdmissionKind::Touches(3)) <= 2 * lines + 200);
         assert!(bytes(AdmissionKind::Learned) <= lines + 200);

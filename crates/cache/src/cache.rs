@@ -12,7 +12,7 @@ use voltier_block::{
 use voltier_deadline::Guarded;
 use voltier_ring::{Handle, JoinHandle};
 
-use crate::admission::Admission;
+use crate::admission::{Admission, AdmissionKind};
 use crate::clean::cleaner::Cleaner;
 use crate::config::{FormatOptions, Settings};
 use crate::devices::silence::{OnSilence, Silence};
@@ -22,7 +22,8 @@ use crate::hung;
 use crate::log::open::{Label, OpenError, OpenOptions, Opened, UnwritableSsd, ssd_error};
 use crate::log::recover;
 use crate::log::stage::Stage;
-use crate::map::contents::must;
+use crate::map::contents::{must, policy_bytes};
+use crate::memory::{NoMemory, memory_of};
 use crate::policy::PolicyKind;
 use crate::serve::discard::Discarder;
 use crate::serve::flush::Flusher;
@@ -77,6 +78,22 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         recover::probe(ssd).await
     }
 
+    /// The memory that an open cache needs with these settings, in bytes, and how much more it needs while it
+    /// changes to them.
+    pub fn memory_with(&self, policy: PolicyKind, admission: AdmissionKind) -> (u64, u64) {
+        let ground = self.ground();
+        let geometry = ground.map.geometry();
+        let (now, judge) = (ground.map.get().policy_kind(), ground.admission.borrow().kind());
+        let mut more = 0;
+        if policy != now {
+            more += policy_bytes(geometry, policy);
+        }
+        if admission != judge {
+            more += Admission::bytes_for(admission, geometry.capacity_lines());
+        }
+        (memory_of(geometry, policy, admission), more)
+    }
+
     /// Erases the superblock of a cache that is not open: nobody takes the SSD for a cache again.
     ///
     /// # Errors
@@ -108,7 +125,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         };
         let (mut opened, superblock) = (recovered.opened, recovered.superblock);
         let has_new_bits = recovered.has_new_bits;
-        let ground = Ground::new(handle, ssd, origin, recovered, options.settings);
+        let ground = Ground::new(handle, ssd, origin, recovered, options.settings)?;
         match ground.begin_generation(superblock, has_new_bits).await {
             Ok(()) => opened.generation = ground.log.generation(),
             Err(error) if !may_evacuate(&ground, options.unwritable) => {
@@ -238,14 +255,20 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// records mode and order on the SSD.
     ///
     /// # Errors
-    /// A sentence for the user when the settings contradict each other; nothing is changed then.
+    /// A sentence for the user when the settings contradict each other, or the system gives no memory for
+    /// them; nothing is changed then.
     pub fn configure(&self, settings: Settings) -> Result<(), String> {
         settings.check()?;
         let ground = self.ground();
-        self.0.cleaner.set_order(settings.ordered)?;
+        let mut admission = None;
         if settings.admission != ground.admission.borrow().kind() {
             let capacity = ground.map.geometry().capacity_lines();
-            ground.admission.replace(Admission::new(settings.admission, capacity));
+            let judge = Admission::new(settings.admission, capacity);
+            admission = Some(judge.map_err(|error| format!("admission: {error}"))?);
+        }
+        self.0.cleaner.set_order(settings.ordered)?;
+        if let Some(admission) = admission {
+            ground.admission.replace(admission);
         }
         ground.ssd.set_owner_settings(&settings);
         ground.settings.replace(settings);
@@ -264,14 +287,17 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// the new one begins with the lines in the order of their slots.
     ///
     /// The next checkpoint records the choice on the SSD.
-    pub fn set_policy(&self, kind: PolicyKind) {
+    ///
+    /// # Errors
+    /// When the system gives no memory for it; nothing is changed then.
+    pub fn set_policy(&self, kind: PolicyKind) -> Result<(), NoMemory> {
         let ground = self.ground();
         let mut contents = ground.map.change();
-        if contents.policy_kind() == kind {
-            return;
+        if contents.policy_kind() != kind {
+            contents.set_policy(kind, ground.log.next_sequence())?;
+            ground.checkpointer.set_policy(kind);
         }
-        contents.set_policy(kind, ground.log.next_sequence());
-        ground.checkpointer.set_policy(kind);
+        Ok(())
     }
 
     /// The device behind the cache.

@@ -28,6 +28,7 @@ use crate::log::stage::Lifecycle;
 use crate::log::writer::LogWriter;
 use crate::map::locks::LineLocks;
 use crate::map::shared::Map;
+use crate::memory::NoMemory;
 
 /// The parts that destaging and serving are built on.
 pub(crate) struct Ground<S, O> {
@@ -57,10 +58,10 @@ impl<S: BlockDevice, O: BlockDevice> Ground<Guarded<S>, Guarded<O>> {
         origin: Guarded<O>,
         recovered: Recovered,
         settings: Settings,
-    ) -> Self {
+    ) -> Result<Self, NoMemory> {
         let Recovered { superblock, owner, map, log, intents, .. } = recovered;
         let limits = limits_over(origin.limits(), map.geometry());
-        let admission = Admission::new(settings.admission, map.geometry().capacity_lines());
+        let admission = Admission::new(settings.admission, map.geometry().capacity_lines())?;
         let (settings, counters) = (Rc::new(RefCell::new(settings)), Rc::new(Counters::default()));
         let health = SsdHealth::new(handle.clone());
         let map = Map::new(map);
@@ -98,7 +99,7 @@ impl<S: BlockDevice, O: BlockDevice> Ground<Guarded<S>, Guarded<O>> {
             checkpointer,
         };
         ground.watch_health();
-        ground
+        Ok(ground)
     }
 }
 

@@ -62,6 +62,7 @@
 //! | `devices/origin`, `devices/refusal` | an origin that fails a flush, or refuses writes |
 //! | `map/contents`, `map/shared` | the map, and how tasks share it |
 //! | `map/index`, `map/table` | where the memory goes |
+//! | `memory` | how much memory a cache needs, told before; memory that may be refused |
 //! | `map/segments`, `map/locks` | the life of a segment; locks of lines |
 //! | `policy/mod`, [`admission`] | the eviction policies; which misses are worth a place |
 //!
@@ -127,6 +128,7 @@ mod ground;
 mod hung;
 mod log;
 mod map;
+mod memory;
 mod numbers;
 mod packed_array;
 pub mod policy;
@@ -141,5 +143,6 @@ pub use devices::health::Health;
 pub use format::owner::Owner;
 pub use format::superblock::{FORMAT, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 pub use log::open::{Label, OpenError, OpenOptions, Opened, OriginTrust, UnwritableSsd};
+pub use memory::{MemoryGate, NoMemory, memory_of_new};
 pub use numbers::{Line, Slot};
 pub use status::{Side, SilentDrive, Status};

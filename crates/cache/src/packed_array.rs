@@ -1,5 +1,7 @@
 //! Arrays of integers of any width up to 64 bits, with no gaps between them.
 
+use crate::memory::{self, NoMemory};
+
 /// Bytes past the last integer, so that a whole window may be read at any place.
 const SLACK_BYTES: usize = 16;
 /// An integer this wide lies within eight bytes wherever it begins.
@@ -20,10 +22,15 @@ pub(crate) fn bits_for(max: u64) -> u32 {
 
 impl PackedArray {
     /// `length` zeroes of `width` bits.
-    pub(crate) fn new(length: usize, width: u32) -> Self {
+    pub(crate) fn new(length: usize, width: u32) -> Result<Self, NoMemory> {
         assert!((1..=u64::BITS).contains(&width));
-        let bytes = (length * width as usize).div_ceil(8) + SLACK_BYTES;
-        Self { bytes: vec![0; bytes], width, length }
+        let bytes = memory::zeroes(Self::bytes_for(length as u64, width))?;
+        Ok(Self { bytes, width, length })
+    }
+
+    /// The memory of `length` integers of `width` bits.
+    pub(crate) fn bytes_for(length: u64, width: u32) -> u64 {
+        (length * u64::from(width)).div_ceil(8) + SLACK_BYTES as u64
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -92,7 +99,7 @@ mod tests {
     fn integers_of_every_width_keep_apart() {
         let mut prng = Prng::new(5);
         for width in 1..=u64::BITS {
-            let mut packed = PackedArray::new(100, width);
+            let mut packed = PackedArray::new(100, width).unwrap();
             let mut plain = [0; 100];
             for _ in 0..2000 {
                 let index = prng.below(100) as usize;

@@ -197,6 +197,9 @@ fn member_text(member: &PlaceStatus) -> String {
         0 => format!("{path} ({}", member.state),
         bytes => format!("{path} ({}, {}", format_size(bytes), member.state),
     };
+    if !member.trouble.is_empty() {
+        let _ = write!(text, ", {}", member.trouble);
+    }
     let health = &member.health;
     if health.slow {
         text.push_str(", slow");

@@ -93,6 +93,10 @@ pub(crate) fn one(volume: &VolumeStatus) -> String {
     }
     line("size", format!("{} ({} bytes)", format_size(volume.size_bytes), volume.size_bytes));
     line("backing disk", device(&volume.hdd));
+    if volume.hdd.unused_tail_bytes > 0 {
+        let bytes = volume.hdd.unused_tail_bytes;
+        line("unused", format!("its last {bytes} bytes, which do not fill a block"));
+    }
     let rest_bytes = volume.hdd.size_bytes.saturating_sub(volume.size_bytes);
     if rest_bytes > 0 && volume.size_bytes > 0 && volume.ssd.state != DeviceState::None {
         let rest = format_size(rest_bytes);

@@ -5,7 +5,7 @@ use voltier_cli::output::{print, print_json, print_shown};
 use voltier_control::protocol::{JobStatus, Request};
 use voltier_control::{
     Client, ControlError, ControlResult, ExportState, VolumeName, VolumeState, VolumeStatus,
-    recorded_volumes,
+    recorded_volumes, unused_tail_text,
 };
 
 use crate::args::{Leave, Named, Show, Start, Stop};
@@ -15,6 +15,10 @@ use crate::{progress, table};
 /// A change that is done when it is answered.
 pub(crate) fn change(session: &Session<'_>, request: &Request, done: &str) -> ControlResult<()> {
     let volume = session.client()?.volume(request)?;
+    let tail_bytes = volume.hdd.unused_tail_bytes;
+    if tail_bytes > 0 && matches!(request, Request::Create { .. } | Request::Start { .. }) {
+        eprintln!("voltier: {}", unused_tail_text(&volume.hdd.path, tail_bytes));
+    }
     print_changed(session, &volume, done)
 }
 

@@ -46,6 +46,10 @@ pub struct PlaceStatus {
     pub state: String,
     /// Size of its device, in bytes; 0 when it is not there.
     pub size_bytes: u64,
+    /// What is wrong with the device of a lost member, as far as the kernel says so: `write-protected`; absent
+    /// when nothing is known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub trouble: String,
     /// How well its device does.
     #[serde(flatten)]
     pub health: HealthStatus,
@@ -412,6 +416,7 @@ fn recorded_member((index, device): (usize, &Option<DeviceSpec>)) -> PlaceStatus
         uuid: String::new(),
         state: "unknown".to_owned(),
         size_bytes: 0,
+        trouble: String::new(),
         health: HealthStatus::default(),
     }
 }

@@ -14,6 +14,9 @@ pub enum ErrorKind {
     InUse,
     /// Only a newer program can read what is stored; nothing changed: exit code 1.
     Unsupported,
+    /// The machine has no memory or no descriptors for it, or a drive is not as it was, and another start may
+    /// find what is needed; nothing changed: exit code 1.
+    NotNow,
 }
 
 /// Why a request was refused or failed.
@@ -46,6 +49,11 @@ impl ControlError {
     /// The request would take something away from somebody who uses it.
     pub fn in_use(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InUse, message)
+    }
+
+    /// The request could not be done as the machine and its drives are now.
+    pub fn not_now(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::NotNow, message)
     }
 
     /// Only a newer program can read what is stored.
@@ -81,7 +89,7 @@ impl ControlError {
     /// The exit code of a command that ends with this error.
     pub fn exit_code(&self) -> u8 {
         match self.kind {
-            ErrorKind::Failed | ErrorKind::InUse | ErrorKind::Unsupported => 1,
+            ErrorKind::Failed | ErrorKind::InUse | ErrorKind::Unsupported | ErrorKind::NotNow => 1,
             ErrorKind::Usage => 2,
         }
     }

@@ -2,7 +2,7 @@
 //! drives, and the simulator with its own.
 
 use voltier_block::BlockDevice;
-use voltier_cache::Owner;
+use voltier_cache::{MemoryGate, Owner};
 use voltier_volume::{
     Cache, OpenError, OpenOptions, Opened, OriginTrust, UnwritableSsd, Volume, VolumeError,
 };
@@ -39,6 +39,7 @@ pub async fn put_in_front<D: BlockDevice>(
     ssd: D,
     record: &VolumeRecord,
     start: CacheStart,
+    memory: MemoryGate,
 ) -> ControlResult<Opened> {
     let Some(cache) = &record.cache else {
         return Err(ControlError::failed(format!("{} has no cache to open", record.name)));
@@ -67,6 +68,7 @@ pub async fn put_in_front<D: BlockDevice>(
             CacheStart::Format | CacheStart::Load => OriginTrust::AsBefore,
         },
         owner: Some(owner_of(record)),
+        memory,
     };
     let opened = match start {
         CacheStart::Format => {
@@ -86,12 +88,19 @@ pub async fn put_in_front<D: BlockDevice>(
             VolumeError::Open(OpenError::Unsupported { uuid: found, .. }) if found == uuid => {
                 ControlError::unsupported_label(cache.uuid, message)
             }
+            VolumeError::Open(
+                OpenError::NoRoom(_) | OpenError::Memory(_) | OpenError::OriginShrunk { .. },
+            ) => ControlError::not_now(message),
             _ => ControlError::failed(message),
         }
     })?;
-    if let Some(cached) = volume.cache() {
-        // Changed while it served, and the daemon was killed before the SSD knew.
-        cached.set_policy(cache.settings.policy);
+    // Changed while it served, and the daemon was killed before the SSD knew.
+    let policy = cache.settings.policy;
+    if let Some(cached) = volume.cache()
+        && let Err(error) = cached.set_policy(policy)
+    {
+        let before = cached.status().policy;
+        tracing::warn!("{}: {error} for the policy {policy}: {before} goes on", record.name);
     }
     Ok(opened)
 }
@@ -152,9 +161,19 @@ pub async fn configure<D: BlockDevice>(
     volume: &Volume<D>,
     settings: &Settings,
 ) -> ControlResult<()> {
-    volume.configure(settings.for_cache()).await.map_err(ControlError::failed)?;
+    let before = volume.cache().map(|cache| cache.status().policy);
     if let Some(cache) = volume.cache() {
-        cache.set_policy(settings.policy);
+        cache.set_policy(settings.policy).map_err(|error| {
+            let policy = settings.policy;
+            ControlError::not_now(format!(
+                "{error} for the policy {policy}; free some, or keep the policy that it has"
+            ))
+        })?;
     }
-    Ok(())
+    let configured = volume.configure(settings.for_cache()).await.map_err(ControlError::failed);
+    if let (Err(_), Some(cache), Some(before)) = (&configured, volume.cache(), before) {
+        // Memory for the one of before was there a moment ago.
+        let _ = cache.set_policy(before);
+    }
+    configured
 }

@@ -54,6 +54,7 @@ mod front;
 mod host;
 mod import_report;
 pub mod log;
+mod memory;
 mod name;
 mod notify;
 mod process;
@@ -89,6 +90,7 @@ pub use export_spec::{ExportSpec, NBD_PORT, NbdAddress, absolute};
 pub use front::{check_origin, configure, put_in_front, seed_of};
 pub use host::part_of;
 pub use import_report::{ImportOrder, ImportReport, ImportedArray, ImportedVolume};
+pub use memory::{Memory, VolumeMemory};
 pub use name::{ArrayName, NAME_BYTES_MAX, PoolName, VolumeName};
 pub use records::{
     CacheRecord, Desired, Identity, LOST_RANGES_MAX, PoolRecord, PoolSpare, RegisteredArray,
@@ -104,7 +106,7 @@ pub use spec::{DeviceSpec, ModelBacking};
 pub use state_dir::{StateDir, StateLock};
 pub use status::{
     ByteRange, DeviceBytes, DeviceState, DeviceStatus, ExportState, ExportStatus, HitRates,
-    LineCounts, RequestCounts, Tunables, VolumeState, VolumeStatus,
+    LineCounts, RequestCounts, Tunables, VolumeState, VolumeStatus, unused_tail_text,
 };
 pub use suggest::nearest;
 pub use units::{exact_size, format_size, parse_size, seconds_text, wait_text};

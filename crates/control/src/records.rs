@@ -142,7 +142,7 @@ pub struct VolumeRecord {
     pub name: VolumeName,
     /// Identity of the volume.
     pub uuid: Identity,
-    /// Size in bytes, as found at creation: an origin that is smaller now is refused.
+    /// Size in bytes, as it was served last: an origin that is smaller now is refused.
     pub size_bytes: u64,
     /// The slow side, where it was last.
     pub origin: DeviceSpec,

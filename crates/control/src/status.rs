@@ -64,12 +64,28 @@ pub struct DeviceStatus {
     pub identity: String,
     /// Size in bytes.
     pub size_bytes: u64,
+    /// Bytes at the end of the backing disk that no volume has, because they do not fill a block; absent when
+    /// there are none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unused_tail_bytes: u64,
     /// State.
     pub state: DeviceState,
     /// For how many seconds it has answered nothing, when that is beyond the deadline; else 0. Of an SSD that
     /// was given up for that: how long it had.
     #[serde(default)]
     pub silent_seconds: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// A line about the end of a backing disk that no volume has.
+pub fn unused_tail_text(path: &str, bytes: u64) -> String {
+    format!(
+        "the last {bytes} bytes of {path} are not part of the volume, because they do not fill a block; \
+         make it a multiple of 4096 bytes long if they matter"
+    )
 }
 
 /// Cache lines.

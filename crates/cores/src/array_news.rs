@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use voltier_array::{HealthNews, MemberState, ScrubStatus};
 use voltier_control::engine::ArrayNews;
 
+use crate::array_status;
 use crate::table::OpenArray;
 
 /// The news of an array that the lines so far have told.
@@ -63,7 +64,13 @@ fn of_members(open: &OpenArray) -> Vec<ArrayNews> {
             }
             MemberState::Rebuilding => format!("{device} is being filled as member {place}"),
             MemberState::Lost | MemberState::Absent => {
-                format!("{device} is lost; {} more may be lost", open.may_lose())
+                let devices = open.devices.borrow();
+                let known = devices.get(place).and_then(Option::as_ref);
+                let why = match array_status::trouble_of(member.state, known) {
+                    "" => String::new(),
+                    trouble => format!(" ({trouble})"),
+                };
+                format!("{device} is lost{why}; {} more may be lost", open.may_lose())
             }
         };
         lines.push(ArrayNews { line, is_warning: is_gone });

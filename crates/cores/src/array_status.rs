@@ -1,11 +1,15 @@
 //! From what an array counts to what `array show` prints.
 
+use std::path::Path;
+
 use voltier_array::{Latency, MemberState, Progress, ReshapeWait};
+use voltier_control::safety::{Machine, WriteProtection};
 use voltier_control::{
     ArrayCounts, ArrayDetail, ArrayName, ArrayState, ControlResult, HealthStatus, Identity,
     LatencyStatus, PlaceStatus, ReshapeDetail, ScrubFound, TaskPace, TaskStatus,
 };
 
+use crate::drives::KnownDevice;
 use crate::journals;
 use crate::table;
 
@@ -28,6 +32,7 @@ pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayD
             uuid: Identity(member.uuid).to_string(),
             state: word(member.state).to_owned(),
             size_bytes: known.map_or(0, |it| it.size_bytes),
+            trouble: trouble_of(member.state, known).to_owned(),
             health: health(member),
         }
     });
@@ -75,6 +80,14 @@ pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayD
         },
         ..plain
     })
+}
+
+/// What the kernel says of the device of a member that is lost; empty when nothing.
+pub(super) fn trouble_of(state: MemberState, known: Option<&KnownDevice>) -> &'static str {
+    let path = known.filter(|_| state == MemberState::Lost).and_then(|it| it.device.path());
+    let is_protected =
+        |path: &Path| WriteProtection::of_block_device(&Machine::real(), path).is_some();
+    if path.is_some_and(is_protected) { "write-protected" } else { "" }
 }
 
 fn health(member: &voltier_array::MemberStatus) -> HealthStatus {

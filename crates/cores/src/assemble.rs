@@ -8,8 +8,9 @@ use voltier_array::{
     LeftOut, MetadataError, Superblock,
 };
 use voltier_block::BlockDevice;
+use voltier_control::safety::Promise;
 use voltier_control::{
-    ArrayLevel, ArrayName, ControlError, ControlResult, DeviceSpec, ErrorKind, Identity,
+    ArrayLevel, ArrayName, ControlError, ControlResult, DeviceSpec, ErrorKind, Identity, Memory,
     RegisteredArray,
 };
 use voltier_ring::Handle;
@@ -27,6 +28,7 @@ pub(super) async fn create(
     handle: Handle,
     record: RegisteredArray,
     fault: Arc<Fault>,
+    memory: Memory,
 ) -> ControlResult<OpenedArray> {
     let given: Vec<DeviceSpec> = record.members.iter().flatten().cloned().collect();
     let (leaves, known) = open_all(&handle, &given).await?;
@@ -34,11 +36,23 @@ pub(super) async fn create(
     let uuids = given.iter().map(|_| Identity::random().map(|uuid| uuid.0));
     let options = record.create_options(uuids.collect::<ControlResult<_>>()?);
     let (journal, known_journal) = journal.unzip();
+    let needed = options.memory_bytes(&leaves).map_err(|error| refusal(&error, &given, &record))?;
+    let promise = promised(&memory, needed, &record.name)?;
     let made = Array::create_with_journal(&handle, &options, leaves, journal).await;
     let array = made.map_err(|error| refusal(&error, &given, &record))?;
     let devices = known.into_iter().map(Some).collect();
-    let resident = Resident::new(&handle, &record.name, fault);
+    let resident = Resident::new(&handle, &record.name, fault, promise);
     Ok(keep(resident, array, devices, known_journal, Vec::new()))
+}
+
+/// The memory of an array, before anything is written.
+pub(super) fn promised(memory: &Memory, bytes: u64, name: &ArrayName) -> ControlResult<Promise> {
+    memory.promise(bytes).map_err(|shortage| {
+        ControlError::not_now(format!(
+            "the array {name} {shortage}; free some memory or raise the limit; without --integrity an \
+             array needs little"
+        ))
+    })
 }
 
 fn keep(
@@ -92,6 +106,7 @@ pub(super) async fn assemble(
     devices: Vec<DeviceSpec>,
     force: bool,
     fault: Arc<Fault>,
+    memory: Memory,
 ) -> ControlResult<OpenedArray> {
     let (mut candidates, mut journals, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
     for device in devices {
@@ -113,7 +128,9 @@ pub(super) async fn assemble(
     // Of those in service: one that was to come may know an event that the others never took.
     let superblocks = candidates.iter().map(|it| &it.superblock);
     let in_service = superblocks.filter(|it| it.array.is_in_service(it.member));
-    let newest = in_service.map(|it| it.array.event).max().unwrap_or(0);
+    let newest = in_service.max_by_key(|it| it.array.event);
+    let promise = promised(&memory, newest.map_or(0, |it| it.array.memory_bytes()), &record.name)?;
+    let newest = newest.map_or(0, |it| it.array.event);
     // This instance has seen nothing newer of the array: these members are no old half.
     let degraded = force || (record.events > 0 && newest >= record.events);
     let options = AssembleOptions { force, degraded };
@@ -147,7 +164,7 @@ pub(super) async fn assemble(
             *device = Some(known);
         }
     }
-    let resident = Resident::new(&handle, &record.name, fault);
+    let resident = Resident::new(&handle, &record.name, fault, promise);
     Ok(keep(resident, array, devices, journal, left_out))
 }
 

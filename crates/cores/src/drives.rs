@@ -126,6 +126,8 @@ fn unreadable(device: &DeviceSpec, error: &DeviceError) -> ControlError {
         DeviceError::Unsupported { array, .. } => {
             ControlError::unsupported_label(Identity(*array), message)
         }
+        // It may get its size back.
+        DeviceError::Truncated { .. } => ControlError::not_now(message),
         _ => ControlError::failed(message),
     }
 }

@@ -56,10 +56,11 @@ use voltier_control::engine::{
     JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareOwner, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
-use voltier_control::safety::Machine;
+use voltier_control::safety::{Machine, Promises, Room};
 use voltier_control::{
     ArrayDetail, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, ExportAccess,
-    ExportSpec, ModelBacking, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
+    ExportSpec, Memory, ModelBacking, RegisteredArray, Settings, VolumeName, VolumeRecord,
+    VolumeStatus,
 };
 use voltier_export::nbd::{Budget, NbdLimits};
 use voltier_ring::{Core, Domain};
@@ -78,6 +79,8 @@ pub struct CoreEngine {
     waker: OnceLock<Waker>,
     /// The memory and connections that all NBD clients share.
     budget: Arc<Budget>,
+    /// The memory that volumes and arrays were promised.
+    promises: Arc<Promises>,
     /// The ways to the cores, by number.
     ways: Vec<Way>,
     cores: Vec<Core>,
@@ -106,7 +109,15 @@ impl CoreEngine {
         let budget = Budget::new(NbdLimits::for_machine(memory_bytes));
         let ways = cores.iter().map(|core| Way::to(core.remote())).collect();
         let (homes, next_core, waker) = (Homes::new(), AtomicUsize::new(0), OnceLock::new());
-        Ok(Self { homes, next_core, waker, budget, ways, cores })
+        let promises = Promises::new(&Machine::real());
+        Ok(Self { homes, next_core, waker, budget, promises, ways, cores })
+    }
+
+    /// The memory that is left, after a look whether so many of these devices can be opened.
+    fn room_for<'a>(&self, devices: impl Iterator<Item = &'a DeviceSpec>) -> ControlResult<Memory> {
+        let room = Room::now(&Machine::real());
+        room.has_descriptors(devices.filter(|device| device.path().is_some()).count())?;
+        Ok(Memory::new(&self.promises, room))
     }
 
     /// The core that is next.
@@ -149,11 +160,12 @@ impl CoreEngine {
         devices: &[DeviceSpec],
         force: bool,
     ) -> ControlResult<OpenedArray> {
+        let memory = self.room_for(devices.iter())?;
         let (plan, present) = (record.clone(), devices.to_vec());
         let (way, fault) = self.new_home(core);
         let told = fault.clone();
         let opened =
-            way.call(move |handle| assemble::assemble(handle, plan, present, force, told))?;
+            way.call(move |handle| assemble::assemble(handle, plan, present, force, told, memory))?;
         let mut record = record.clone();
         if opened.journal.is_some() {
             record.journal.clone_from(&opened.journal);
@@ -228,12 +240,14 @@ impl Engine for CoreEngine {
         let ssd = cache.map(|cache| &cache.device);
         let core = self.core_of(Some(&record.origin)).or_else(|| self.core_of(ssd));
         let core = core.unwrap_or_else(|| self.deal());
+        let memory = self.room_for(record.devices())?;
         self.bring(ssd, core)?;
         let (way, fault) = self.new_home(core);
         let loss = Arc::new(SsdLoss::default());
         let gate = LossGate { loss: loss.clone(), waker: self.waker() };
         let (plan, told) = (record.clone(), fault.clone());
-        let opened = way.call(move |handle| volumes::open(handle, plan, start, gate, told))?;
+        let opened =
+            way.call(move |handle| volumes::open(handle, plan, start, gate, told, memory))?;
         let drain = Arc::new(Held::new(Drain::Done));
         let ssd = record.cache.as_ref().map(|cache| cache.device.to_string());
         let devices =
@@ -269,12 +283,14 @@ impl Engine for CoreEngine {
 
     fn attach(&self, record: &VolumeRecord) -> ControlResult<u64> {
         let (name, ssd) = (&record.name, record.cache.as_ref().map(|cache| &cache.device));
+        let memory = self.room_for(ssd.into_iter())?;
         self.bring(ssd, self.homes.volume(name)?.core)?;
         let loss = Arc::new(SsdLoss::default());
         let gate = LossGate { loss: loss.clone(), waker: self.waker() };
         let (ssd, plan) = (ssd.map(ToString::to_string).unwrap_or_default(), record.clone());
-        let generation =
-            self.homes.volume(name)?.way.call(move |handle| volumes::attach(handle, plan, gate))?;
+        let home = self.homes.volume(name)?;
+        let attached = home.way.call(move |handle| volumes::attach(handle, plan, gate, memory));
+        let generation = attached?;
         if let Some(home) = self.homes.find(name) {
             *home.loss.get() = loss;
             home.devices.get().ssd = ssd;
@@ -306,7 +322,8 @@ impl Engine for CoreEngine {
 
     fn configure(&self, name: &VolumeName, settings: &Settings) -> ControlResult<()> {
         let (volume, settings) = (name.clone(), settings.clone());
-        self.homes.volume(name)?.way.call(move |_| volumes::configure(volume, settings))
+        let memory = self.room_for(std::iter::empty())?;
+        self.homes.volume(name)?.way.call(move |_| volumes::configure(volume, settings, memory))
     }
 
     fn start_drain(&self, name: &VolumeName) -> ControlResult<()> {
@@ -455,9 +472,10 @@ impl ArrayEngine for CoreEngine {
 
     fn create_array(&self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
         let core = self.deal();
+        let memory = self.room_for(record.devices())?;
         let (way, fault) = self.new_home(core);
         let (plan, told) = (record.clone(), fault.clone());
-        let opened = way.call(move |handle| assemble::create(handle, plan, told))?;
+        let opened = way.call(move |handle| assemble::create(handle, plan, told, memory))?;
         self.take_home(core, way, fault, record.clone());
         Ok(opened)
     }
@@ -537,8 +555,10 @@ impl ArrayEngine for CoreEngine {
         by: Growth,
         devices: &[DeviceSpec],
     ) -> ControlResult<()> {
+        let memory = self.room_for(devices.iter())?;
         let (array, devices) = (name.clone(), devices.to_vec());
-        self.homes.array(name)?.way.call(move |handle| members::grow(handle, array, by, devices))
+        let home = self.homes.array(name)?;
+        home.way.call(move |handle| members::grow(handle, array, by, devices, memory))
     }
 
     fn start_rebuild(&self, name: &ArrayName) -> ControlResult<()> {

@@ -3,11 +3,12 @@
 use voltier_array::{Array, BackgroundTask, MemberIndex, Replacement};
 use voltier_block::{BlockDevice, Buf, Lba, Nanos};
 use voltier_control::{
-    ArrayLevel, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, Identity,
+    ArrayLevel, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, Identity, Memory,
 };
 use voltier_ring::Handle;
 
 use crate::array_news;
+use crate::assemble::promised;
 use crate::drives::{KnownDevice, answered, open_all, open_leaf, within};
 use crate::loss::EventGate;
 use crate::table::{self, PendingMember};
@@ -108,8 +109,12 @@ pub(super) async fn grow(
     name: ArrayName,
     by: Growth,
     devices: Vec<DeviceSpec>,
+    memory: Memory,
 ) -> ControlResult<()> {
     let open = table::find(&name)?;
+    // A larger array stands beside the one it takes over from for a moment.
+    let needed = open.array.memory_bytes_with(devices.len());
+    let promise = promised(&memory, needed, &name)?;
     let (mut leaves, known) = open_all(&handle, &devices).await?;
     let uuids = devices.iter().map(|_| Identity::random().map(|uuid| uuid.0));
     let uuids: Vec<_> = uuids.collect::<ControlResult<_>>()?;
@@ -117,6 +122,10 @@ pub(super) async fn grow(
         (Growth::Capacity, 1) => open.array.grow_capacity(leaves.remove(0), uuids[0]).await,
         _ => open.array.grow(leaves, &uuids).await,
     };
+    if grown.is_ok() {
+        drop(promise);
+        open.resident.memory.borrow_mut().change(needed);
+    }
     let mut places = open.devices.borrow_mut();
     if open.array.geometry().member_count() > places.len() {
         places.extend(known.into_iter().map(Some));

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use voltier_array::{Array, HealthNews};
 use voltier_block::Nanos;
+use voltier_control::safety::Promise;
 use voltier_control::{ArrayName, ControlError, ControlResult, DeviceSpec};
 use voltier_ring::{Domain, FailsWith, Handle, OnFailure};
 use voltier_volume::{Drive, Leaf};
@@ -33,20 +34,28 @@ pub(super) struct OpenArray {
 pub(super) struct Resident {
     name: ArrayName,
     domain: Domain,
+    /// The memory promised to it.
+    pub(super) memory: RefCell<Promise>,
     _on_failure: OnFailure,
 }
 
 impl Resident {
     /// A place for an array whose tasks this handle begins. When the tasks fail, the array is forgotten as
     /// it is.
-    pub(super) fn new(handle: &Handle, name: &ArrayName, fault: Arc<Fault>) -> Self {
+    pub(super) fn new(
+        handle: &Handle,
+        name: &ArrayName,
+        fault: Arc<Fault>,
+        memory: Promise,
+    ) -> Self {
         let lost = name.clone();
         let on_failure = handle.on_failure(move |failure| {
             // The state may be half changed: not even its end is run.
             mem::forget(remove(&lost));
             fault.tell(failure);
         });
-        Self { name: name.clone(), domain: handle.domain(), _on_failure: on_failure }
+        let (name, domain, memory) = (name.clone(), handle.domain(), RefCell::new(memory));
+        Self { name, domain, memory, _on_failure: on_failure }
     }
 }
 

@@ -8,6 +8,7 @@ use voltier_volume::{DirectionCounts, Health, Status as CacheStatus, VolumeFigur
 pub(super) struct Facts {
     pub(super) counted: VolumeFigures,
     pub(super) origin_bytes: u64,
+    pub(super) origin_tail_bytes: u64,
     /// Size of the SSD; 0 without one.
     pub(super) ssd_bytes: u64,
     /// Ranges whose newest data are lost or damaged.
@@ -23,6 +24,7 @@ pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
     let counted = &facts.counted;
     status.size_bytes = counted.size_bytes;
     status.hdd.size_bytes = facts.origin_bytes;
+    status.hdd.unused_tail_bytes = facts.origin_tail_bytes;
     status.lost_ranges = facts.lost_ranges;
     status.lost.clone_from(&facts.lost);
     status.damaged.clone_from(&facts.damaged);

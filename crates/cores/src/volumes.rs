@@ -11,8 +11,8 @@ use std::task::Poll;
 
 use voltier_block::{BlockDevice, SectorRange};
 use voltier_control::{
-    ByteRange, CacheRecord, ControlError, ControlResult, LOST_RANGES_MAX, Settings, VolumeName,
-    VolumeRecord,
+    ByteRange, CacheRecord, ControlError, ControlResult, LOST_RANGES_MAX, Memory, Settings,
+    VolumeMemory, VolumeName, VolumeRecord, unused_tail_text,
 };
 use voltier_export::fuse::FileExport;
 use voltier_export::nbd::{Budget, ExportInfo, NbdServer};
@@ -45,6 +45,8 @@ struct Resident {
     _origin_fails: Option<FailsWith>,
     /// The array that is the SSD fails with the volume.
     ssd_fails: Cell<Option<FailsWith>>,
+    /// The memory promised to its cache.
+    memory: VolumeMemory,
     _on_failure: OnFailure,
     #[cfg(test)]
     domain: Domain,
@@ -101,13 +103,21 @@ pub(super) async fn open(
     start: CacheStart,
     gate: LossGate,
     fault: Arc<Fault>,
+    memory: Memory,
 ) -> ControlResult<OpenedVolume> {
     let (origin, origin_fails) = table::open_origin(&handle, &record.origin).await?;
+    let tail_bytes = origin.unused_tail_bytes();
+    if tail_bytes > 0 {
+        let (name, disk) = (&record.name, &record.origin);
+        tracing::warn!("{name}: {}", unused_tail_text(&disk.to_string(), tail_bytes));
+    }
     let volume = Volume::plain(&handle, origin);
     voltier_control::check_origin(&volume, &record).await?;
     let (mut generation, mut evacuates, ssd_fails) = (0, false, Cell::new(None));
+    let given = VolumeMemory::default();
     if record.cache.as_ref().is_some_and(|cache| cache.failed.is_none()) {
-        let opened = put_in_front(&handle, &volume, &record, start, gate).await?;
+        let memory = (memory, &given);
+        let opened = put_in_front(&handle, &volume, &record, start, gate, memory).await?;
         (generation, evacuates) = (opened.0.generation, opened.0.evacuates);
         ssd_fails.set(opened.1);
     }
@@ -128,6 +138,7 @@ pub(super) async fn open(
         giving_up: Signal::new(),
         _origin_fails: origin_fails,
         ssd_fails,
+        memory: given,
         _on_failure: on_failure,
         #[cfg(test)]
         domain: handle.domain(),
@@ -160,12 +171,19 @@ async fn put_in_front(
     record: &VolumeRecord,
     start: CacheStart,
     gate: LossGate,
+    (memory, given): (Memory, &VolumeMemory),
 ) -> ControlResult<(Opened, Option<FailsWith>)> {
     let Some(CacheRecord { device, .. }) = &record.cache else {
         return Err(ControlError::failed(format!("{} has no cache to open", record.name)));
     };
     let (ssd, ssd_fails) = table::open_ssd(handle, device).await?;
-    let opened = voltier_control::put_in_front(volume, ssd, record, start).await?;
+    let bytes = (ssd.limits().bytes(), volume.origin().limits().bytes());
+    let memory = memory.gate(given, record, start, bytes.0, bytes.1);
+    let opened = voltier_control::put_in_front(volume, ssd, record, start, memory).await;
+    if volume.cache().is_none() {
+        given.set(None);
+    }
+    let opened = opened?;
     if opened.origin_changed || opened.suspect_lines > 0 || opened.differing_lines > 0 {
         tracing::warn!("the cache on {device}: {}", dropped(&opened));
     }
@@ -212,9 +230,11 @@ pub(super) async fn attach(
     handle: Handle,
     record: VolumeRecord,
     gate: LossGate,
+    memory: Memory,
 ) -> ControlResult<u64> {
     let resident = resident(&record.name)?;
-    let front = put_in_front(&handle, &resident.volume, &record, CacheStart::Format, gate);
+    let memory = (memory, &resident.memory);
+    let front = put_in_front(&handle, &resident.volume, &record, CacheStart::Format, gate, memory);
     let (opened, ssd_fails) = front.await?;
     resident.ssd_fails.set(ssd_fails);
     Ok(opened.generation)
@@ -254,6 +274,7 @@ pub(super) async fn detach(
     let detached = volume.detach(write_back).await;
     if volume.cache().is_none() {
         resident.ssd_fails.set(None);
+        resident.memory.set(None);
     }
     detached.map_err(|error| match error {
         VolumeError::Io { error, .. } if volume.cache().is_some() => {
@@ -270,9 +291,29 @@ pub(super) async fn detach(
 }
 
 /// Changes settings.
-pub(super) async fn configure(name: VolumeName, settings: Settings) -> ControlResult<()> {
-    let volume = resident(&name)?.volume.clone();
-    voltier_control::configure(&volume, &settings).await
+pub(super) async fn configure(
+    name: VolumeName,
+    settings: Settings,
+    memory: Memory,
+) -> ControlResult<()> {
+    let resident = resident(&name)?;
+    let volume = resident.volume.clone();
+    let Some(cache) = volume.cache() else {
+        return voltier_control::configure(&volume, &settings).await;
+    };
+    let (total, more) = cache.memory_with(settings.policy, settings.for_cache().admission);
+    // What is learned anew stands beside the old for a moment.
+    let _meanwhile = memory.promise(more).map_err(|shortage| {
+        ControlError::not_now(format!(
+            "the change of {name} {shortage}; free some, or choose a policy or an admission that needs less"
+        ))
+    })?;
+    voltier_control::configure(&volume, &settings).await?;
+    if let Some(mut given) = resident.memory.take() {
+        given.change(total);
+        resident.memory.set(Some(given));
+    }
+    Ok(())
 }
 
 /// Writes every dirty line back.
@@ -375,6 +416,7 @@ pub(super) fn facts(name: &VolumeName) -> ControlResult<Facts> {
     Ok(Facts {
         counted: volume.status(),
         origin_bytes: volume.origin().limits().bytes(),
+        origin_tail_bytes: volume.origin().unused_tail_bytes(),
         ssd_bytes: cache.map_or(0, |cache| cache.ssd().limits().bytes()),
         lost_ranges,
         lost,

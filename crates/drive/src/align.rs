@@ -58,6 +58,11 @@ impl<D: BlockDevice> AlignDevice<D> {
         Self { below, limits, locks: BlockLocks::default() }
     }
 
+    /// The device with the larger blocks.
+    pub fn below(&self) -> &D {
+        &self.below
+    }
+
     fn block_sectors(&self) -> u64 {
         u64::from(self.below.limits().block_bytes) / SECTOR_BYTES
     }

@@ -311,7 +311,7 @@ async fn life_with_settings(world: World, profile: Profile, admission: Admission
     run_clients(&dut, &profile, profile.steps).await;
     stream(&dut).await;
     for policy in PolicyKind::ALL {
-        dut.device.set_policy(policy);
+        dut.device.set_policy(policy).expect("there is memory");
         run_clients(&dut, &profile, 8).await;
     }
     for mode in [Mode::WriteThrough, Mode::ReadOnly, Mode::WriteBack] {

@@ -135,7 +135,28 @@ impl Leaf {
     }
 }
 
+impl Leaf {
+    /// Bytes at the end of a file that are not used, because they do not fill a block.
+    fn unused_tail_bytes(&self) -> u64 {
+        let file = match self {
+            Leaf::File(file) => Some(file),
+            Leaf::ModelOverFile(model) => Some(model.store()),
+            Leaf::Memory(_) | Leaf::Model(_) => None,
+        };
+        file.and_then(FileDevice::facts).map_or(0, |facts| facts.unused_tail_bytes)
+    }
+}
+
 impl Drive {
+    /// Bytes at the end of a file that are not used, because they do not fill a block.
+    pub fn unused_tail_bytes(&self) -> u64 {
+        match self {
+            Drive::Leaf(leaf) => leaf.unused_tail_bytes(),
+            Drive::AlignedLeaf(aligned) => aligned.below().unused_tail_bytes(),
+            Drive::Array(_) | Drive::AlignedArray(_) => 0,
+        }
+    }
+
     /// A leaf that a volume's clients reach.
     pub fn origin(leaf: Leaf) -> Self {
         if serves_sectors(&leaf) {

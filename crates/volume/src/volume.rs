@@ -188,7 +188,8 @@ impl<D: BlockDevice> Volume<D> {
     /// Makes an empty cache on `ssd` and puts it in front, while clients do I/O.
     ///
     /// # Errors
-    /// When there is one already, or the SSD does not take it; the volume is then as before.
+    /// When there is one already, the SSD does not take it, or there is no memory for it (nothing was written
+    /// then); the volume is then as before.
     pub async fn attach_new(
         &self,
         ssd: D,
@@ -198,6 +199,9 @@ impl<D: BlockDevice> Volume<D> {
         if self.cache().is_some() {
             return Err(VolumeError::HasCache);
         }
+        let admission = options.settings.admission;
+        let (ssd_bytes, sectors) = (ssd.limits().bytes(), self.0.origin.limits().sectors);
+        options.memory.ask_for_new(format, admission, ssd_bytes, sectors)?;
         Cache::<D, Rc<D>>::format(&ssd, &self.0.origin, format).await?;
         self.attach_existing(ssd, options).await
     }

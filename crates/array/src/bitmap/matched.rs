@@ -32,6 +32,11 @@ impl MatchedRegions {
         Self { matched: none.clone(), checking: none }
     }
 
+    /// The memory of so many regions of so many groups.
+    pub(crate) fn bytes_for(region_count: u64, group_count: usize) -> u64 {
+        2 * Bits::<GroupRegion>::bytes_for(region_count * group_count as u64)
+    }
+
     /// A scrub begins to check a region; what was known of the region holds meanwhile.
     pub(crate) fn begin(&mut self, region: GroupRegion) {
         self.checking.put(region, true);

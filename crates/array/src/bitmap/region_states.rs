@@ -96,6 +96,11 @@ impl RegionStates {
         }
     }
 
+    /// The memory of the states of so many regions: three sets, and those of the map.
+    pub(crate) fn bytes_for(count: u64) -> u64 {
+        3 * Bits::<Region>::bytes_for(count) + RegionMap::bytes_for(count)
+    }
+
     /// The rounds belong to an array that is superseded; the next one begins its own.
     pub(crate) fn leave_rounds(&self) {
         self.has_rounds.set(false);

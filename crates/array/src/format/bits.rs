@@ -18,6 +18,11 @@ impl<N: Number> Bits<N> {
         Self { words: vec![0; limit.div_ceil(64) as usize], count: 0, of: PhantomData }
     }
 
+    /// The memory of a set of numbers below `limit`.
+    pub(crate) fn bytes_for(limit: u64) -> u64 {
+        limit.div_ceil(64) * size_of::<u64>() as u64
+    }
+
     /// All numbers below `limit`.
     pub(crate) fn all(limit: u64) -> Self {
         let mut bits = Self::new(limit);

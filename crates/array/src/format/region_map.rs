@@ -156,6 +156,11 @@ impl RegionMap {
         }
     }
 
+    /// The memory of a map of so many regions.
+    pub(crate) fn bytes_for(count: u64) -> u64 {
+        3 * Bits::<Region>::bytes_for(count) + 8 * count.div_ceil(PAGE_REGIONS)
+    }
+
     /// Regions.
     pub(crate) fn count(&self) -> u64 {
         self.count

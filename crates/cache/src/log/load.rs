@@ -130,7 +130,7 @@ pub(crate) async fn load_before_replay<S: BlockDevice>(
     if stored.chunks == 0 {
         return Ok(());
     }
-    let loading = Loading::new(found, map.geometry());
+    let loading = Loading::new(found, map.geometry())?;
     map.begin_loading(loading);
     if found.dirty_chunks.get() != NO_DIRTY_LIST {
         return load_dirty_lines(ssd, found, map, uuid).await;

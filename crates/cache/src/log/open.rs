@@ -7,6 +7,7 @@ use crate::format::owner::Owner;
 use crate::format::superblock::{
     BLOCK_BYTES, Rejected, STATE_CLEAN, SUPERBLOCK_OFFSETS, Superblock, policy_of,
 };
+use crate::memory::{MemoryGate, NoMemory};
 use crate::policy::PolicyKind;
 
 /// Why a cache cannot be made or brought back. Each is one line for the user.
@@ -73,9 +74,26 @@ pub enum OpenError {
         /// Dirty lines in question.
         dirty: u64,
     },
+    /// The origin is smaller than what the cache was made for.
+    #[error(
+        "the backing disk has {has} bytes, and the cache on the SSD is for one of {had}: give it its \
+         size back"
+    )]
+    OriginShrunk {
+        /// Bytes that the cache was made for.
+        had: u64,
+        /// Bytes of the origin now.
+        has: u64,
+    },
     /// The devices and the cache's layout do not fit.
     #[error("{0}")]
     Layout(String),
+    /// The system gives no memory for the map.
+    #[error("{0} for its map; free some, or use larger lines or a smaller SSD")]
+    Memory(#[from] NoMemory),
+    /// The machine has less memory than the map needs.
+    #[error("{0}")]
+    NoRoom(String),
     /// The SSD is provably not what was written to it.
     #[error("the cache on the SSD is damaged: {0}")]
     Damaged(String),
@@ -213,6 +231,8 @@ pub struct OpenOptions {
     /// The volume that the superblock is to name from now on; mode and order are the settings'. Without
     /// an owner the superblock goes on to say what it says.
     pub owner: Option<Owner>,
+    /// Asked before the cache takes its memory.
+    pub memory: MemoryGate,
 }
 
 impl OpenOptions {
@@ -226,6 +246,7 @@ impl OpenOptions {
             unwritable: UnwritableSsd::Refuse,
             origin: OriginTrust::AsBefore,
             owner: None,
+            memory: MemoryGate::default(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Making a cache, recognising one, and bringing it back.
 
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, Lba, Limits};
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, Lba, Limits, SECTOR_BYTES};
 
 use crate::config::FormatOptions;
 use crate::devices::ssd::store_superblock;
@@ -19,6 +19,7 @@ use crate::log::load::{load_before_replay, load_open_segments};
 use crate::log::open::{Label, OpenError, OpenOptions, Opened, origin_error, ssd_error};
 use crate::log::replay::replay;
 use crate::map::contents::Contents;
+use crate::memory::memory_of;
 use crate::numbers::SegmentSlot;
 
 /// A cache as its SSD has it, ready to serve when the SSD has the superblock of this generation.
@@ -141,16 +142,14 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
     let (found, owner) = load_superblock(ssd).await?;
     check_expected(&found, options)?;
     let geometry = Geometry::of(&found, ssd.limits().bytes()).map_err(OpenError::Layout)?;
-    if geometry.origin_sectors > origin.limits().sectors {
-        return Err(OpenError::Layout(format!(
-            "the cache belongs to a device of {} sectors, but this one has only {}",
-            geometry.origin_sectors,
-            origin.limits().sectors
-        )));
+    let (had, has) = (geometry.origin_sectors, origin.limits().sectors);
+    if had > has {
+        return Err(OpenError::OriginShrunk { had: had * SECTOR_BYTES, has: has * SECTOR_BYTES });
     }
     let clean = found.state.get() == STATE_CLEAN;
     let policy = policy_of(found.policy.get());
-    let mut map = Contents::new(geometry.clone(), policy, options.seed);
+    options.memory.ask(memory_of(&geometry, policy, options.settings.admission))?;
+    let mut map = Contents::new(geometry.clone(), policy, options.seed)?;
     let mut log = LogState::new(geometry, found.uuid, options.settings.ordered);
     load_before_replay(ssd, &found, &mut map, found.uuid).await?;
     let records = replay(ssd, &found, &mut map, &mut log).await?;

@@ -8,6 +8,7 @@ use crate::format::geometry::{Geometry, mask_of};
 use crate::map::index::{Index, LINES_PER_EXTENT, PlacedLine, StoredSlot};
 use crate::map::loading::Loading;
 use crate::map::segments::{FreeSlots, Preparing, Segments};
+use crate::memory::NoMemory;
 use crate::numbers::{Line, Segment, Slot, each_line, each_segment, each_slot};
 use crate::policy::{Lines, Policy, PolicyKind};
 
@@ -39,26 +40,45 @@ pub(crate) struct CleanCopy {
     pub(crate) mask: Option<u128>,
 }
 
-/// A policy for a cache of this geometry, with room for the moment when nothing can be evicted.
-fn policy_for(kind: PolicyKind, geometry: &Geometry, seed: u64) -> Policy {
+/// A policy for a cache of this geometry.
+fn policy_for(kind: PolicyKind, geometry: &Geometry, seed: u64) -> Result<Policy, NoMemory> {
+    let (slots, capacity) = (geometry.slot_count(), policy_lines(geometry));
+    Policy::new(kind, slots, capacity, geometry.origin_lines(), seed)
+}
+
+/// Lines that a policy has room for: more than the cache, for the moment when nothing can be evicted.
+fn policy_lines(geometry: &Geometry) -> u64 {
     let capacity = geometry.capacity_lines();
-    let slots = geometry.slot_count();
-    Policy::new(kind, slots, capacity + capacity / 32, geometry.origin_lines(), seed)
+    capacity + capacity / 32
+}
+
+/// The memory of a policy for a cache of this geometry.
+pub(crate) fn policy_bytes(geometry: &Geometry, kind: PolicyKind) -> u64 {
+    let (slots, capacity) = (geometry.slot_count(), policy_lines(geometry));
+    Policy::bytes_for(kind, slots, capacity, geometry.origin_lines())
 }
 
 impl Contents {
     /// The map of an empty cache.
-    pub(crate) fn new(geometry: Geometry, policy: PolicyKind, seed: u64) -> Self {
-        Self {
-            index: Index::new(&geometry),
-            policy: policy_for(policy, &geometry, seed),
-            segments: Segments::new(geometry.segment_count),
+    pub(crate) fn new(geometry: Geometry, policy: PolicyKind, seed: u64) -> Result<Self, NoMemory> {
+        Ok(Self {
+            index: Index::new(&geometry)?,
+            policy: policy_for(policy, &geometry, seed)?,
+            segments: Segments::new(geometry.segment_count)?,
             loading: None,
             given_up: Vec::new(),
             evictions: 0,
             suspect_lines: 0,
             geometry,
-        }
+        })
+    }
+
+    /// The memory of a map, while it is loaded too.
+    pub(crate) fn bytes_for(geometry: &Geometry, policy: PolicyKind) -> u64 {
+        Index::bytes_for(geometry)
+            + policy_bytes(geometry, policy)
+            + Segments::bytes_for(geometry.segment_count, geometry.slots_per_segment)
+            + Loading::bytes_for(geometry)
     }
 
     pub(crate) fn geometry(&self) -> &Geometry {
@@ -308,23 +328,27 @@ impl Contents {
     }
 
     /// Has another policy choose who leaves: it begins with the lines in the order of their slots.
-    pub(crate) fn set_policy(&mut self, kind: PolicyKind, seed: u64) {
-        self.policy = policy_for(kind, &self.geometry, seed);
+    pub(crate) fn set_policy(&mut self, kind: PolicyKind, seed: u64) -> Result<(), NoMemory> {
+        self.policy = policy_for(kind, &self.geometry, seed)?;
         self.tell_policy();
+        Ok(())
     }
 
     /// Tells the policy of every line, in the order of the slots.
     pub(crate) fn tell_policy(&mut self) {
-        for slot in self.used_slots() {
-            self.policy.insert(slot, self.index.line_of(slot));
+        for segment in each_segment(self.geometry.segments()) {
+            for slot in self.used_slots_of(segment) {
+                self.policy.insert(slot, self.index.line_of(slot));
+            }
         }
     }
 
-    /// Slots with a line in them.
-    fn used_slots(&self) -> Vec<Slot> {
-        let segments = each_segment(self.geometry.segments());
-        let live = segments.filter(|segment| self.index.live_in(*segment) > 0);
-        let slots = live.flat_map(|segment| each_slot(self.geometry.slots_of_segment(segment)));
+    /// Slots of a segment with a line in them.
+    fn used_slots_of(&self, segment: Segment) -> Vec<Slot> {
+        if self.index.live_in(segment) == 0 {
+            return Vec::new();
+        }
+        let slots = each_slot(self.geometry.slots_of_segment(segment));
         slots.filter(|slot| self.index.is_used(*slot)).collect()
     }
 
@@ -332,11 +356,13 @@ impl Contents {
     /// the intent bits stay until a checkpoint is without these lines.
     pub(crate) fn drop_suspects(&mut self, is_suspect: impl Fn(u64) -> bool) {
         let line_sectors = self.geometry.line_sectors();
-        for slot in self.used_slots() {
-            let line = self.index.line_of(slot);
-            if !self.index.is_dirty(slot) && is_suspect(line.0 * line_sectors) {
-                self.index.remove(slot);
-                self.suspect_lines += 1;
+        for segment in each_segment(self.geometry.segments()) {
+            for slot in self.used_slots_of(segment) {
+                let line = self.index.line_of(slot);
+                if !self.index.is_dirty(slot) && is_suspect(line.0 * line_sectors) {
+                    self.index.remove(slot);
+                    self.suspect_lines += 1;
+                }
             }
         }
     }
@@ -375,7 +401,9 @@ impl Contents {
         let is_clean =
             |slot: &Slot| !self.index.is_dirty(*slot) && self.index.mask(*slot).is_none();
         let facts = |slot| (self.index.line_of(slot), self.index.crc_bits(slot));
-        self.used_slots().into_iter().filter(is_clean).map(facts)
+        let segments = each_segment(self.geometry.segments());
+        let used = segments.flat_map(|segment| self.used_slots_of(segment));
+        used.filter(is_clean).map(facts)
     }
 
     /// The clean and whole lines of slots that are still to be loaded, which `body` has. States that do not

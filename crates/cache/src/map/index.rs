@@ -11,6 +11,7 @@ use voltier_block::Lba;
 use crate::format::checksum::kept_crc_bits;
 use crate::format::geometry::Geometry;
 use crate::map::table::Table;
+use crate::memory::{self, NoMemory, bytes_of};
 use crate::numbers::{Line, Segment, Slot};
 use crate::packed_array::{PackedArray, bits_for};
 use crate::policy;
@@ -51,13 +52,37 @@ pub(crate) struct StoredSlot {
     pub(crate) mask: Option<u128>,
 }
 
+/// How long the arrays of an index are.
+struct Sizes {
+    slots: u64,
+    word_bits: u32,
+    high_bytes: u64,
+    mask_bytes: u64,
+    extents: u64,
+}
+
+impl Sizes {
+    fn of(geometry: &Geometry) -> Self {
+        let slots = u64::from(geometry.slot_count());
+        let line_bits = bits_for(geometry.origin_lines().saturating_sub(1));
+        Self {
+            slots,
+            word_bits: LINE_SHIFT + line_bits.min(LINE_BITS_MAX),
+            high_bytes: if line_bits > LINE_BITS_MAX { slots } else { 0 },
+            mask_bytes: slots * geometry.mask_bytes() as u64,
+            extents: geometry.origin_lines().div_ceil(LINES_PER_EXTENT),
+        }
+    }
+}
+
 pub(crate) struct Index {
     geometry: Geometry,
     words: PackedArray,
     /// The bits of a line that its word has no room for. Empty when there is room for all of them.
     line_high: Vec<u8>,
-    /// Empty until the first masked line.
+    /// Fresh memory, of which the kernel has given nothing, until the first masked line.
     masks: Vec<u8>,
+    has_masks: bool,
     table: Table,
     live: Vec<u32>,
     dirty_in_extent: Vec<u16>,
@@ -66,22 +91,32 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    pub(crate) fn new(geometry: &Geometry) -> Self {
-        let slots = geometry.slot_count() as usize;
-        let line_bits = bits_for(geometry.origin_lines().saturating_sub(1));
-        let word_bits = LINE_SHIFT + line_bits.min(LINE_BITS_MAX);
-        let high = if line_bits > LINE_BITS_MAX { slots } else { 0 };
-        Self {
+    pub(crate) fn new(geometry: &Geometry) -> Result<Self, NoMemory> {
+        let sizes = Sizes::of(geometry);
+        let slots = sizes.slots;
+        Ok(Self {
             geometry: geometry.clone(),
-            words: PackedArray::new(slots, word_bits),
-            line_high: vec![0; high],
-            masks: Vec::new(),
-            table: Table::new(geometry.capacity_lines(), geometry.slot_count().into()),
-            live: vec![0; geometry.segment_count as usize],
-            dirty_in_extent: vec![0; geometry.origin_lines().div_ceil(LINES_PER_EXTENT) as usize],
+            words: PackedArray::new(geometry.slot_count() as usize, sizes.word_bits)?,
+            line_high: memory::zeroes(sizes.high_bytes)?,
+            masks: memory::zeroes(sizes.mask_bytes)?,
+            has_masks: false,
+            table: Table::new(geometry.capacity_lines(), slots)?,
+            live: memory::zeroes(geometry.segment_count.into())?,
+            dirty_in_extent: memory::zeroes(sizes.extents)?,
             used_lines: 0,
             dirty_lines: 0,
-        }
+        })
+    }
+
+    /// The memory of an index with masks.
+    pub(crate) fn bytes_for(geometry: &Geometry) -> u64 {
+        let sizes = Sizes::of(geometry);
+        PackedArray::bytes_for(sizes.slots, sizes.word_bits)
+            + sizes.high_bytes
+            + sizes.mask_bytes
+            + Table::bytes_for(geometry.capacity_lines(), sizes.slots)
+            + bytes_of::<u32>(geometry.segment_count.into())
+            + bytes_of::<u16>(sizes.extents)
     }
 
     pub(crate) fn used_lines(&self) -> u64 {
@@ -100,7 +135,7 @@ impl Index {
     pub(crate) fn memory_bytes(&self) -> usize {
         self.words.memory_bytes()
             + self.line_high.len()
-            + self.masks.len()
+            + if self.has_masks { self.masks.len() } else { 0 }
             + self.table.memory_bytes()
             + self.live.len() * 4
             + self.dirty_in_extent.len() * 2
@@ -204,9 +239,7 @@ impl Index {
 
     fn set_mask(&mut self, slot: Slot, mask: u128) {
         let bytes = self.geometry.mask_bytes();
-        if self.masks.is_empty() {
-            self.masks = vec![0; self.words.len() * bytes];
-        }
+        self.has_masks = true;
         let at = slot.index() * bytes;
         self.masks[at..at + bytes].copy_from_slice(&mask.to_le_bytes()[..bytes]);
     }
@@ -358,7 +391,7 @@ mod tests {
     fn index_over(origin_sectors: u64) -> Index {
         let options =
             FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [1; 16] };
-        Index::new(&Geometry::plan(&options, 64 << 20, origin_sectors).unwrap())
+        Index::new(&Geometry::plan(&options, 64 << 20, origin_sectors).unwrap()).unwrap()
     }
 
     fn placement(line: u64, slot: u32, dirty: bool) -> PlacedLine {
@@ -411,7 +444,7 @@ mod tests {
     fn masks_exist_only_for_masked_lines() {
         let mut index = index();
         index.place(placement(1, 0, true));
-        assert!(index.masks.is_empty() && index.mask(Slot(0)).is_none());
+        assert!(!index.has_masks && index.mask(Slot(0)).is_none());
         index.place(PlacedLine { mask: Some(0b101), ..placement(2, 1, true) });
         assert_eq!(index.mask(Slot(1)), Some(0b101));
         index.heal(Slot(1), 0b001, 0xff);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::format::chunk::ChunkName;
 use crate::format::geometry::Geometry;
 use crate::format::superblock::Superblock;
+use crate::memory::{self, NoMemory, bytes_of};
 use crate::numbers::{IntentRegion, Line, MapChunk, Slot};
 
 /// Where the map of a checkpoint is on the SSD.
@@ -84,15 +85,20 @@ pub(crate) struct Loading {
 
 impl Loading {
     /// The whole of the map that the superblock names.
-    pub(crate) fn new(found: &Superblock, geometry: &Geometry) -> Self {
-        Self {
+    pub(crate) fn new(found: &Superblock, geometry: &Geometry) -> Result<Self, NoMemory> {
+        Ok(Self {
             map: StoredMap::of(found),
             first_chunk: MapChunk(0),
-            decided: vec![0; geometry.slot_count().div_ceil(64) as usize],
+            decided: memory::zeroes(geometry.slot_count().div_ceil(64).into())?,
             void: Void::default(),
             distrusted: None,
             lines_left: found.checkpoint_lines.get().min(geometry.slot_count().into()),
-        }
+        })
+    }
+
+    /// The memory of a loading.
+    pub(crate) fn bytes_for(geometry: &Geometry) -> u64 {
+        bytes_of::<u64>(geometry.slot_count().div_ceil(64).into())
     }
 
     pub(crate) fn lines_left(&self) -> u64 {

@@ -91,8 +91,13 @@ impl LineLocks {
         })
     }
 
+    /// The memory of the locks of a cache.
+    pub(crate) const fn bytes() -> u64 {
+        (BUCKET_COUNT * size_of::<Cell<i32>>()) as u64
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
-        BUCKET_COUNT * size_of::<Cell<i32>>()
+        size_of_val(&*self.buckets)
     }
 
     /// Buckets that are held, and buckets that somebody waits for.

@@ -14,6 +14,7 @@ use voltier_ring::{DrainRounds, Round};
 use crate::canary::{self, Canary};
 use crate::format::geometry::Geometry;
 use crate::map::index::Index;
+use crate::memory::{self, NoMemory, bytes_of};
 use crate::numbers::{Segment, SegmentSlot, each_segment};
 
 /// Segments tried at once: when that many have no room, looking further costs more than making some.
@@ -125,7 +126,7 @@ pub(crate) struct Segments {
 
 impl Segments {
     /// All closed, until `learn` says which are free.
-    pub(crate) fn new(count: u32) -> Self {
+    pub(crate) fn new(count: u32) -> Result<Self, NoMemory> {
         let closed = |_| SegmentState {
             life: Life::Closed,
             known: false,
@@ -133,14 +134,24 @@ impl Segments {
             pins: DrainRounds::default(),
             free_slots: None,
         };
-        let all = (0..count).map(closed).collect();
-        Self {
+        let mut all = memory::room_for(count.into())?;
+        all.extend((0..count).map(closed));
+        Ok(Self {
             all,
             free: VecDeque::new(),
             preparing: BTreeSet::new(),
             replay_sequence: 0,
             in_replay: count as usize,
-        }
+        })
+    }
+
+    /// The memory of so many segments when all are free, as in a new cache.
+    pub(crate) fn bytes_for(count: u32, slots_per_segment: u32) -> u64 {
+        let words = u64::from(slots_per_segment.div_ceil(64));
+        let count = u64::from(count);
+        bytes_of::<SegmentState>(count)
+            + bytes_of::<Segment>(count)
+            + bytes_of::<u64>(count * words)
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
@@ -376,7 +387,8 @@ mod tests {
             uuid: [1; 16],
         };
         let geometry = Geometry::plan(&options, 160 << 20, 1 << 20).unwrap();
-        let (index, mut segments) = (Index::new(&geometry), Segments::new(geometry.segment_count));
+        let (index, mut segments) =
+            (Index::new(&geometry).unwrap(), Segments::new(geometry.segment_count).unwrap());
         segments.set_replay_sequence(1);
         segments.learn(Segment(0)..Segment(3), 7, &index, &geometry);
         segments.collect(6);
@@ -387,7 +399,7 @@ mod tests {
 
     #[test]
     fn what_is_counted_is_what_a_walk_finds() {
-        let mut segments = Segments::new(50);
+        let mut segments = Segments::new(50).unwrap();
         let mut prng = voltier_block::Prng::new(8);
         for sequence in 1..2_000 {
             let segment = Segment(prng.below(50) as u32);

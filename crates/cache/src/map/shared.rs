@@ -167,7 +167,7 @@ mod tests {
         let (line_size, policy, uuid) = (LineSize::DEFAULT, PolicyKind::Lru, [1; 16]);
         let format = FormatOptions { line_size, policy, uuid };
         let geometry = Geometry::plan(&format, 64 << 20, 1 << 21).unwrap();
-        let map = Map::new(Contents::new(geometry, policy, 1));
+        let map = Map::new(Contents::new(geometry, policy, 1).unwrap());
         let pinned = [5, 6].map(|slot| map.pin(&mut map.change(), Slot(slot)));
         assert!(map.get().segments().audit_pins().is_err());
         let read = async {

@@ -5,6 +5,9 @@
 //! does not fit goes to the next bucket. Every bucket passed over counts the slot, so that a look knows
 //! when to stop. At 92 % full a line costs 4.4 bytes with 2^23 slots, 5.8 with 2^32.
 
+use zerocopy::FromZeros;
+
+use crate::memory::{self, NoMemory, bytes_of};
 use crate::numbers::{Line, Slot};
 use crate::packed_array::bits_for;
 
@@ -21,7 +24,7 @@ const DISPLACED_MAX: u8 = u8::MAX;
 const FREE: u8 = 0;
 
 /// Tags, then slots without gaps between them, then the counter.
-#[derive(Clone)]
+#[derive(FromZeros)]
 #[repr(C, align(64))]
 struct Bucket([u8; BUCKET_BYTES]);
 
@@ -47,6 +50,12 @@ impl Layout {
         let slot_bits = bits_for(slot_count.saturating_sub(1)) as usize;
         let slots = (DISPLACED * 8 / (8 + slot_bits)).min(TAGS_MAX);
         Self { slots, slot_bits }
+    }
+
+    /// Buckets of a table for `lines` lines in `slots` slots.
+    fn bucket_count(self, lines: u64, slots: u64) -> u64 {
+        let in_bucket = self.slots as u64;
+        ((lines * 100 / LOAD_PERCENT).max(slots) + 2 * in_bucket).div_ceil(in_bucket)
     }
 
     /// The eight bytes in which the slot of an entry lies, and the bit of them where it begins.
@@ -124,12 +133,14 @@ fn mix(line: Line) -> u64 {
 impl Table {
     /// A table for `lines` lines in `slots` slots, which still takes as many lines as slots (slowly). A
     /// replay over a fuzzy checkpoint passes through states with more lines than the cache ever held.
-    pub(crate) fn new(lines: u64, slots: u64) -> Self {
+    pub(crate) fn new(lines: u64, slots: u64) -> Result<Self, NoMemory> {
         let layout = Layout::new(slots);
-        let in_bucket = layout.slots as u64;
-        let entries = (lines * 100 / LOAD_PERCENT).max(slots) + 2 * in_bucket;
-        let empty = Bucket([0; BUCKET_BYTES]);
-        Self { layout, buckets: vec![empty; entries.div_ceil(in_bucket) as usize] }
+        Ok(Self { layout, buckets: memory::zeroes(layout.bucket_count(lines, slots))? })
+    }
+
+    /// The memory of a table for `lines` lines in `slots` slots.
+    pub(crate) fn bytes_for(lines: u64, slots: u64) -> u64 {
+        bytes_of::<Bucket>(Layout::new(slots).bucket_count(lines, slots))
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
@@ -225,7 +236,7 @@ mod tests {
     #[test]
     fn it_agrees_with_a_map_at_full_load() {
         let mut prng = Prng::new(7);
-        let mut table = Table::new(1000, 1080);
+        let mut table = Table::new(1000, 1080).unwrap();
         let none = Line(u64::MAX);
         let mut lines = vec![none; 1080];
         let mut model = BTreeMap::new();

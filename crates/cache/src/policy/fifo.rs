@@ -18,6 +18,7 @@
 use super::lines::{FAR_LOOKS_MAX, Lines, NEAR_LOOKS_MAX};
 use super::packed::{PackedLines, StaleLines};
 
+use crate::memory::NoMemory;
 use crate::numbers::{Line, Slot};
 
 /// Entries a pass handles per operation. A pass over `33/32 C` entries then takes `C/124`
@@ -49,22 +50,33 @@ struct Hands {
 }
 
 impl Fifo {
-    pub(super) fn new(capacity_lines: u64, line_count: u64) -> Self {
+    pub(super) fn new(capacity_lines: u64, line_count: u64) -> Result<Self, NoMemory> {
         let slack = capacity_lines / 32 + 32;
-        let length = (capacity_lines + slack) as usize;
-        let stale_max = (capacity_lines / 64 + 32) as usize;
-        Self {
-            entries: PackedLines::new(length, line_count),
+        let (length, stale_max) = Self::lengths(capacity_lines);
+        let (length, stale_max) = (length as usize, stale_max as usize);
+        Ok(Self {
+            entries: PackedLines::new(length, line_count)?,
             head: 0,
             write: 0,
             read: 0,
             tail: 0,
             passing: false,
             crowded: capacity_lines + slack / 2,
-            old: StaleLines::new(stale_max, line_count),
-            new: StaleLines::new(stale_max, line_count),
+            old: StaleLines::new(stale_max, line_count)?,
+            new: StaleLines::new(stale_max, line_count)?,
             hands: Hands::default(),
-        }
+        })
+    }
+
+    /// Entries of the queue, and of each set of stale lines.
+    fn lengths(capacity_lines: u64) -> (u64, u64) {
+        (capacity_lines + capacity_lines / 32 + 32, capacity_lines / 64 + 32)
+    }
+
+    pub(super) fn bytes_for(capacity_lines: u64, line_count: u64) -> u64 {
+        let (length, stale_max) = Self::lengths(capacity_lines);
+        PackedLines::bytes_for(length, line_count)
+            + 2 * PackedLines::bytes_for(stale_max, line_count)
     }
 
     pub(super) fn heap_bytes(&self) -> usize {

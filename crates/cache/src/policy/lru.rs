@@ -2,6 +2,7 @@
 
 use super::lines::{FAR_LOOKS_MAX, Lines, NEAR_LOOKS_MAX};
 
+use crate::memory::{self, NoMemory, bytes_of};
 use crate::numbers::Slot;
 
 /// Towards the more recently used.
@@ -26,8 +27,12 @@ pub(super) struct Lru {
 }
 
 impl Lru {
-    pub(super) fn new(slots: u32) -> Self {
-        Self { nodes: vec![[0; 2]; slots as usize + 1], near: END, far: END }
+    pub(super) fn new(slots: u32) -> Result<Self, NoMemory> {
+        Ok(Self { nodes: memory::zeroes(u64::from(slots) + 1)?, near: END, far: END })
+    }
+
+    pub(super) fn bytes_for(slots: u32) -> u64 {
+        bytes_of::<[u32; 2]>(u64::from(slots) + 1)
     }
 
     pub(super) fn heap_bytes(&self) -> usize {

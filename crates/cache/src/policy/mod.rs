@@ -24,6 +24,7 @@ use lru::Lru;
 use rand::Rand;
 use s3_fifo::S3Fifo;
 
+use crate::memory::NoMemory;
 pub use crate::numbers::LINE_LIMIT;
 use crate::numbers::{Line, Slot};
 
@@ -112,20 +113,34 @@ impl Policy {
     /// most: the cache evicts before it inserts past it. Fifo holds one line in 64 more without
     /// slowing down and one in 32 more at all; past that its `insert` panics. Line numbers are
     /// below `line_count`, at most [`LINE_LIMIT`]. `seed` is all the chance in it.
+    ///
+    /// # Errors
+    /// When the system gives no memory for it.
     pub fn new(
         kind: PolicyKind,
         slots: u32,
         capacity_lines: u64,
         line_count: u64,
         seed: u64,
-    ) -> Self {
+    ) -> Result<Self, NoMemory> {
         assert!(slots < u32::MAX && capacity_lines <= u64::from(slots));
-        Self(match kind {
-            PolicyKind::Lru => Order::Lru(Lru::new(slots)),
-            PolicyKind::Fifo => Order::Fifo(Fifo::new(capacity_lines, line_count)),
+        Ok(Self(match kind {
+            PolicyKind::Lru => Order::Lru(Lru::new(slots)?),
+            PolicyKind::Fifo => Order::Fifo(Fifo::new(capacity_lines, line_count)?),
             PolicyKind::Rand => Order::Rand(Rand::new(seed)),
-            PolicyKind::S3Fifo => Order::S3Fifo(S3Fifo::new(slots, capacity_lines, line_count)),
-        })
+            PolicyKind::S3Fifo => Order::S3Fifo(S3Fifo::new(slots, capacity_lines, line_count)?),
+        }))
+    }
+
+    /// The memory of a policy for so much, in bytes.
+    pub fn bytes_for(kind: PolicyKind, slots: u32, capacity_lines: u64, line_count: u64) -> u64 {
+        size_of::<Self>() as u64
+            + match kind {
+                PolicyKind::Lru => Lru::bytes_for(slots),
+                PolicyKind::Fifo => Fifo::bytes_for(capacity_lines, line_count),
+                PolicyKind::Rand => 0,
+                PolicyKind::S3Fifo => S3Fifo::bytes_for(slots, capacity_lines, line_count),
+            }
     }
 
     /// The kind of this policy.

@@ -1,5 +1,6 @@
 //! Line numbers in as many bits as they need, and a small multiset of them.
 
+use crate::memory::NoMemory;
 use crate::numbers::LINE_LIMIT;
 use crate::numbers::Line;
 use crate::packed_array::{PackedArray, bits_for};
@@ -10,9 +11,13 @@ pub(super) struct PackedLines(PackedArray);
 
 impl PackedLines {
     /// For lines below `line_count`.
-    pub(super) fn new(length: usize, line_count: u64) -> Self {
+    pub(super) fn new(length: usize, line_count: u64) -> Result<Self, NoMemory> {
         assert!(line_count <= LINE_LIMIT);
-        Self(PackedArray::new(length, bits_for(line_count).max(1)))
+        Ok(Self(PackedArray::new(length, bits_for(line_count).max(1))?))
+    }
+
+    pub(super) fn bytes_for(length: u64, line_count: u64) -> u64 {
+        PackedArray::bytes_for(length, bits_for(line_count).max(1))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -57,8 +62,8 @@ pub(super) struct StaleLines {
 }
 
 impl StaleLines {
-    pub(super) fn new(length: usize, line_count: u64) -> Self {
-        Self { table: PackedLines::new(length, line_count), count: 0 }
+    pub(super) fn new(length: usize, line_count: u64) -> Result<Self, NoMemory> {
+        Ok(Self { table: PackedLines::new(length, line_count)?, count: 0 })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -140,7 +145,7 @@ mod tests {
     #[test]
     fn stale_lines_are_a_multiset() {
         let mut prng = Prng::new(3);
-        let mut stale = StaleLines::new(64, LINE_LIMIT);
+        let mut stale = StaleLines::new(64, LINE_LIMIT).unwrap();
         let mut model = BTreeMap::<Line, u32>::new();
         for _ in 0..20_000 {
             let number =

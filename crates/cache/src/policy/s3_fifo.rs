@@ -14,6 +14,7 @@
 use super::lines::{Lines, NEAR_LOOKS_MAX};
 use super::packed::{PackedLines, scale, spread};
 
+use crate::memory::{self, NoMemory, bytes_of};
 use crate::numbers::{Line, Slot};
 
 /// Slots the clock hand passes per call. Within these slots the hand takes the coldest
@@ -37,14 +38,20 @@ pub(super) struct S3Fifo {
 }
 
 impl S3Fifo {
-    pub(super) fn new(slots: u32, capacity_lines: u64, line_count: u64) -> Self {
-        Self {
-            states: States::new(slots),
-            small: SmallQueue::new(capacity_lines, line_count),
-            ghost: Ghost::new(capacity_lines / 8 * 3),
+    pub(super) fn new(slots: u32, capacity_lines: u64, line_count: u64) -> Result<Self, NoMemory> {
+        Ok(Self {
+            states: States::new(slots)?,
+            small: SmallQueue::new(capacity_lines, line_count)?,
+            ghost: Ghost::new(capacity_lines)?,
             clock: 0,
             chosen: None,
-        }
+        })
+    }
+
+    pub(super) fn bytes_for(slots: u32, capacity_lines: u64, line_count: u64) -> u64 {
+        States::length(slots)
+            + PackedLines::bytes_for(SmallQueue::length(capacity_lines), line_count)
+            + bytes_of::<[u8; GHOST_WAYS]>(Ghost::sets(capacity_lines))
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
@@ -161,8 +168,12 @@ impl State {
 struct States(Vec<u8>);
 
 impl States {
-    fn new(slots: u32) -> Self {
-        Self(vec![0; slots.div_ceil(2) as usize])
+    fn new(slots: u32) -> Result<Self, NoMemory> {
+        Ok(Self(memory::zeroes(Self::length(slots))?))
+    }
+
+    fn length(slots: u32) -> u64 {
+        slots.div_ceil(2).into()
     }
 
     #[inline]
@@ -189,10 +200,13 @@ struct SmallQueue {
 }
 
 impl SmallQueue {
-    fn new(capacity_lines: u64, line_count: u64) -> Self {
-        let target = (capacity_lines / 20).max(1);
-        let entries = PackedLines::new(target as usize, line_count);
-        Self { entries, head: 0, length: 0 }
+    fn new(capacity_lines: u64, line_count: u64) -> Result<Self, NoMemory> {
+        let entries = PackedLines::new(Self::length(capacity_lines) as usize, line_count)?;
+        Ok(Self { entries, head: 0, length: 0 })
+    }
+
+    fn length(capacity_lines: u64) -> u64 {
+        (capacity_lines / 20).max(1)
     }
 
     /// Victims come from here then. Entries of lines that others took out count until they are met.
@@ -231,9 +245,13 @@ struct Ghost {
 }
 
 impl Ghost {
-    fn new(fingerprints: u64) -> Self {
-        let sets = (fingerprints as usize / GHOST_WAYS).max(1);
-        Self { sets: vec![[0; GHOST_WAYS]; sets] }
+    fn new(capacity_lines: u64) -> Result<Self, NoMemory> {
+        Ok(Self { sets: memory::zeroes(Self::sets(capacity_lines))? })
+    }
+
+    /// Three eighths of the lines are remembered.
+    fn sets(capacity_lines: u64) -> u64 {
+        (capacity_lines / 8 * 3 / GHOST_WAYS as u64).max(1)
     }
 
     fn place(&mut self, line: Line) -> (&mut [u8; GHOST_WAYS], u8) {

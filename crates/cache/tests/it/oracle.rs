@@ -89,7 +89,7 @@ impl World {
             _ => {
                 let mode = *self.prng.pick(&MODES);
                 cache.configure(settings(mode)).expect("a mode switch works");
-                cache.set_policy(*self.prng.pick(&PolicyKind::ALL));
+                cache.set_policy(*self.prng.pick(&PolicyKind::ALL)).expect("there is memory");
             }
         }
     }

@@ -44,7 +44,7 @@ impl Cache {
             slots: vec![None; SLOTS as usize],
             lines: BTreeMap::new(),
             append_at: Slot(0),
-            policy: Policy::new(kind, SLOTS, u64::from(CAPACITY), LINE_LIMIT, 7),
+            policy: Policy::new(kind, SLOTS, u64::from(CAPACITY), LINE_LIMIT, 7).unwrap(),
         }
     }
 

@@ -124,7 +124,7 @@ fn play(kind: PolicyKind, seed: u64, dirty_max: u32, check: impl Fn(&World, Opti
     // Few invalidations in some histories, mostly invalidations in others.
     let invalidations = 1 + prng.below(30);
     let mut world = World::new(slots);
-    let mut policy = Policy::new(kind, slots, capacity, LINE_LIMIT, seed);
+    let mut policy = Policy::new(kind, slots, capacity, LINE_LIMIT, seed).unwrap();
     for _ in 0..4000 {
         let line = Line(LINE_LIMIT - 1 - prng.below(lines));
         let Some(slot) = world.slot_of(line) else {
@@ -187,7 +187,7 @@ fn every_policy_chooses_only_what_may_go_however_much_is_dirty() {
 /// Fills a cache of `count` lines in slot order.
 fn full(kind: PolicyKind, count: u32) -> (World, Policy) {
     let mut world = World::new(count + 1);
-    let mut policy = Policy::new(kind, count + 1, u64::from(count), LINE_LIMIT, 1);
+    let mut policy = Policy::new(kind, count + 1, u64::from(count), LINE_LIMIT, 1).unwrap();
     for slot in 0..count {
         world.insert(&mut policy, Slot(slot), Line(u64::from(slot) * 3));
     }
@@ -295,12 +295,13 @@ fn memory_per_slot_is_bounded() {
         (PolicyKind::Rand, 0.0),
         (PolicyKind::S3Fifo, 1.2),
     ] {
-        let policy = Policy::new(kind, SLOTS, capacity, 1 << 26, 0);
+        let policy = Policy::new(kind, SLOTS, capacity, 1 << 26, 0).unwrap();
         assert_eq!(policy.kind(), kind);
         let bytes = policy.memory_bytes() as f64;
         assert!(bytes <= bytes_per_slot * f64::from(SLOTS) + FIXED, "{kind}: {bytes}");
     }
-    let full =
-        Policy::new(PolicyKind::S3Fifo, SLOTS, u64::from(SLOTS), LINE_LIMIT, 0).memory_bytes();
+    let full = Policy::new(PolicyKind::S3Fifo, SLOTS, u64::from(SLOTS), LINE_LIMIT, 0)
+        .unwrap()
+        .memory_bytes();
     assert!(full as f64 <= 1.2 * f64::from(SLOTS) + FIXED);
 }

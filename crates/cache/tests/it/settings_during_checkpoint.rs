@@ -106,7 +106,7 @@ impl World {
 #[test]
 fn a_policy_that_is_set_while_the_superblock_is_written_is_on_record_at_the_next_checkpoint() {
     with_world(|world| async move {
-        world.during_checkpoint(|cache| cache.set_policy(PolicyKind::Fifo)).await;
+        world.during_checkpoint(|cache| cache.set_policy(PolicyKind::Fifo).unwrap()).await;
         let now = (world.cache.status().policy, world.label().await.policy);
         assert_eq!(now, (PolicyKind::Fifo, PolicyKind::Lru), "the superblock was made before");
         world.cache.stop().await.expect("a stop works");

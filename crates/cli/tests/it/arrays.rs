@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use crate::support::arrays::{
     MIB, after_start, array, array_volume, client, drives, fill, holds, with,
 };
+use crate::support::looped::Looped;
 use crate::support::{Instance, change_sealed, fio_is_content};
 
 #[test]
@@ -535,4 +536,29 @@ fn a_scrub_finds_the_wrong_member_and_repairs_it() {
     instance
         .run(&["array", "set", "a", "scrub_priorty=high"])
         .refused(2, "did you mean `scrub_priority`");
+}
+
+#[test]
+fn two_parts_of_one_file_are_not_two_drives() {
+    let instance = Instance::new();
+    let (file, other) = (instance.drive("file", 128 * MIB), instance.drive("other", 64 * MIB));
+    let half = (64 * MIB).to_string();
+    let Some(first) = Looped::with(&["--sizelimit", &half, &file]) else { return };
+    let Some(second) = Looped::with(&["--offset", &half, &file]) else { return };
+    let words = "are parts of one disk or one file: the array would lose both at once";
+    let mirror = |members: &[&str]| {
+        instance.run(&[&["array", "create", "-f", "m", "--level", "1"], members].concat())
+    };
+    mirror(&[&first.0, &second.0]).refused(1, words);
+    mirror(&[&second.0, &file]).refused(1, "given twice, or lies on another member");
+    mirror(&[&first.0, &other]).ok();
+    instance.run(&["array", "add-spare", "m", &second.0]).refused(1, words);
+    instance.run(&["array", "replace", "m", "1", &second.0]).refused(1, words);
+    // Another part of the file may hold something else; the same part may not.
+    let Some(same) = Looped::with(&["--offset", "4096", &file]) else { return };
+    instance.run(&["create", "-p", &same.0, "v"]).refused(1, "already part of array m");
+    instance.run(&["create", "-p", &second.0, "v"]).ok();
+    instance.run(&["delete", "v"]).ok();
+    instance.run(&["array", "delete", "m"]).ok();
+    instance.stop();
 }

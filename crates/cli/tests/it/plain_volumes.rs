@@ -223,3 +223,25 @@ fn the_file_of_a_killed_daemon_is_cleaned_up_by_the_next() {
     assert!(!file.exists(), "also when the volume does not come up");
     instance.run(&["delete", "v"]).ok();
 }
+
+#[test]
+fn the_end_of_a_file_that_does_not_fill_a_block_is_said_to_be_left_out() {
+    let instance = Instance::new();
+    let odd = instance.drive("odd", (8 << 20) + 100);
+    let created = instance.run(&["create", "-p", &odd, "v"]).ok().err;
+    let line = format!("voltier: the last 100 bytes of {odd} are not part of the volume");
+    assert!(created.starts_with(&line) && created.lines().count() == 1, "{created}");
+    let shown = instance.show("v");
+    assert_eq!(
+        (&shown["size_bytes"], &shown["hdd"]["unused_tail_bytes"]),
+        (&(8 << 20).into(), &100.into())
+    );
+    instance.run(&["stop", "v"]).ok();
+    let started = instance.run(&["start", "v"]).ok().err;
+    assert!(started.starts_with(&line), "{started}");
+    let log = std::fs::read_to_string(instance.state().join("daemon.log")).unwrap();
+    assert_eq!(log.matches("v: the last 100 bytes of").count(), 2, "{log}");
+    let even = instance.drive("even", 8 << 20);
+    assert_eq!(instance.run(&["create", "-p", &even, "w"]).ok().err, "");
+    assert!(instance.show("w")["hdd"].get("unused_tail_bytes").is_none());
+}

@@ -21,7 +21,7 @@ use crate::export_access::ExportAccess;
 use crate::export_spec::ExportSpec;
 use crate::name::VolumeName;
 use crate::records::{Identity, VolumeRecord};
-use crate::safety::{self, DeviceId, DriveIdentity, Examined, Machine, Role};
+use crate::safety::{self, DeviceId, DriveIdentity, Examined, Machine, Role, WriteProtection};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 use crate::status::VolumeStatus;
@@ -206,6 +206,11 @@ pub trait Engine: ArrayEngine + 'static {
     /// them.
     fn around(&self, machine: &Machine, folders: &BTreeSet<PathBuf>) -> Vec<(PathBuf, u64)> {
         safety::around(machine, folders)
+    }
+
+    /// Why the drive at a path takes no writes, if that is so.
+    fn write_protection(&self, machine: &Machine, path: &Path) -> Option<WriteProtection> {
+        WriteProtection::of(machine, path)
     }
 
     /// An identity for something new: never given before.

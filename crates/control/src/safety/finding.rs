@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use super::protection::WriteProtection;
+
 /// One reason not to write to a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
@@ -16,6 +18,8 @@ pub enum Finding {
     PartitionInUse(String),
     /// Another program has it open for itself.
     Busy,
+    /// It takes no writes.
+    WriteProtected(WriteProtection),
     /// The same storage has another part in this command or in another volume.
     SameDevice(String),
     /// The device holds something; the text says what.
@@ -45,6 +49,7 @@ impl fmt::Display for Finding {
                 "is in use by another program, or by Voltier itself; \
                                           release it first"
             ),
+            Finding::WriteProtected(how) => write!(out, "{how}"),
             Finding::SameDevice(what) => write!(out, "is {what}; use another device"),
             Finding::Content(what) => {
                 write!(out, "holds {what}, which would be lost; use -f to overwrite it")

@@ -1,6 +1,7 @@
 //! The storage behind a path, whatever the path is called.
 
 use std::fs::Metadata;
+use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
@@ -10,8 +11,25 @@ use super::machine::Machine;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceId {
     own: Node,
-    /// The disk a partition belongs to, or the file behind a loop device.
-    beneath: Vec<Node>,
+    /// The parts of other storage that it is: of the disk a partition belongs to, of the file behind a loop
+    /// device.
+    beneath: Vec<Part>,
+}
+
+/// A part of a piece of storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    of: Node,
+    /// Nothing when it is not known: then it is taken to be apart from all others.
+    bytes: Range<u64>,
+}
+
+impl Part {
+    fn overlaps(&self, other: &Self) -> bool {
+        let (first, end) =
+            (self.bytes.start.max(other.bytes.start), self.bytes.end.min(other.bytes.end));
+        self.of == other.of && first < end
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,32 +64,40 @@ impl DeviceId {
         let own = Node::of(meta);
         let mut beneath = Vec::new();
         let Node::Block(major, minor) = own else { return Self { own, beneath } };
-        if let Some(disk) = machine.disk_of_partition(major, minor) {
-            beneath.push(Node::Block(disk.0, disk.1));
+        // What it is of its disk: all of it, if it is no partition.
+        let (mut disk, mut bytes) = ((major, minor), 0..machine.device_bytes(major, minor));
+        if let Some(whole) = machine.disk_of_partition(major, minor) {
+            let start = machine.partition_start(major, minor);
+            bytes = start.map_or(0..0, |start| start..start.saturating_add(bytes.end));
+            beneath.push(Part { of: Node::Block(whole.0, whole.1), bytes: bytes.clone() });
+            disk = whole;
         }
-        for (major, minor) in
-            std::iter::once((major, minor)).chain(beneath.first().map(Node::number))
+        if let Some(file) = machine.loop_backing(disk.0, disk.1)
+            && let Ok(meta) = Path::new(&file).metadata()
         {
-            if let Some(file) = machine.loop_backing(major, minor)
-                && let Ok(meta) = Path::new(&file).metadata()
-            {
-                beneath.push(Node::of(&meta));
-            }
+            let offset = machine.loop_offset(disk.0, disk.1);
+            let [start, end] = [bytes.start, bytes.end].map(|at| at.saturating_add(offset));
+            beneath.push(Part { of: Node::of(&meta), bytes: start..end });
         }
         Self { own, beneath }
     }
 
-    /// Whether writing to one may change the other: the same storage, or one lies on the other.
-    /// Two partitions of one disk do not overlap.
+    /// Whether writing to one may change the other: the same storage, one lies on the other, or both on the
+    /// same part of a third. Two partitions of one disk do not overlap.
     pub fn overlaps(&self, other: &DeviceId) -> bool {
-        self.own == other.own
-            || self.beneath.contains(&other.own)
-            || other.beneath.contains(&self.own)
+        let is_shared = |part: &Part| other.beneath.iter().any(|it| it.overlaps(part));
+        self.lies_on(other) || other.lies_on(self) || self.beneath.iter().any(is_shared)
+    }
+
+    /// Whether both are parts of one disk or one file, which fail together.
+    pub fn shares_a_drive_with(&self, other: &DeviceId) -> bool {
+        let is_shared = |part: &Part| other.beneath.iter().any(|it| it.of == part.of);
+        self.beneath.iter().any(is_shared)
     }
 
     /// Whether this storage is the other one, or a part of it.
     pub(crate) fn lies_on(&self, other: &DeviceId) -> bool {
-        self.own == other.own || self.beneath.contains(&other.own)
+        self.own == other.own || self.beneath.iter().any(|part| part.of == other.own)
     }
 
     /// The number of the block device, if it is one.
@@ -98,13 +124,6 @@ impl Node {
             Node::Block(rustix::fs::major(number), rustix::fs::minor(number))
         } else {
             Node::File(meta.dev(), meta.ino())
-        }
-    }
-
-    fn number(&self) -> (u32, u32) {
-        match self {
-            Node::Block(major, minor) => (*major, *minor),
-            Node::File(..) => (0, 0),
         }
     }
 }
@@ -134,16 +153,29 @@ mod tests {
     #[test]
     fn a_partition_overlaps_its_disk_and_not_its_sibling() {
         let disk = DeviceId { own: Node::Block(8, 0), beneath: vec![] };
-        let part =
-            |minor| DeviceId { own: Node::Block(8, minor), beneath: vec![Node::Block(8, 0)] };
+        let part = |minor: u32| {
+            let bytes = u64::from(minor) * 100..u64::from(minor) * 100 + 100;
+            let beneath = vec![Part { of: Node::Block(8, 0), bytes }];
+            DeviceId { own: Node::Block(8, minor), beneath }
+        };
         assert!(disk.overlaps(&part(1)) && part(1).overlaps(&disk));
         assert!(part(1).overlaps(&part(1)) && !part(1).overlaps(&part(2)));
+        assert!(part(1).shares_a_drive_with(&part(2)), "they fail together");
+        assert!(!part(1).shares_a_drive_with(&disk));
     }
 
     #[test]
     fn a_loop_device_overlaps_the_file_behind_it() {
-        let looped = DeviceId { own: Node::Block(7, 0), beneath: vec![Node::File(1, 2)] };
-        let file = DeviceId { own: Node::File(1, 2), beneath: vec![] };
-        assert!(looped.overlaps(&file) && file.overlaps(&looped));
+        let of = Node::File(1, 2);
+        let looped = |minor, bytes| DeviceId {
+            own: Node::Block(7, minor),
+            beneath: vec![Part { of, bytes }],
+        };
+        let file = DeviceId { own: of, beneath: vec![] };
+        assert!(looped(0, 0..9).overlaps(&file) && file.overlaps(&looped(0, 0..9)));
+        assert!(looped(0, 0..9).overlaps(&looped(1, 8..9)), "two devices over one part");
+        assert!(!looped(0, 0..8).overlaps(&looped(1, 8..9)));
+        // What is not known of a device is no reason to refuse another one.
+        assert!(!looped(0, 0..0).overlaps(&looped(1, 0..9)));
     }
 }

@@ -54,6 +54,25 @@ impl Machine {
         backing_file(&self.block_dir(major, minor))
     }
 
+    /// Where in its file a loop device begins, in bytes.
+    pub(super) fn loop_offset(&self, major: u32, minor: u32) -> u64 {
+        self.number(major, minor, "loop/offset").unwrap_or(0)
+    }
+
+    /// Where on its disk a partition begins, in bytes.
+    pub(super) fn partition_start(&self, major: u32, minor: u32) -> Option<u64> {
+        self.number(major, minor, "start").map(in_bytes)
+    }
+
+    /// The size of a block device in bytes; 0 when it is not known.
+    pub(super) fn device_bytes(&self, major: u32, minor: u32) -> u64 {
+        self.number(major, minor, "size").map_or(0, in_bytes)
+    }
+
+    fn number(&self, major: u32, minor: u32, name: &str) -> Option<u64> {
+        fs::read_to_string(self.block_dir(major, minor).join(name)).ok()?.trim().parse().ok()
+    }
+
     pub(super) fn block_dir(&self, major: u32, minor: u32) -> PathBuf {
         self.sys.join(format!("dev/block/{major}:{minor}"))
     }
@@ -103,6 +122,11 @@ impl Machine {
             meta.is_some_and(|meta| (meta.dev(), meta.ino()) == device_inode)
         })
     }
+}
+
+/// The kernel counts in units of 512 bytes, whatever the blocks of a device.
+fn in_bytes(sectors: u64) -> u64 {
+    sectors.saturating_mul(512)
 }
 
 /// The file behind the loop device of this folder of sysfs.

@@ -11,7 +11,9 @@ mod finding;
 mod identity;
 mod looks;
 mod machine;
+mod protection;
 mod role;
+mod room;
 mod signature;
 mod usage;
 pub(crate) mod users;
@@ -21,7 +23,9 @@ pub use drive_identity::DriveIdentity;
 pub use finding::Finding;
 pub use identity::DeviceId;
 pub use machine::Machine;
+pub use protection::WriteProtection;
 pub use role::Role;
+pub use room::{Promise, Promises, Room, Shortage};
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -104,6 +108,7 @@ fn examine_now(machine: &Machine, path: &Path, role: Role) -> ControlResult<Exam
     let id = DeviceId::of(machine, &meta);
     let mut findings = usage::findings(machine, &id);
     let exclusive = if kind.is_block_device() { rustix::fs::OFlags::EXCL.bits() } else { 0 };
+    let protection = WriteProtection::of(machine, path);
     let file = open_claimed(path, exclusive.cast_signed(), findings.is_empty());
     let file = match file {
         Ok(file) => file,
@@ -113,6 +118,10 @@ fn examine_now(machine: &Machine, path: &Path, role: Role) -> ControlResult<Exam
             }
             // Looked at all the same, so that the answer can say what is on it.
             open(path, 0).map_err(|error| opening(path, &error))?
+        }
+        // Looked at all the same, so that the answer can say what is on it.
+        Err(error) if protection.is_some() => {
+            File::open(path).map_err(|_| opening(path, &error))?
         }
         Err(error) => return Err(opening(path, &error)),
     };
@@ -127,6 +136,7 @@ fn examine_now(machine: &Machine, path: &Path, role: Role) -> ControlResult<Exam
     }
     let content = signature::contents(&file, path, role)
         .map_err(|error| ControlError::io(format!("reading {shown}"), &error))?;
+    findings.extend(protection.map(Finding::WriteProtected));
     findings.extend(counting(content, role));
     Ok(Examined { id, size_bytes, findings })
 }

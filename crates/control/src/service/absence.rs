@@ -21,6 +21,10 @@ pub(super) enum Hindrance {
     Busy,
     /// The device is there, and opening or reading it fails.
     Silent,
+    /// The device takes no writes.
+    Protected,
+    /// The device is smaller than it was.
+    Shrunk,
 }
 
 impl Hindrance {
@@ -30,6 +34,8 @@ impl Hindrance {
             Self::Absent => "",
             Self::Busy => " (busy)",
             Self::Silent => " (does not answer)",
+            Self::Protected => " (write-protected)",
+            Self::Shrunk => " (smaller than it was)",
         }
     }
 }

@@ -123,6 +123,9 @@ pub(super) fn admit<E: Engine>(
             return Err(refusal(path, &beside.twice()));
         }
     }
+    if let Beside::Members(others) = beside {
+        is_a_drive_of_its_own(turn, device, others)?;
+    }
     if let Some(user) = user_of(turn, &id, beside.own()) {
         let what = Finding::SameDevice(format!("already part of {user}"));
         return Err(refusal(path, &what));
@@ -141,6 +144,27 @@ pub(super) fn admit<E: Engine>(
     }
     let size_bytes = turn.engine.size_of(device)?.min(examined.size_bytes);
     Ok(Admitted { size_bytes, mark })
+}
+
+/// Refuses a device that is a part of the same disk, or of the same file, as a member of its array: one failure
+/// would take both.
+pub(super) fn is_a_drive_of_its_own<E: Engine>(
+    turn: &Turn<E>,
+    device: &DeviceSpec,
+    members: &[DeviceSpec],
+) -> ControlResult<()> {
+    let Some(id) = device.path().and_then(|path| turn.id_of(path)) else { return Ok(()) };
+    let shares = |other: &&DeviceSpec| {
+        let other = other.path().and_then(|path| turn.id_of(path));
+        other.is_some_and(|other| other.shares_a_drive_with(&id))
+    };
+    match members.iter().find(shares) {
+        None => Ok(()),
+        Some(other) => Err(ControlError::failed(format!(
+            "{device} and {other} are parts of one disk or one file: the array would lose both at once; \
+             use another device"
+        ))),
+    }
 }
 
 fn admit_array<E: Engine>(

@@ -26,6 +26,10 @@ pub(super) fn replace<E: Engine>(
     turn.size_of_array(name)?;
     let (place, old) = place_of(turn, &before, old)?;
     admit_to(turn, &before, &new, force)?;
+    // The part of a disk that the old member was may be joined by another part of it.
+    let others = (0..).zip(&before.members).filter(|(other, _)| *other != place);
+    let others: Vec<DeviceSpec> = others.filter_map(|(_, member)| member.clone()).collect();
+    admit::is_a_drive_of_its_own(turn, &new, &others)?;
     // The record names the device before the array does: so a start looks at it after a crash. The array
     // may have lost a member while the device was looked at.
     let mut record = turn.array_record(name)?;
@@ -106,6 +110,9 @@ pub(super) fn grow<E: Engine>(
             return Err(ControlError::failed(format!("{device} is given twice; name it once")));
         }
         admit_new(turn, device, force)?;
+        let members = before.members.iter().flatten().chain(&devices[..at]);
+        let members: Vec<DeviceSpec> = members.cloned().collect();
+        admit::is_a_drive_of_its_own(turn, device, &members)?;
     }
     // The record names the devices before the array does: so a start looks at them after a crash.
     let mut record = turn.array_record(name)?;
@@ -165,6 +172,8 @@ pub(super) fn add_spare<E: Engine>(
     } else {
         admit_to(turn, &record, &spare, force)?;
     }
+    let members: Vec<DeviceSpec> = record.members.iter().flatten().cloned().collect();
+    admit::is_a_drive_of_its_own(turn, &spare, &members)?;
     take_spare(turn, name, spare, force)?;
     Ok(array_show::response(turn, name, Vec::new()))
 }

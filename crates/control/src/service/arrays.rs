@@ -158,6 +158,9 @@ fn labels<E: Engine>(turn: &mut Turn<E>, devices: &[DeviceSpec]) -> ControlResul
             return Err(ControlError::failed(format!("{device} is given twice; name it once")));
         }
         look::look_at(turn, device, 0, "member")?;
+        if let Some(how) = look::write_protection(turn, device) {
+            return Err(ControlError::failed(format!("{device} {how}, or leave it out")));
+        }
         let Some(label) = apart(turn).label_of(device)? else {
             let Some(journal) = apart(turn).journal_label_of(device)? else {
                 return Err(ControlError::failed(format!(

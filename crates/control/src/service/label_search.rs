@@ -149,7 +149,7 @@ impl Parts {
                 Err(_) => self.hindered.push(device),
             },
             Err((Hindrance::Absent, _)) => {}
-            Err((Hindrance::Busy | Hindrance::Silent, _)) => self.hindered.push(device),
+            Err(_) => self.hindered.push(device),
         }
     }
 

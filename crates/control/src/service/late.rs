@@ -380,6 +380,7 @@ fn take_member_back<E: Engine>(
 ) -> ControlResult<Comeback> {
     let (record, device) = (service.array_record(name)?, &missing.device);
     look::look_at(service, device, 0, "member")?;
+    look::takes_writes(service, device, "member")?;
     let place = match apart(service).label_of(device)? {
         Some(label) if label.array == record.uuid => label.place,
         _ => return Ok(Comeback::Stranger),

@@ -7,7 +7,7 @@ use super::turn::Turn;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::records::Identity;
-use crate::safety::{self, Role};
+use crate::safety::{self, Finding, Role, WriteProtection};
 use crate::spec::DeviceSpec;
 
 /// [`may_be_member`] of a device that may not answer: a core would wait for it.
@@ -106,14 +106,38 @@ pub(super) fn look_once<E: Engine>(
     device: &DeviceSpec,
 ) -> Result<u64, (Hindrance, String)> {
     let Some(path) = device.path() else { return Ok(u64::MAX) };
-    let examined = apart(turn).examine(path, Role::Origin).map_err(|error| {
+    let mut examined = apart(turn).examine(path, Role::Origin).map_err(|error| {
         let is_there = turn.id_of(path).is_some();
         (if is_there { Hindrance::Silent } else { Hindrance::Absent }, error.message)
     })?;
+    // An SSD that takes no writes can be read: its lines are written back.
+    examined.findings.retain(|found| !matches!(found, Finding::WriteProtected(_)));
     // The engine judges the content of the device: it knows its own labels.
     let judged = safety::judge(path, &examined, true);
     judged.map_err(|error| (Hindrance::Busy, error.message))?;
     Ok(examined.size_bytes)
+}
+
+/// Why a device takes no writes, if that is so.
+pub(super) fn write_protection<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+) -> Option<WriteProtection> {
+    let path = device.path()?;
+    let step = format!("checking whether {} takes writes", path.display());
+    turn.wait_for(step, |engine, machine| engine.write_protection(machine, path))
+}
+
+/// Refuses a device that takes no writes.
+pub(super) fn takes_writes<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+    side: &str,
+) -> ControlResult<()> {
+    match write_protection(turn, device) {
+        None => Ok(()),
+        Some(how) => Err(ControlError::failed(format!("its {side} {device} {how}"))),
+    }
 }
 
 pub(super) fn large_enough(
@@ -126,7 +150,7 @@ pub(super) fn large_enough(
         return Ok(());
     }
     Err(ControlError::failed(format!(
-        "its {side} {device} has {size_bytes} bytes and had {size_bytes_min} when it was created; \
+        "its {side} {device} has {size_bytes} bytes and had {size_bytes_min} when it was last served; \
          give it its size back, then `voltier start` it"
     )))
 }

@@ -102,10 +102,10 @@ fn open_recorded<E: Engine>(
         )));
     }
     look::look_at(turn, &record.origin, record.size_bytes, "backing disk")?;
+    // What clients write could never reach it, and be called written by an SSD in front.
+    look::takes_writes(turn, &record.origin, "backing disk")?;
     moved::is_no_member(turn, record)?;
-    let Some(cache) = &record.cache else {
-        return apart(turn).open(record, CacheStart::Load).map(drop);
-    };
+    let Some(cache) = &record.cache else { return open_plain(turn, record.clone()) };
     if let Some(reason) = &cache.failed {
         if cache.maybe_dirty {
             return Err(ControlError::failed(format!(
@@ -115,7 +115,7 @@ fn open_recorded<E: Engine>(
             )));
         }
         live.error = reason.clone();
-        return apart(turn).open(record, CacheStart::Load).map(drop);
+        return open_plain(turn, record.clone());
     }
     if cache.generation == 0 && !cache.maybe_dirty {
         return undo_attach(turn, record);
@@ -129,8 +129,14 @@ fn open_recorded<E: Engine>(
              it answers",
             cache.device, record.name
         ))),
-        // A newer program may have written more to the SSD than this one has on record.
-        Err(error) if cache.maybe_dirty || error.kind == ErrorKind::Unsupported => Err(error),
+        // A newer program may have written more to the SSD than this one has on record. Memory may be free,
+        // and a disk as large as it was, at the next start.
+        Err(error)
+            if cache.maybe_dirty
+                || matches!(error.kind, ErrorKind::Unsupported | ErrorKind::NotNow) =>
+        {
+            Err(error)
+        }
         Err(error) => open_without(turn, record, cache, &error, live),
     }
 }
@@ -141,7 +147,22 @@ fn undo_attach<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> ControlR
     turn.log(&record.name, "its attach was interrupted and has been undone; attach the SSD again");
     let plain = VolumeRecord { cache: None, ..record.clone() };
     turn.registry.put(plain.clone())?;
-    apart(turn).open(&plain, CacheStart::Load).map(drop)
+    open_plain(turn, plain)
+}
+
+/// Opens a volume that serves from the origin alone. A size that it did not have before goes on record before
+/// any client has it: the next start knows what there must be.
+fn open_plain<E: Engine>(turn: &mut Turn<E>, mut record: VolumeRecord) -> ControlResult<()> {
+    let opened = apart(turn).open(&record, CacheStart::Load)?;
+    if opened.size_bytes == record.size_bytes {
+        return Ok(());
+    }
+    record.size_bytes = opened.size_bytes;
+    let name = record.name.clone();
+    turn.registry.put(record).inspect_err(|_| {
+        let closed = apart(turn).close(&name);
+        turn.note(&name, closed);
+    })
 }
 
 fn open_with_cache<E: Engine>(
@@ -188,6 +209,7 @@ pub(super) fn open_and_record<E: Engine>(
     start: CacheStart,
 ) -> ControlResult<()> {
     let opened = apart(turn).open(&record, start)?;
+    record.size_bytes = opened.size_bytes;
     if let Some(cache) = &mut record.cache {
         cache.generation = opened.generation;
         let writes_back = cache.settings.mode.writes_back() && !opened.evacuates;
@@ -227,7 +249,8 @@ fn open_without<E: Engine>(
     turn.log(&record.name, &reason);
     let mut without = record.clone();
     without.cache = Some(CacheRecord { failed: Some(reason.clone()), ..cache.clone() });
-    apart(turn).open(&without, CacheStart::Load)?;
+    let opened = apart(turn).open(&without, CacheStart::Load)?;
+    without.size_bytes = opened.size_bytes;
     if let Err(error) = turn.registry.put(without) {
         let closed = apart(turn).close(&record.name);
         turn.note(&record.name, closed);

@@ -11,6 +11,7 @@ use super::apart::apart;
 use super::look;
 use super::turn::Turn;
 use crate::engine::{CacheLabel, Engine, MemberLabel};
+use crate::error::ErrorKind;
 use crate::records::{CacheRecord, RegisteredArray, VolumeRecord};
 use crate::safety::DriveIdentity;
 use crate::spec::DeviceSpec;
@@ -129,7 +130,9 @@ fn labels_of<E: Engine>(
             }
             Err(error) => {
                 present.push(device.clone());
-                (Hindrance::Silent, error.message)
+                let is_shrunk = error.kind == ErrorKind::NotNow;
+                let hindrance = if is_shrunk { Hindrance::Shrunk } else { Hindrance::Silent };
+                (hindrance, error.message)
             }
         };
         missing.push(missing_as(service, &device, "member", None, why));
@@ -265,7 +268,13 @@ pub(super) fn hindered<E: Engine>(
     device: &DeviceSpec,
     part: &'static str,
 ) -> Option<Missing> {
-    let why = look::look(service, device).err()?;
+    let why = match look::look(service, device) {
+        Err(why) => why,
+        Ok(_) => {
+            let how = look::write_protection(service, device)?;
+            (Hindrance::Protected, format!("{device} {how}"))
+        }
+    };
     Some(missing_as(service, device, part, None, why))
 }
 
@@ -304,8 +313,16 @@ pub(super) fn has_come<E: Engine>(service: &mut Turn<E>, missing: &Missing) -> b
     let Missing { device, identity, seen, hindrance, .. } = missing;
     let Some(path) = device.path() else { return false };
     let Some(found) = found(service, device, identity.as_ref()) else { return false };
-    if *hindrance != Hindrance::Absent {
-        return look::look(service, &found).is_ok();
+    match hindrance {
+        Hindrance::Absent => {}
+        Hindrance::Busy | Hindrance::Silent => return look::look(service, &found).is_ok(),
+        Hindrance::Shrunk => {
+            return look::look(service, &found).is_ok() && apart(service).label_of(&found).is_ok();
+        }
+        Hindrance::Protected => {
+            return look::look(service, &found).is_ok()
+                && look::write_protection(service, &found).is_none();
+        }
     }
     identity.as_ref().is_some_and(DriveIdentity::is_known) || service.id_of(path) != *seen
 }

@@ -123,6 +123,7 @@ pub(super) fn attach<E: Engine>(
             "{name} has a cache; `voltier detach {name}` takes it away first"
         )));
     }
+    look::takes_writes(turn, &record.origin, "backing disk")?;
     let cache = admit::admit_cache(turn, new, &record.origin)?;
     // Clients are writing, so the record must say that lines may be dirty before one can be. A cache
     // that is recorded but was never made must not look dirty. So the cache starts in wt.

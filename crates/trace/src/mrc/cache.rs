@@ -89,7 +89,8 @@ impl Replayed {
         let slots = (capacity + capacity / 13 + 1) as u32;
         let line_count = (lines as u64).clamp(1, LINE_LIMIT);
         Self {
-            policy: Policy::new(kind, slots, capacity, line_count, seed),
+            policy: Policy::new(kind, slots, capacity, line_count, seed)
+                .expect("there is memory for a simulated cache"),
             mode,
             slots: Slots { slot_of: vec![NO_SLOT; lines], line_at: vec![NONE; slots as usize] },
             used: 0,

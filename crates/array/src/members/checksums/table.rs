@@ -94,6 +94,15 @@ fn pages_of(blocks: &Range<u64>) -> Range<u64> {
     blocks.start / PAGE_SUMS..blocks.end.div_ceil(PAGE_SUMS)
 }
 
+/// The most memory that the checksums of a member with so many sectors of chunks in so many regions take while
+/// no request needs more pages.
+pub(crate) fn bytes_for(member_sectors: u64, regions: u64) -> u64 {
+    let pages = member_sectors.div_ceil(PAGE_SUMS * SUMMED_SECTORS).min(PAGES_MAX as u64);
+    // A page and its number in the tree.
+    let page_bytes = PAGE_SUMS * size_of::<u32>() as u64 + (size_of::<Page>() + 16) as u64;
+    pages * page_bytes + Bits::<Region>::bytes_for(regions)
+}
+
 impl Table {
     pub(super) fn new(grid: RegionGrid, distrusted: Bits<Region>) -> Self {
         Self {

@@ -10,7 +10,7 @@ fn news_of_an_older_copy_does_not_make_a_newer_one_in_the_same_slot_clean() {
     let (line_size, policy, uuid) = (LineSize::DEFAULT, PolicyKind::Lru, [1; 16]);
     let format = FormatOptions { line_size, policy, uuid };
     let geometry = Geometry::plan(&format, 64 << 20, 1 << 21).unwrap();
-    let mut map = Contents::new(geometry.clone(), policy, 1);
+    let mut map = Contents::new(geometry.clone(), policy, 1).unwrap();
     let mut log = LogState::new(geometry.clone(), uuid, false);
     let (line, slot, crc, mask) = (Line(7), Slot(5), 0xaabb_ccdd, Some(0b11));
     map.put(PlacedLine { line, slot, crc, dirty: true, mask, pending: false }, None);
@@ -28,7 +28,7 @@ fn no_record_is_formed_while_too_many_wait_for_a_flush() {
     let (line_size, policy, uuid) = (LineSize::DEFAULT, PolicyKind::Lru, [1; 16]);
     let format = FormatOptions { line_size, policy, uuid };
     let geometry = Geometry::plan(&format, 64 << 20, 1 << 21).unwrap();
-    let mut map = Contents::new(geometry.clone(), policy, 1);
+    let mut map = Contents::new(geometry.clone(), policy, 1).unwrap();
     let mut log = LogState::new(geometry.clone(), uuid, false);
     let unit = geometry.first_head_in(SegmentSlot(0));
     let (segment, next_segment, next_segment_unit) = (Segment(0), Segment(1), unit);
@@ -70,7 +70,7 @@ fn a_log_that_ends_undoes_what_it_has_not_acknowledged() {
     let (line_size, policy, uuid) = (LineSize::DEFAULT, PolicyKind::Lru, [1; 16]);
     let format = FormatOptions { line_size, policy, uuid };
     let geometry = Geometry::plan(&format, 64 << 20, 1 << 21).unwrap();
-    let mut map = Contents::new(geometry.clone(), policy, 1);
+    let mut map = Contents::new(geometry.clone(), policy, 1).unwrap();
     let mut log = LogState::new(geometry.clone(), uuid, true);
     let unit = geometry.first_head_in(SegmentSlot(0));
     let (segment, next_segment, next_segment_unit) = (Segment(0), Segment(1), unit);

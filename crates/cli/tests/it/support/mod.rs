@@ -4,6 +4,7 @@
 pub mod arrays;
 pub mod browser;
 pub mod ledger;
+pub mod looped;
 pub mod nbd;
 pub mod shelf;
 

@@ -208,6 +208,7 @@ fn open<E: Engine>(
         false => CacheStart::Import,
     };
     look::look_at(service, &record.origin, record.size_bytes, "backing disk")?;
+    look::takes_writes(service, &record.origin, "backing disk")?;
     let told =
         |error: ControlError| ControlError::failed(format!("{name} is not imported: {error}"));
     done.volumes.push(name.clone());

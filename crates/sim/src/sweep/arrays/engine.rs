@@ -15,7 +15,9 @@ use voltier_control::engine::{
     JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareOwner, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
-use voltier_control::safety::{DeviceId, DriveIdentity, Examined, Finding, Machine, Role};
+use voltier_control::safety::{
+    DeviceId, DriveIdentity, Examined, Finding, Machine, Role, WriteProtection,
+};
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, ControlError, ControlResult,
     DeviceSpec, ExportAccess, ExportSpec, Identity, JournalStatus, PlaceStatus, RegisteredArray,
@@ -371,6 +373,7 @@ impl ArrayEngine for ArraySimEngine {
                 uuid: Identity(member.uuid).to_string(),
                 state: word(member.state).to_owned(),
                 size_bytes: 0,
+                trouble: String::new(),
                 health: Default::default(),
             }
         };
@@ -393,6 +396,10 @@ impl Engine for ArraySimEngine {
     fn set_waker(&self, _: Waker) {}
 
     fn log(&self, _: &str) {}
+
+    fn write_protection(&self, _: &Machine, _: &Path) -> Option<WriteProtection> {
+        None
+    }
 
     fn size_of(&self, _: &DeviceSpec) -> ControlResult<u64> {
         Ok(u64::MAX)

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Lba};
-use voltier_cache::{Cache, Label, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
+use voltier_cache::{Cache, Label, MemoryGate, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 use voltier_control::engine::{
     CacheHealth, CacheLabel, CacheStart, Drain, Engine, OpenedVolume, Waker,
 };
 use voltier_control::safety::{
-    DeviceId, DriveIdentity, Examined, Finding, HEAD_BYTES, Machine, Role,
+    DeviceId, DriveIdentity, Examined, Finding, HEAD_BYTES, Machine, Role, WriteProtection,
 };
 use voltier_control::{
     ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec, Identity, Service, Settings,
@@ -74,7 +74,9 @@ impl SimEngine {
     ) -> ControlResult<Opened> {
         let disk = self.disk_of(device)?;
         let (volume, ssd, own) = (volume.clone(), SimDrive::Plain(disk.clone()), record.clone());
-        let opened = self.0.run(async move { put_in_front(&volume, ssd, &own, start).await })?;
+        let opened = self.0.run(async move {
+            put_in_front(&volume, ssd, &own, start, MemoryGate::default()).await
+        })?;
         if !opened.evacuates {
             check_owner(record, &disk);
         }
@@ -98,6 +100,10 @@ impl Engine for SimEngine {
     fn set_waker(&self, _: Waker) {}
 
     fn log(&self, _: &str) {}
+
+    fn write_protection(&self, _: &Machine, _: &Path) -> Option<WriteProtection> {
+        None
+    }
 
     fn size_of(&self, _: &DeviceSpec) -> ControlResult<u64> {
         Ok(u64::MAX)

@@ -299,7 +299,7 @@ fn a_stale_a_foreign_a_truncated_ssd_and_another_origin_are_refused() {
         let mut other = stand.on_profile();
         other.profile.origin.bytes -= 512;
         let other = other.open(&stand.world, snapshot).await;
-        assert!(matches!(other.err(), Some(OpenError::Layout(_))));
+        assert!(matches!(other.err(), Some(OpenError::OriginShrunk { .. })));
     });
 }
 
