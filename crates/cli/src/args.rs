@@ -188,7 +188,8 @@ pub(crate) struct Show {
 #[command(after_help = "Keys: mode=wt|wb|ro|wo|pt, policy=lru|fifo|rand|s3fifo, \
     admission=always|touches:N|learned,\nseq_cutoff=SIZE|off, dirty_high=PERCENT, \
     dirty_low=PERCENT, congested=TIME|off (2ms), deadline=TIME|off (30s),\nordered=on|off.\n\
-    Alone, and only while the volume is not served: hdd=DEV, a drive with the data of the backing disk.")]
+    Alone, and only while the volume is not served: hdd=DEV, a drive with the data of the backing disk; \
+    ssd=DEV,\na copy of the SSD, for example on a larger one.")]
 pub(crate) struct Set {
     /// Name of the volume
     #[arg(value_name = "NAME")]

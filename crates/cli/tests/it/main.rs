@@ -25,6 +25,7 @@ mod lab_report;
 mod lab_trace;
 mod late_drives;
 mod moved_members;
+mod named_drives;
 mod own_volume;
 mod packaging;
 mod plain_volumes;

@@ -148,7 +148,7 @@ impl Parts {
                 // Nobody knows yet what it says.
                 Err(_) => self.hindered.push(device),
             },
-            Err((Hindrance::Absent, _)) => {}
+            Err((Hindrance::Absent | Hindrance::Wrong, _)) => {}
             Err((Hindrance::Busy | Hindrance::Silent, _)) => self.hindered.push(device),
         }
     }

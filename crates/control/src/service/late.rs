@@ -268,7 +268,8 @@ fn attempt_volume<E: Engine>(
     }
     start::open_up(service, record);
     if service.live.get(&name).is_some_and(|live| !live.is_open) {
-        let missing = survey::missing_drives(service, record);
+        let mut missing = survey::missing_drives(service, record);
+        missing.extend(survey::wrong_ssd(service, record, &missing));
         let since = since.filter(|since| now < *since + wait);
         let ssd_label = survey::ssd_label(service, record, &missing);
         if let Some(live) = service.live.get_mut(&name) {

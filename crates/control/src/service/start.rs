@@ -244,8 +244,8 @@ fn open_without<E: Engine>(
 fn may_be_missed(record: &VolumeRecord, error: ControlError) -> ControlError {
     match &record.cache {
         Some(cache) if cache.maybe_dirty => ControlError::failed(format!(
-            "{}; this SSD may hold {}: bring it back, and the volume is served, or \
-             `voltier detach {} --no-flush` to give them up",
+            "{}; this SSD may hold {}: bring it back, and the volume is served (a copy of it, under any \
+             path: `voltier set {2} ssd=DEV`), or `voltier detach {2} --no-flush` to give them up",
             error.message.split("; ").next().unwrap_or_default(),
             cache.newest_data(),
             record.name

@@ -92,7 +92,7 @@ fn is_unknown<E: Engine>(service: &Turn<E>, cache: &FoundCache) -> ControlResult
             return Err(ControlError::failed(format!(
                 "the cache on {device} belongs to the volume {name}, which is already recorded; \
                  `voltier start {name}` serves it, `voltier show {name}` says why it is not \
-                 served"
+                 served; if {device} is to be its SSD from now on, `voltier set {name} ssd={device}`"
             )));
         }
         if known.uuid.0 == label.owner.volume_uuid {
