@@ -229,7 +229,7 @@ fn lacks_a_member(newest: &MemberLabel, labels: &[MemberLabel]) -> bool {
     places.any(|(place, own)| is_counted_on(own.state) && !is_there(place))
 }
 
-fn is_counted_on(state: MemberState) -> bool {
+pub(super) fn is_counted_on(state: MemberState) -> bool {
     matches!(state, MemberState::InService | MemberState::Rebuilding)
 }
 
