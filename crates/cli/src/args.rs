@@ -243,7 +243,8 @@ pub(crate) struct Unexport {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Nothing is formatted. A backing disk is found by its identity (WWN or serial number), which \
-    the SSD knows; give it as well if it is now another drive. Members of arrays are searched on all \
+    the SSD knows; give it as well if the SSD may have dirty lines, or if it is now another drive. A drive that \
+    is given is used, or refused, and no other one instead. Members of arrays are searched on all \
     block devices; files must be given."
 )]
 pub(crate) struct Import {

@@ -3,15 +3,14 @@
 
 use std::path::Path;
 
-use super::super::admit;
 use super::super::apart::apart;
-use super::super::look;
 use super::super::turn::Turn;
+use super::super::{admit, given_up, look};
 use super::find::{Found, FoundCache, OtherDevice, holds_nothing_of_ours};
 use crate::engine::{CacheLabel, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
-use crate::records::Identity;
+use crate::records::{Identity, newest_data};
 use crate::safety::DriveIdentity;
 use crate::spec::DeviceSpec;
 
@@ -231,6 +230,9 @@ fn elsewhere<E: Engine>(
         )));
     }
     no_other_ssd(service, found, cache, &origin, known)?;
+    if given_up::may_hold_newer_data(&cache.label) {
+        return Err(must_be_named(cache, &origin, known));
+    }
     Ok(Origin::marked(origin))
 }
 
@@ -288,6 +290,18 @@ fn shared(known: Known<'_>, cache: &FoundCache, candidates: &[DeviceSpec]) -> Co
         cache.label.owner.origin_identity,
         cache.device,
         commands.collect::<Vec<_>>().join(" or ")
+    ))
+}
+
+/// Dirty lines go to no drive that the user has not named: the SSD may be an old snapshot, and the drive may
+/// have newer data than any line of it. Nothing on the drive says so.
+fn must_be_named(cache: &FoundCache, origin: &DeviceSpec, known: Known<'_>) -> ControlError {
+    ControlError::failed(format!(
+        "the cache on {} may hold {}, to be written to {origin}, which is its backing disk by its identity and \
+         was not named; if it is the right one, name it too: `{}`",
+        cache.device,
+        newest_data(cache.label.dirty_lines),
+        command(known, origin)
     ))
 }
 
