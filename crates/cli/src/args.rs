@@ -188,7 +188,8 @@ pub(crate) struct Show {
 #[command(after_help = "Keys: mode=wt|wb|ro|wo|pt, policy=lru|fifo|rand|s3fifo, \
     admission=always|touches:N|learned,\nseq_cutoff=SIZE|off, dirty_high=PERCENT, \
     dirty_low=PERCENT, congested=TIME|off (2ms), deadline=TIME|off (30s),\nordered=on|off.\n\
-    Alone, and only while the volume is not served: hdd=DEV, a drive with the data of the backing disk.")]
+    Alone, and only while the volume is not served: hdd=DEV, a drive with the data of the backing disk; \
+    ssd=DEV,\na copy of the SSD, for example on a larger one.")]
 pub(crate) struct Set {
     /// Name of the volume
     #[arg(value_name = "NAME")]
@@ -242,7 +243,8 @@ pub(crate) struct Unexport {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Nothing is formatted. A backing disk is found by its identity (WWN or serial number), which \
-    the SSD knows; give it as well if it is now another drive. Members of arrays are searched on all \
+    the SSD knows; give it as well if the SSD may have dirty lines, or if it is now another drive. A drive that \
+    is given is used, or refused, and no other one instead. Members of arrays are searched on all \
     block devices; files must be given."
 )]
 pub(crate) struct Import {

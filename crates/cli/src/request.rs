@@ -4,8 +4,8 @@ use std::path::Path;
 
 use voltier_control::protocol::{NewCache, Request};
 use voltier_control::{
-    ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec, ORIGIN_KEY, Settings,
-    StateDir, VolumeName, absolute, parse_line_bytes, parse_mode, parse_policy,
+    ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec, ORIGIN_KEY, SSD_KEY,
+    Settings, StateDir, VolumeName, absolute, parse_line_bytes, parse_mode, parse_policy,
 };
 
 use crate::args::{Attach, CacheChoices, Create, Export, OpenExport, Set, Unexport};
@@ -54,7 +54,7 @@ pub(crate) fn set(args: &Set) -> ControlResult<Request> {
     let mut tried = Settings::default();
     let mut changes = key_values(&args.changes, "mode=wb")?;
     if let [(key, device)] = &mut changes[..]
-        && key == ORIGIN_KEY
+        && [ORIGIN_KEY, SSD_KEY].contains(&key.as_str())
     {
         *device = device.parse::<DeviceSpec>()?.absolute()?.to_string();
         return Ok(Request::Set { name, changes });

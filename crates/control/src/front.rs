@@ -105,8 +105,23 @@ pub async fn put_in_front<D: BlockDevice>(
     Ok(opened)
 }
 
-/// The ways on of a user whose cache does not know the origin; empty if that is not the error.
+/// The ways on of a user whose cache does not know the origin, or whose SSD is not the right one; empty if
+/// that is not the error.
 fn ways_on(error: &VolumeError, owner: &VolumeRecord, start: CacheStart) -> String {
+    let is_dirty = owner.cache.as_ref().is_some_and(|cache| cache.maybe_dirty);
+    let is_start = matches!(start, CacheStart::Load | CacheStart::LoadUnmarked | CacheStart::Adopt);
+    if is_dirty
+        && is_start
+        && let VolumeError::Open(
+            OpenError::Stale { .. } | OpenError::Foreign { .. } | OpenError::NotACache,
+        ) = error
+    {
+        return format!(
+            "; connect the SSD that was in use last, and the volume is served; a copy of it, under any path: \
+             `voltier set {} ssd=DEV`",
+            owner.name
+        );
+    }
     let (VolumeError::Open(OpenError::OriginChanged { .. })
     | VolumeError::Open(OpenError::ForeignOrigin { .. })
     | VolumeError::Open(OpenError::UnprovenOrigin { .. })) = error

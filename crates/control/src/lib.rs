@@ -100,7 +100,7 @@ pub use registry::{REGISTRY_FILE, REGISTRY_FORMAT, Registry, RegistryStore};
 pub use service::show::{recorded_arrays, recorded_volumes};
 pub use service::{DEVICE_WAIT_S, Service};
 pub use settings::{
-    KEYS, LINE_BYTES, ORIGIN_KEY, Settings, parse_line_bytes, parse_mode, parse_policy,
+    KEYS, LINE_BYTES, ORIGIN_KEY, SSD_KEY, Settings, parse_line_bytes, parse_mode, parse_policy,
 };
 pub use spec::{DeviceSpec, ModelBacking};
 pub use state_dir::{StateDir, StateLock};

@@ -16,6 +16,9 @@ use crate::units::{exact_size, parse_size, parse_wait_us, seconds_text, wait_tex
 /// The key that gives a volume which is not served another drive as its origin.
 pub const ORIGIN_KEY: &str = "hdd";
 
+/// The key that gives a volume which is not served another drive as its SSD.
+pub const SSD_KEY: &str = "ssd";
+
 /// Keys of `voltier set`, in the order they are documented.
 pub const KEYS: [&str; 9] = [
     "mode",
@@ -154,6 +157,11 @@ impl Settings {
                     "block_size is fixed when a cache is made; \
                      detach the cache and attach it again with -b SIZE",
                 ));
+            }
+            ORIGIN_KEY | SSD_KEY => {
+                return Err(ControlError::usage(format!(
+                    "{key}=DEV names another drive and goes alone; give other settings in a command of their own"
+                )));
             }
             _ => {
                 return Err(ControlError::usage(format!(

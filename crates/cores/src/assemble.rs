@@ -264,6 +264,11 @@ fn refusal(error: &ArrayError, given: &[DeviceSpec], record: &RegisteredArray) -
         MetadataError::Duplicate { first, second, .. }
         | MetadataError::DuplicateJournal { first, second }
         | MetadataError::Contradiction { first, second } => two(first, second),
+        MetadataError::TooFew { missing, .. } if were(missing).is_empty() => {
+            let given: Vec<String> = given.iter().map(ToString::to_string).collect();
+            let given = given.join(" ");
+            format!("{told}; files in other folders: `voltier array assemble {given} FILE...`")
+        }
         MetadataError::TooFew { missing, .. } => format!("{told}{}", were(missing)),
         MetadataError::MayBeOld { missing } | MetadataError::DirtyDegraded { missing, .. } => {
             let force = "to go on without it, `voltier array assemble -f DEV...`";

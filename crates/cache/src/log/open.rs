@@ -130,6 +130,8 @@ pub struct Label {
     pub uuid: [u8; 16],
     /// Grows with every opening.
     pub generation: u64,
+    /// Grows with every checkpoint and every opening.
+    pub sequence: u64,
     /// Whether the cache was stopped in order.
     pub clean: bool,
     /// Dirty lines at the last checkpoint.
@@ -149,6 +151,7 @@ impl Label {
         Self {
             uuid: found.uuid,
             generation: found.generation.get(),
+            sequence: found.sequence.get(),
             clean: found.state.get() == STATE_CLEAN,
             dirty_lines: found.dirty_lines.get(),
             line_bytes: found.line_bytes.get().into(),

@@ -80,8 +80,12 @@ fn a_write_back_volume_comes_back_with_its_dirty_lines() {
     let dry = instance.run(&["import", "--dry-run", hdd, ssd]).ok();
     assert!(dry.out.starts_with("v: would be imported ("), "{dry:?}");
     instance.run(&["show", "v"]).refused(1, "no volume `v`");
-    let given: &[&str] = if had_mark { &["import", ssd] } else { &["import", ssd, hdd] };
-    let answer = instance.run(given).ok();
+    if had_mark {
+        // Nothing is written to a drive that was not named, but the answer names the one that is found.
+        let way_on = format!("`voltier import {ssd} {hdd}`");
+        instance.run(&["import", ssd]).refused(1, &way_on);
+    }
+    let answer = instance.run(&["import", ssd, hdd]).ok();
     assert!(
         answer.out.starts_with(&format!("v: imported ({hdd}, wb fifo on {ssd}, ")),
         "{answer:?}"
@@ -137,6 +141,101 @@ fn a_changed_origin_is_refused_and_taken_when_the_user_says_so() {
     let mut nbd = client(&instance, "v");
     assert_eq!(nbd.read(at(0), BLOCK).unwrap()[0], 77);
     assert_eq!(nbd.read(at(BLOCKS - 1), BLOCK).unwrap(), [6; BLOCK]);
+}
+
+/// Copies of drives, as a snapshot makes them.
+fn copies(instance: &Instance, drives: &[String; 2]) -> [String; 2] {
+    let copy = |drive: &String| {
+        let path = instance
+            .path(&format!("{}2", std::path::Path::new(drive).file_name().unwrap().display()));
+        fs::copy(drive, &path).unwrap();
+        path.display().to_string()
+    };
+    drives.each_ref().map(copy)
+}
+
+/// Goal: the copy of a disk that a user names is served and written, and never the disk itself.
+/// Method: a snapshot of both drives; the volume goes on, is deleted, and the snapshot imported.
+#[test]
+fn a_snapshot_is_imported_onto_the_disk_that_is_named_and_never_onto_the_original() {
+    let instance = Instance::new();
+    let drives = volume(&instance, 1);
+    let [_, hdd] = &drives;
+    let has_mark = instance.show("v")["hdd"]["identity"] != "";
+    instance.kill();
+    let [ssd2, hdd2] = copies(&instance, &drives);
+    instance.serve();
+    let mut nbd = client(&instance, "v");
+    (BLOCKS / 2..BLOCKS).for_each(|block| nbd.write(at(block), &[9; BLOCK]).unwrap());
+    nbd.flush().unwrap();
+    drop(nbd);
+    instance.run(&["unexport", "v", "--now"]).ok();
+    instance.run(&["delete", "v"]).ok();
+    let before = fs::read(hdd).unwrap();
+    let small = instance.drive("small", MIB);
+    let answer = instance.run(&["import", "--name", "snap", &ssd2, &small]);
+    let answer = answer.refused(1, "small has 1048576 bytes");
+    assert!(!answer.err.contains("leave it out"), "{answer:?}");
+    assert_eq!(answer.err.contains("is not taken instead"), has_mark, "{answer:?}");
+    let dry = instance.run(&["import", "--dry-run", "--name", "snap", &ssd2, &hdd2]).ok();
+    assert!(dry.out.starts_with(&format!("snap: would be imported ({hdd2}, ")), "{dry:?}");
+    let answer = instance.run(&["import", "--name", "snap", &ssd2, &hdd2]).ok();
+    assert!(answer.out.starts_with(&format!("snap: imported ({hdd2}, ")), "{answer:?}");
+    assert_eq!(answer.err.contains(&format!("{hdd}, which has that one, is left alone")), has_mark);
+    has_everything(&instance, "snap", 1);
+    instance.run(&["flush", "snap"]).ok();
+    instance.run(&["import", "--name", "again", &ssd2]).refused(1, "belongs to volume snap");
+    instance.stop();
+    assert!(before == fs::read(hdd).unwrap(), "the original was written");
+}
+
+#[test]
+fn a_larger_copy_of_the_disk_is_taken_when_the_user_says_that_it_is_another_drive() {
+    let instance = Instance::new();
+    let drives = volume(&instance, 3);
+    lose_state(&instance, &drives);
+    let [ssd2, hdd2] = copies(&instance, &drives);
+    File::options().write(true).open(&hdd2).unwrap().set_len(96 * MIB).unwrap();
+    let before = contents(&drives);
+    instance.run(&["import", &ssd2, &hdd2]).refused(1, "hdd2 has 100663296 bytes");
+    let answer = instance.run(&["import", "--changed-origin", &ssd2, &hdd2]).ok();
+    assert!(answer.out.starts_with(&format!("v: imported ({hdd2}, ")), "{answer:?}");
+    has_everything(&instance, "v", 3);
+    instance.stop();
+    assert!(before == contents(&drives), "a drive that was not named was written");
+}
+
+/// Nobody knows which of two copies of an SSD was in use last, so neither writes to a disk that was not named.
+#[test]
+fn the_disk_must_be_named_while_another_copy_of_the_ssd_is_there() {
+    let instance = Instance::new();
+    let drives = volume(&instance, 5);
+    let [ssd, hdd] = &drives;
+    if instance.show("v")["hdd"]["identity"] == "" {
+        eprintln!("left out: this file system keeps no time of birth");
+        return;
+    }
+    lose_state(&instance, &drives);
+    let older = copies(&instance, &drives)[0].clone();
+    fs::rename(&older, instance.path("older")).unwrap();
+    let older = instance.path("older").display().to_string();
+    instance.run(&["import", ssd, hdd]).ok();
+    lose_state(&instance, &drives);
+    // The original knows more than its copy.
+    let before = contents(&drives);
+    let answer = instance.run(&["import", &older]).refused(1, "hold the same cache");
+    assert!(answer.err.contains(&format!("`voltier import {older} {hdd}`")), "{answer:?}");
+    assert!(before == contents(&drives), "a refused import has written");
+    instance.run(&["import", ssd]).refused(1, &format!("`voltier import {ssd} {hdd}`"));
+    assert!(before == contents(&drives), "a refused import has written");
+    instance.run(&["import", ssd, hdd]).ok();
+    instance.run(&["flush", "v"]).ok();
+    instance.run(&["set", "v", "mode=wt"]).ok();
+    instance.stop();
+    fs::remove_dir_all(instance.state()).unwrap();
+    // Clean, it writes nothing: its disk is found, unless a copy that is as new is there.
+    instance.run(&["import", ssd]).ok();
+    has_everything(&instance, "v", 5);
 }
 
 #[test]
@@ -329,4 +428,37 @@ fn arrays_alone_come_back_and_their_plain_volumes_are_made_again() {
     instance.run(&["create", "-p", "array:a", "v"]).ok();
     instance.export("v");
     holds(&mut client(&instance, "v"), 13);
+}
+
+/// Goal: a copy of a member that a user names is used instead of the member, and nothing else is written.
+#[test]
+fn a_copy_of_a_member_that_is_named_is_used_and_the_member_left_alone() {
+    let instance = Instance::new();
+    let members = drives(&instance, "d", 3);
+    instance.run(&with(&["create", "a", "--level", "5"], &members)).ok();
+    instance.run(&["create", "-p", "array:a", "v"]).ok();
+    instance.export("v");
+    fill(&mut client(&instance, "v"), 21);
+    instance.stop();
+    fs::remove_dir_all(instance.state()).unwrap();
+    let copy = instance.path("copy").display().to_string();
+    fs::copy(&members[1], &copy).unwrap();
+    let before = fs::read(&members[1]).unwrap();
+    instance.run(&["import", &members[0], &members[1], &copy, &members[2]]).refused(1, "copy");
+    let answer = instance.run(&["import", &members[0], &copy, &members[2]]).ok();
+    assert!(answer.out.contains("3 of 3 members"), "{answer:?}");
+    instance.run(&["create", "-p", "array:a", "v"]).ok();
+    instance.export("v");
+    fill(&mut client(&instance, "v"), 22);
+    // The next start stays with the copy: the member is older by now.
+    for _ in 0..2 {
+        instance.stop();
+        instance.serve();
+        let shown = crate::support::arrays::array(&instance);
+        assert_eq!(shown["state"], "running", "{shown}");
+        assert_eq!(shown["members"][1]["path"], copy.as_str(), "{shown}");
+        holds(&mut client(&instance, "v"), 22);
+    }
+    instance.stop();
+    assert!(before == fs::read(&members[1]).unwrap(), "the member was written");
 }

@@ -26,6 +26,7 @@ mod lab_trace;
 mod late_drives;
 mod limits;
 mod moved_members;
+mod named_drives;
 mod ordered;
 mod own_volume;
 mod packaging;

@@ -108,3 +108,125 @@ fn a_copy_of_a_member_keeps_the_array_at_rest_until_the_copy_is_gone() {
     is_whole(&instance);
     holds(&mut client(&instance), 2);
 }
+
+/// Goal: copies of a drive that was a member do not keep the array from its clients.
+/// Method: two files say that they are the former member, and a member has another name, so that a start looks
+/// at all files.
+#[test]
+fn copies_of_a_former_member_are_left_alone_by_name_and_the_array_serves() {
+    let (instance, members) = arrays::array_volume(&["6"], 4);
+    fill(&mut client(&instance), 3);
+    let new = instance.drive("new", 32 * MIB);
+    let before_it_went = instance.aside("before");
+    fs::copy(&members[0], &before_it_went).unwrap();
+    instance.run(&["array", "replace", "a", &members[0], &new]).ok();
+    fill(&mut client(&instance), 4);
+    instance.stop();
+    // As it was in service, and as it was told that it is out.
+    let copies = ["copy1", "copy2"].map(|name| instance.path(name).display().to_string());
+    fs::copy(&before_it_went, &copies[0]).unwrap();
+    fs::copy(&members[0], &copies[1]).unwrap();
+    let renamed = instance.path("zz").display().to_string();
+    rename(&instance, &[(&members[3], &renamed)]);
+    let all = [&members[0], &copies[0], &copies[1]];
+    let before = all.map(|path| fs::read(path).unwrap());
+    instance.run(&["start"]).ok();
+    let shown = array(&instance);
+    assert_eq!(shown["state"], "running", "{shown}");
+    assert_eq!(paths(&instance), [&*new, &members[1], &members[2], &renamed]);
+    holds(&mut client(&instance), 4);
+    let log = fs::read_to_string(instance.state().join("daemon.log")).unwrap();
+    for device in all {
+        assert!(
+            log.contains(&format!("{device} was member 0 and has been replaced: it is left alone")),
+            "{device}: {log}"
+        );
+    }
+    instance.stop();
+    assert!(before == all.map(|path| fs::read(path).unwrap()), "a former member was written");
+}
+
+/// Goal: a copy that is provably older than the member is left alone, wherever it lies.
+/// Method: the user names one of two copies, and the array loses and takes back another member with that one. Then
+/// the other copy has the path of a third member, so that a start looks at all files.
+#[test]
+fn a_copy_that_is_older_than_its_member_is_left_alone_by_name() {
+    let (instance, members) = arrays::array_volume(&["5"], 3);
+    fill(&mut client(&instance), 5);
+    instance.stop();
+    let (one, two) = (instance.path("one"), instance.path("two"));
+    fs::copy(&members[1], &two).unwrap();
+    fs::rename(&members[1], &one).unwrap();
+    let (one, two) = (one.display().to_string(), two.display().to_string());
+    instance.run(&["start"]);
+    let command = format!("`voltier array assemble {two} {} {}`", members[0], members[2]);
+    let error = array(&instance)["error"].as_str().unwrap().to_owned();
+    assert!(error.contains(&command), "{command}: {error}");
+    instance.run(&["array", "assemble", &two, &members[0], &members[2]]).ok();
+    let mut nbd = arrays::after_start(&instance);
+    instance.run(&["array", "fail", "a", &members[0]]).ok();
+    fill(&mut nbd, 6);
+    instance.run(&["array", "replace", "a", &members[0], &members[0]]).ok();
+    drop(nbd);
+    for _ in 0..2 {
+        instance.stop();
+        // A member that is to be looked for, so that all files are looked at.
+        rename(&instance, &[(&members[2], &one), (&one, &members[2])]);
+        instance.run(&["start"]).ok();
+        let shown = array(&instance);
+        assert_eq!(shown["state"], "running", "{shown}");
+        assert_eq!(shown["members"][1]["path"], two.as_str(), "{shown}");
+        assert!(shown["left_out"][0].as_str().unwrap().contains("is an older copy of member 1"));
+        holds(&mut client(&instance), 6);
+    }
+}
+
+/// A RAID 7.3 that grew by two parities, with the registry of before.
+fn with_an_older_registry() -> (Instance, Vec<String>, [String; 2]) {
+    let (instance, members) = arrays::array_volume(&["5"], 3);
+    fill(&mut client(&instance), 7);
+    let (registry, kept) = (instance.state().join("registry.json"), instance.aside("registry"));
+    fs::copy(&registry, &kept).unwrap();
+    let new = ["n1", "n2"].map(|name| instance.drive(name, 32 * MIB));
+    for new in &new {
+        instance.run(&["array", "grow", "a", "--parity", new]).ok();
+    }
+    fill(&mut client(&instance), 8);
+    instance.stop();
+    fs::copy(&kept, &registry).unwrap();
+    (instance, members, new)
+}
+
+#[test]
+fn members_that_an_older_registry_does_not_know_are_found_beside_the_others() {
+    let (instance, members, new) = with_an_older_registry();
+    instance.run(&["start"]).ok();
+    is_whole(&instance);
+    assert_eq!(paths(&instance), [&members[..], &new].concat());
+    assert_eq!(array(&instance)["level"], "7.3");
+    holds(&mut client(&instance), 8);
+}
+
+#[test]
+fn members_that_nobody_finds_are_named_with_the_command_that_names_them() {
+    let (instance, members, new) = with_an_older_registry();
+    let away = ["n1", "n2"].map(|name| instance.aside(name));
+    rename(&instance, &[(&new[0], &away[0]), (&new[1], &away[1])]);
+    instance.run(&["start"]).ok();
+    let shown = array(&instance);
+    assert_eq!(shown["state"], "degraded", "{shown}");
+    let lines: Vec<&str> =
+        shown["left_out"].as_array().unwrap().iter().filter_map(|line| line.as_str()).collect();
+    for place in [3, 4] {
+        let begin = format!("member {place} was not found under any path");
+        let command = format!("`voltier array replace a {place} FILE`");
+        let line = lines.iter().find(|line| line.starts_with(&begin));
+        assert!(line.is_some_and(|line| line.contains(&command)), "{command}: {shown}");
+    }
+    holds(&mut client(&instance), 8);
+    for (place, file) in ["3", "4"].into_iter().zip(&away) {
+        instance.run(&["array", "replace", "a", place, file]).ok();
+    }
+    crate::support::until("whole again", || array(&instance)["state"] == "running");
+    holds(&mut client(&instance), 8);
+}

@@ -69,6 +69,8 @@ pub struct CacheLabel {
     pub uuid: Identity,
     /// Grows with every opening of the cache.
     pub generation: u64,
+    /// Grows with every checkpoint and every opening of the cache.
+    pub sequence: u64,
     /// Whether the cache was stopped in order.
     pub is_clean: bool,
     /// Dirty lines at its last checkpoint.
@@ -91,6 +93,7 @@ impl CacheLabel {
         Self {
             uuid: Identity(label.uuid),
             generation: label.generation,
+            sequence: label.sequence,
             is_clean: label.clean,
             dirty_lines: label.dirty_lines,
             size_bytes,
@@ -190,6 +193,16 @@ pub trait Engine: ArrayEngine + 'static {
         hint: &Path,
     ) -> Option<PathBuf> {
         identity.find(machine, hint)
+    }
+
+    /// All drives with this identity: several, if drives share it.
+    fn drives_with(
+        &self,
+        machine: &Machine,
+        identity: &DriveIdentity,
+        hint: &Path,
+    ) -> Vec<PathBuf> {
+        identity.find_all(machine, hint)
     }
 
     /// The block devices of the machine that have a mark of Voltier's.

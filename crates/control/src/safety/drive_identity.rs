@@ -61,6 +61,14 @@ impl DriveIdentity {
         beside.filter(is_file).find(|path| file_mark(path).as_deref() == Some(mark))
     }
 
+    /// All drives of this identity: several, if drives share it.
+    pub fn find_all(&self, machine: &Machine, hint: &Path) -> Vec<PathBuf> {
+        match block_devices(machine, &self.0) {
+            shared if shared.len() > 1 => shared,
+            _ => self.find(machine, hint).into_iter().collect(),
+        }
+    }
+
     /// The identity of an array of Voltier's.
     pub fn of_array(uuid: &Identity) -> Self {
         Self(format!("{ARRAY_KIND}{uuid}"))
@@ -276,6 +284,8 @@ mod tests {
         }
         let shared = DriveIdentity("wwid:usb.bridge".to_owned());
         assert_eq!(shared.find(&sys.machine(), Path::new("/dev/sda")), None);
+        let both = ["/dev/sda", "/dev/sdb"].map(PathBuf::from);
+        assert_eq!(shared.find_all(&sys.machine(), Path::new("/dev/sda")), both);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::live::now;
+use crate::records::Identity;
 use crate::safety::{DeviceId, DriveIdentity};
 use crate::spec::DeviceSpec;
 use crate::status::DeviceState;
@@ -25,6 +26,8 @@ pub(super) enum Hindrance {
     Protected,
     /// The device is smaller than it was.
     Shrunk,
+    /// The device is there, and does not hold what it is to hold: an older state of the cache, or none.
+    Wrong,
 }
 
 impl Hindrance {
@@ -36,6 +39,7 @@ impl Hindrance {
             Self::Silent => " (does not answer)",
             Self::Protected => " (write-protected)",
             Self::Shrunk => " (smaller than it was)",
+            Self::Wrong => " (does not hold the cache, or an older state of it)",
         }
     }
 }
@@ -52,6 +56,18 @@ pub(super) struct Missing {
     pub(super) hindrance: Hindrance,
     /// Why the device does not count as there.
     pub(super) why: String,
+    /// The cache that an SSD is to hold.
+    pub(super) cache: Option<AwaitedCache>,
+}
+
+/// The cache that a missing SSD is to hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AwaitedCache {
+    pub(super) uuid: Identity,
+    /// An SSD with an older state is not the one.
+    pub(super) generation_min: u64,
+    /// Whether a drive with this cache had the path of the SSD when the SSD was looked for.
+    pub(super) was_there: bool,
 }
 
 impl Missing {
@@ -120,8 +136,15 @@ impl Absence {
         for (place, device) in found {
             self.places.remove(&place);
             let (hindrance, why) = (Hindrance::Absent, format!("{device} was not there"));
-            let missing =
-                Missing { device, part: "member", identity: None, seen: None, hindrance, why };
+            let missing = Missing {
+                device,
+                part: "member",
+                identity: None,
+                seen: None,
+                hindrance,
+                why,
+                cache: None,
+            };
             self.missing.push(missing);
         }
     }

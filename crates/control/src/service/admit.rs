@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::apart::apart;
 use super::turn::Turn;
-use super::{array_show, drives};
+use super::{array_show, drives, look};
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
@@ -165,6 +165,46 @@ pub(super) fn is_a_drive_of_its_own<E: Engine>(
              use another device"
         ))),
     }
+}
+
+/// Checks a device that is to be the SSD of a volume again: its cache is on it already, and nothing there is
+/// overwritten. The size of the device.
+///
+/// # Errors
+/// When somebody uses the device, or it is the other side of the volume.
+pub(super) fn admit_ssd_again<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+    volume: &VolumeRecord,
+) -> ControlResult<()> {
+    let own = Some(volume.uuid);
+    if is_same(turn, device, &volume.origin) {
+        return Err(ControlError::failed(format!(
+            "{device} {}",
+            Beside::Origin(&volume.origin).twice()
+        )));
+    }
+    if let Some(name) = device.array() {
+        turn.array_record(name)?;
+        if let Some(user) = turn.user_of_array(name, own) {
+            let what = Finding::SameDevice(format!("already part of volume {user}"));
+            return Err(ControlError::failed(format!("{device} {what}")));
+        }
+        return turn.size_of_array(name).map(drop);
+    }
+    let Some(path) = device.path() else { return Ok(()) };
+    let id = storage_at(turn, path, Role::Origin)?;
+    is_not_being_taken(turn, path, &id)?;
+    if let Some(user) = user_of(turn, &id, own) {
+        return Err(refusal(path, &Finding::SameDevice(format!("already part of {user}"))));
+    }
+    reserve(turn, id);
+    let known = mark_of(turn, device).filter(DriveIdentity::is_known);
+    if let Some(user) = known.and_then(|mark| user_by_mark(turn, &mark, own)) {
+        let what = Finding::SameDevice(format!("a drive of {user}, by its WWN or serial number"));
+        return Err(refusal(path, &what));
+    }
+    look::look_at(turn, device, 0, "SSD")
 }
 
 fn admit_array<E: Engine>(

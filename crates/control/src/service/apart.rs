@@ -50,6 +50,11 @@ impl<E: Engine> Apart<'_, E> {
         self.0.wait_for(step, |engine, machine| engine.find_drive(machine, identity, hint))
     }
 
+    pub(super) fn drives_with(self, identity: &DriveIdentity, hint: &Path) -> Vec<PathBuf> {
+        let step = format!("looking for the drive {identity}");
+        self.0.wait_for(step, |engine, machine| engine.drives_with(machine, identity, hint))
+    }
+
     pub(super) fn own_devices(self) -> Vec<PathBuf> {
         self.0.wait_for("reading all drives".to_owned(), |engine, machine| {
             engine.own_devices(machine)

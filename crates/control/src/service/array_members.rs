@@ -257,6 +257,21 @@ fn admit_new<E: Engine>(turn: &mut Turn<E>, device: &DeviceSpec, force: bool) ->
     admit::admit(turn, device, Role::Cache, force, Beside::None).map(drop)
 }
 
+/// The place of the member that a device says it is, if the record has no path for that place.
+fn place_without_path<E: Engine>(
+    turn: &mut Turn<E>,
+    record: &RegisteredArray,
+    device: &DeviceSpec,
+) -> Option<usize> {
+    if device.path().is_none() || look::look_once(turn, device).is_err() {
+        return None;
+    }
+    let label = apart(turn).label_of(device).ok().flatten()?;
+    let place = label.place as usize;
+    let has_path = record.members.get(place).is_none_or(Option::is_some);
+    (label.array == record.uuid && !has_path).then_some(place)
+}
+
 /// Checks a device that is to come to an array. A member that was lost may come back.
 fn admit_to<E: Engine>(
     turn: &mut Turn<E>,
@@ -267,7 +282,7 @@ fn admit_to<E: Engine>(
     let known = record.members.iter().map(|known| known.as_ref());
     let is_it = |known: &DeviceSpec| admit::is_same(turn, known, device);
     let place = known.map(|known| known.is_some_and(is_it)).position(|is_it| is_it);
-    let Some(place) = place else {
+    let Some(place) = place.or_else(|| place_without_path(turn, record, device)) else {
         return admit_new(turn, device, force);
     };
     let status = array_show::status(turn, record);

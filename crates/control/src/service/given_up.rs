@@ -85,8 +85,8 @@ pub(super) fn no_cache_names<E: Engine>(
         if named.as_ref() == Some(mark) && may_hold_newer_data(&label) {
             return Err(ControlError::failed(format!(
                 "{origin} may be out of date without {device}: the cache of volume {} on that \
-                 SSD may hold {}; `voltier import {device}` serves both, or `create -s {device} \
-                 -f` makes a new cache there and gives the old one up",
+                 SSD may hold {}; `voltier import {device} {origin}` serves both, or `create -s \
+                 {device} -f` makes a new cache there and gives the old one up",
                 label.owner.volume,
                 newest_data(label.dirty_lines)
             )));
@@ -95,7 +95,8 @@ pub(super) fn no_cache_names<E: Engine>(
     Ok(())
 }
 
-fn may_hold_newer_data(label: &CacheLabel) -> bool {
+/// Whether a cache may have lines that its origin lacks.
+pub(super) fn may_hold_newer_data(label: &CacheLabel) -> bool {
     let writes_back = label.owner.mode.is_none_or(voltier_cache::Mode::writes_back);
     label.dirty_lines > 0 || (!label.is_clean && writes_back)
 }

@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use super::absence::Hindrance;
 use super::apart::apart;
 use super::last_search::Copied;
+use super::survey::is_counted_on;
 use super::turn::Turn;
 use super::{admit, look};
-use crate::engine::{Engine, MemberLabel};
+use crate::engine::{Engine, LabelledPlace, MemberLabel};
 use crate::error::{ControlResult, ErrorKind};
 use crate::records::{Identity, RegisteredArray};
 use crate::safety::DeviceId;
@@ -113,7 +114,7 @@ pub(super) fn find<E: Engine>(
     for path in apart(service).own_devices() {
         found.look_beside(service, record, DeviceSpec::Path(path));
     }
-    if found.lack_one(record, wanted) {
+    if found.lack_one(record, wanted) || found.lack_by_label(wanted) {
         for folder in folders_of(record) {
             for path in apart(service).own_files(&folder) {
                 found.look_beside(service, record, DeviceSpec::Path(path));
@@ -148,7 +149,7 @@ impl Parts {
                 // Nobody knows yet what it says.
                 Err(_) => self.hindered.push(device),
             },
-            Err((Hindrance::Absent, _)) => {}
+            Err((Hindrance::Absent | Hindrance::Wrong, _)) => {}
             Err(_) => self.hindered.push(device),
         }
     }
@@ -169,6 +170,28 @@ impl Parts {
             || record.incoming.iter().any(|device| wanted.has(device) && !self.has(device))
     }
 
+    /// Whether the newest label counts on a member or a journal that is not among them, whatever the record
+    /// says: the registry may be older than the array.
+    fn lack_by_label(&self, wanted: &Wanted) -> bool {
+        let Some(newest) = self.newest().filter(|_| matches!(wanted, Wanted::All)) else {
+            return false;
+        };
+        let is_there =
+            |own: &LabelledPlace| self.members().any(|(_, label)| label.member == own.member);
+        let has_journal = self.parts.iter().any(|part| matches!(part.label, PartLabel::Journal));
+        newest.places.iter().any(|own| is_counted_on(own.state) && !is_there(own))
+            || (newest.has_journal_device && !has_journal)
+    }
+
+    fn members(&self) -> impl Iterator<Item = (&DeviceSpec, &MemberLabel)> {
+        self.parts.iter().filter_map(|part| Some((&part.device, part.member()?)))
+    }
+
+    /// The label that knows most.
+    fn newest(&self) -> Option<&MemberLabel> {
+        self.members().map(|(_, label)| label).max_by_key(|label| label.event)
+    }
+
     fn has(&self, device: &DeviceSpec) -> bool {
         self.parts.iter().any(|part| part.device == *device)
     }
@@ -179,20 +202,57 @@ impl Parts {
     }
 
     /// Members that there are twice: copies, or one disk on two paths. One of them may be older with the same
-    /// event, and nobody knows which, so the array is refused.
-    pub(super) fn copies(&self) -> Vec<Copied> {
-        let members = self.parts.iter().filter_map(|part| Some((&part.device, part.member()?)));
-        let members: Vec<_> = members.collect();
+    /// event, and nobody knows which, so the array is refused. Former members count for nothing.
+    pub(super) fn copies(&self, record: &RegisteredArray) -> Vec<Copied> {
+        let members: Vec<_> =
+            self.members().filter(|(_, label)| !self.is_former(label, record)).collect();
         let mut copies = Vec::new();
         for (at, (device, label)) in members.iter().enumerate() {
-            let is_it =
-                |(_, it): &&(_, &MemberLabel)| it.member == label.member && it.place == label.place;
+            let is_it = |(_, it): &&(_, &MemberLabel)| are_twins(it, label);
             if let Some((other, _)) = members[..at].iter().find(is_it) {
                 let devices = [(*other).clone(), (*device).clone()];
-                copies.push(Copied { place: label.place, devices });
+                let is_another = |(_, it): &&(&DeviceSpec, &MemberLabel)| !are_twins(it, label);
+                let others = members.iter().filter(is_another).map(|(it, _)| (*it).clone());
+                let others = others.collect();
+                copies.push(Copied { place: label.place, devices, others });
             }
         }
         copies
+    }
+
+    /// Whether a label is that of a former member: another device has its place by the newest label, or it is
+    /// an older state of a member that is there, by what the record knows.
+    fn is_former(&self, label: &MemberLabel, record: &RegisteredArray) -> bool {
+        let is_newer = |it: &MemberLabel| {
+            let is_known = it.event <= record.events && is_current(it, record);
+            let is_newer = are_twins(it, label) && it.event > label.event;
+            is_newer && (is_known || !is_current(label, record))
+        };
+        self.newest().is_some_and(|newest| label.is_replaced_by(newest))
+            || self.members().any(|(_, it)| is_newer(it))
+    }
+
+    /// Former members of which there are others beside them, or beside the member itself: neither is given to
+    /// the array, which would not know one from the other. Each with a line for the log.
+    pub(super) fn former(&self, record: &RegisteredArray) -> Vec<(DeviceSpec, String)> {
+        let has_twin = |device: &DeviceSpec, label: &MemberLabel| {
+            self.members().any(|(other, it)| other != device && are_twins(it, label))
+        };
+        let former = self
+            .members()
+            .filter(|(device, label)| self.is_former(label, record) && has_twin(device, label));
+        let newest = self.newest();
+        let line = |(device, label): (&DeviceSpec, &MemberLabel)| {
+            let place = label.place;
+            let line = match newest.is_some_and(|newest| label.is_replaced_by(newest)) {
+                true => {
+                    format!("{device} was member {place} and has been replaced: it is left alone")
+                }
+                false => format!("{device} is an older copy of member {place}: it is left alone"),
+            };
+            (device.clone(), line)
+        };
+        former.map(line).collect()
     }
 
     /// Puts the paths of now in a record; adds a line to `news` for each device that has moved.
@@ -226,8 +286,8 @@ impl Parts {
 
     /// The devices of the places, as their labels say.
     fn places(&self, record: &RegisteredArray, wanted: &Wanted) -> Vec<Option<DeviceSpec>> {
-        let copies = self.copies();
-        let newest = self.parts.iter().filter_map(Part::member).max_by_key(|label| label.event);
+        let copies = self.copies(record);
+        let newest = self.newest();
         let is_replaced =
             |label: &MemberLabel| newest.is_some_and(|newest| label.is_replaced_by(newest));
         // A device on its way beside a member in service says that it is that member.
@@ -264,12 +324,19 @@ impl Parts {
     /// Members and journals that are not on record: the array itself knows which of them it can use, and that
     /// it cannot start beside one that only a newer program can read.
     pub(super) fn others(&self, record: &RegisteredArray) -> Vec<DeviceSpec> {
+        let former = self.former(record);
         self.free(record, |part| match part.label {
-            PartLabel::Member(_) | PartLabel::Newer => true,
+            PartLabel::Member(_) => !former.iter().any(|(device, _)| *device == part.device),
+            PartLabel::Newer => true,
             PartLabel::Journal => record.journal.is_some(),
             PartLabel::Spare => false,
         })
     }
+}
+
+/// Whether two labels are of the same member.
+fn are_twins(one: &MemberLabel, other: &MemberLabel) -> bool {
+    one.member == other.member && one.place == other.place
 }
 
 /// Gives recorded devices that are not there the paths of free ones.

@@ -25,16 +25,19 @@ pub(super) struct Search {
 pub(super) struct Copied {
     pub(super) place: u32,
     pub(super) devices: [DeviceSpec; 2],
+    /// The other members that are there.
+    pub(super) others: Vec<DeviceSpec>,
 }
 
 impl Copied {
     /// The refusal of both.
     pub(super) fn line(&self, name: &ArrayName) -> String {
         let (place, [one, other]) = (self.place, &self.devices);
+        let others: String = self.others.iter().map(|it| format!(" {it}")).collect();
         format!(
             "{one} and {other} both say that they are member {place} of {name}, so one is a copy, and \
              neither is used; disconnect the copy, or name the right devices: `voltier array assemble \
-             DEVICE...`"
+             {one}{others}` or `voltier array assemble {other}{others}`"
         )
     }
 }

@@ -11,10 +11,10 @@ use super::absence::{Absence, Missing};
 use super::apart::apart;
 use super::live::{Live, LiveArray, now};
 use super::moved::{self, Located};
+use super::survey::{self, Survey};
 use super::turn::Turn;
 use super::{
     admit, array_events, array_members, array_open, array_show, faults, look, show, start, stops,
-    survey,
 };
 use crate::engine::Engine;
 use crate::error::ControlResult;
@@ -208,7 +208,11 @@ fn attempt_located<E: Engine>(
 ) {
     let (record, wait) = (located.record.clone(), service.device_wait);
     let name = record.name.clone();
-    let survey = survey::survey(service, &record, &located.others);
+    let mut survey = survey::survey(service, &record, &located.others);
+    let is_left = |(device, _): &&(DeviceSpec, String)| !survey.present.contains(device);
+    let former: Vec<String> =
+        located.former.iter().filter(is_left).map(|(_, line)| line.clone()).collect();
+    survey.left_out.extend(former);
     let until = since.map(|since| survey.until(since, wait)).filter(|until| now < *until);
     if until.is_some() && !(survey.missing.is_empty() && survey.places.is_empty()) {
         let absence = Absence { missing: survey.missing, places: survey.places, since, until };
@@ -221,6 +225,7 @@ fn attempt_located<E: Engine>(
         service.live_arrays.insert(name, live);
         return;
     }
+    survey.left_out.extend(not_found_lines(&name, &survey));
     array_open::assemble(service, record, survey);
     if let Some(live) = service.live_arrays.get_mut(&name)
         && live.size_bytes.is_none()
@@ -268,7 +273,8 @@ fn attempt_volume<E: Engine>(
     }
     start::open_up(service, record);
     if service.live.get(&name).is_some_and(|live| !live.is_open) {
-        let missing = survey::missing_drives(service, record);
+        let mut missing = survey::missing_drives(service, record);
+        missing.extend(survey::wrong_ssd(service, record, &missing));
         let since = since.filter(|since| now < *since + wait);
         let ssd_label = survey::ssd_label(service, record, &missing);
         if let Some(live) = service.live.get_mut(&name) {
@@ -363,8 +369,12 @@ fn member_has_come<E: Engine>(service: &mut Turn<E>, name: &ArrayName, missing: 
         Err(_) => {}
     }
     if let Some(line) = line.filter(|_| is_news) {
-        let of_device = format!("{device} ");
-        live.left_out.retain(|it| *it != missing.why && !it.starts_with(&of_device));
+        let mut of_it = vec![format!("{device} ")];
+        if let Ok(Comeback::Done(place)) = &comeback {
+            of_it.push(not_found(*place));
+        }
+        live.left_out
+            .retain(|it| *it != missing.why && !of_it.iter().any(|begin| it.starts_with(begin)));
         if !matches!(comeback, Ok(Comeback::Done(_))) {
             live.left_out.push(line.clone());
         }
@@ -398,10 +408,27 @@ fn take_member_back<E: Engine>(
 
 /// Awaits no member for a place that another device has got meanwhile.
 fn forget_taken_places<E: Engine>(service: &mut Turn<E>, record: &RegisteredArray) {
-    let has_path = |place: u32| record.members.get(place as usize).is_some_and(Option::is_some);
-    if let Some(live) = service.live_arrays.get_mut(&record.name) {
-        live.absence.places.retain(|place| !has_path(*place));
-    }
+    let has_path = |place: &u32| record.members.get(*place as usize).is_some_and(Option::is_some);
+    let Some(live) = service.live_arrays.get_mut(&record.name) else { return };
+    let taken: BTreeSet<u32> = live.absence.places.iter().copied().filter(has_path).collect();
+    live.absence.places.retain(|place| !taken.contains(place));
+    live.left_out.retain(|line| !taken.iter().any(|place| line.starts_with(&not_found(*place))));
+}
+
+/// The beginning of the line about a member without a path on record that no search has found.
+fn not_found(place: u32) -> String {
+    format!("member {place} was not found")
+}
+
+/// The lines about members without paths on record that no search has found.
+fn not_found_lines(name: &ArrayName, survey: &Survey) -> Vec<String> {
+    let line = |place: &u32| {
+        format!(
+            "{} under any path; if it is a file in another folder: `voltier array replace {name} {place} FILE`",
+            not_found(*place)
+        )
+    };
+    survey.places.iter().map(line).collect()
 }
 
 /// A spare or another device has the place of a member that is missing.

@@ -33,6 +33,7 @@ mod live;
 mod look;
 mod lost_ssds;
 mod moved;
+mod named_drives;
 mod pulled;
 mod records;
 mod removal;

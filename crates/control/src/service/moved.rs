@@ -22,6 +22,8 @@ pub(super) struct Located {
     pub(super) record: RegisteredArray,
     /// Further devices that say they are members or the journal of the array.
     pub(super) others: Vec<DeviceSpec>,
+    /// Former members that are left alone, each with a line for the log.
+    pub(super) former: Vec<(DeviceSpec, String)>,
     search: Search,
 }
 
@@ -49,11 +51,11 @@ fn locate_wanted<E: Engine>(
     let before = service.registry.find_array(&name).cloned().unwrap_or(before);
     let (mut record, mut news) = (before.clone(), Vec::new());
     parts.record_paths(&mut record, wanted, &mut news);
-    let others = parts.others(&record);
+    let (others, former) = (parts.others(&record), parts.former(&record));
     let earlier = service.live_arrays.get(&name).map(|live| live.search.moved.clone());
     let search = Search {
         around: Some(around),
-        copies: parts.copies(),
+        copies: parts.copies(&record),
         moved: [earlier.unwrap_or_default(), news.clone()].concat(),
         ours: parts.devices(),
         hindered: parts.hindered,
@@ -65,7 +67,7 @@ fn locate_wanted<E: Engine>(
     for line in news {
         service.engine.log(&format!("array {name}: {line}"));
     }
-    Located { record, others, search }
+    Located { record, others, former, search }
 }
 
 /// Leaves an array at rest of which two devices say that they are the same member.

@@ -36,6 +36,8 @@ pub(super) fn drop_volume<E: Engine>(
     stays_labelled.iter().for_each(|cache| given_up::erase(turn, name, cache));
     turn.registry.remove(name)?;
     turn.live.remove(name);
+    // The word of the user was about the drive of this volume, not of a later one with its name.
+    turn.adopted_origins.remove(name);
     Ok(())
 }
 

@@ -9,7 +9,6 @@ use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult, ErrorKind};
 use crate::name::VolumeName;
 use crate::records::{CacheRecord, Desired, VolumeRecord};
-use crate::safety::DriveIdentity;
 
 /// Brings one volume up with what is there, its exports and its unfinished work included.
 pub(super) fn open_up<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) {
@@ -196,8 +195,12 @@ fn open_with_cache<E: Engine>(
 
 /// Whether only a name that the kernel gave says which drive the origin is.
 fn is_unmarked<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> bool {
-    let is_marked = record.origin_identity.as_ref().is_some_and(DriveIdentity::is_known);
-    let Some(path) = record.origin.path().filter(|_| !is_marked) else { return false };
+    let Some(path) = record.origin.path() else { return false };
+    let mark = record.origin_identity.as_ref().filter(|mark| mark.is_known());
+    // A mark that several drives have by now says nothing about any of them.
+    if mark.is_some_and(|mark| apart(turn).find_drive(mark, path).is_some()) {
+        return false;
+    }
     let step = format!("asking {} for its kind", path.display());
     turn.wait_for(step, |engine, _| engine.is_block_device(path))
 }
@@ -264,8 +267,8 @@ fn open_without<E: Engine>(
 fn may_be_missed(record: &VolumeRecord, error: ControlError) -> ControlError {
     match &record.cache {
         Some(cache) if cache.maybe_dirty => ControlError::failed(format!(
-            "{}; this SSD may hold {}: bring it back, and the volume is served, or \
-             `voltier detach {} --no-flush` to give them up",
+            "{}; this SSD may hold {}: bring it back, and the volume is served (a copy of it, under any \
+             path: `voltier set {2} ssd=DEV`), or `voltier detach {2} --no-flush` to give them up",
             error.message.split("; ").next().unwrap_or_default(),
             cache.newest_data(),
             record.name

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use voltier_array::MemberState;
 
-use super::absence::{Hindrance, Missing};
+use super::absence::{AwaitedCache, Hindrance, Missing};
 use super::apart::apart;
 use super::look;
 use super::turn::Turn;
@@ -232,7 +232,7 @@ fn lacks_a_member(newest: &MemberLabel, labels: &[MemberLabel]) -> bool {
     places.any(|(place, own)| is_counted_on(own.state) && !is_there(place))
 }
 
-fn is_counted_on(state: MemberState) -> bool {
+pub(super) fn is_counted_on(state: MemberState) -> bool {
     matches!(state, MemberState::InService | MemberState::Rebuilding)
 }
 
@@ -245,6 +245,7 @@ pub(super) fn missing_drives<E: Engine>(
     let ssd = record.cache.as_ref().filter(|cache| is_needed(cache));
     let ssd = ssd.map(|cache| (&cache.device, "SSD", cache.identity.as_ref()));
     let mut missing = Vec::new();
+    let cache_of = |part: &str| record.cache.as_ref().filter(|_| part == "SSD");
     for (device, part, identity) in [origin].into_iter().chain(ssd) {
         let is_waiting =
             |name| service.live_arrays.get(name).is_some_and(|it| it.absence.is_waiting());
@@ -252,7 +253,9 @@ pub(super) fn missing_drives<E: Engine>(
         let found = found(service, device, identity).filter(|_| !is_waiting);
         let Some(found) = found else {
             let why = (Hindrance::Absent, format!("{device} is not there"));
-            missing.push(missing_as(service, device, part, identity, why));
+            let cache = cache_of(part).map(|cache| awaited(service, device, cache));
+            let absent = missing_as(service, device, part, identity, why);
+            missing.push(Missing { cache, ..absent });
             continue;
         };
         if let Err(why) = look::look(service, &found) {
@@ -260,6 +263,52 @@ pub(super) fn missing_drives<E: Engine>(
         }
     }
     missing
+}
+
+/// The SSD of a volume that could not be opened, if it is there and does not hold the cache, or an older state
+/// of it: the right one may come under the same path.
+pub(super) fn wrong_ssd<E: Engine>(
+    service: &mut Turn<E>,
+    record: &VolumeRecord,
+    missing: &[Missing],
+) -> Option<Missing> {
+    let cache = record.cache.as_ref().filter(|it| is_needed(it) && it.device.path().is_some())?;
+    if missing.iter().any(|missing| missing.device == cache.device) {
+        return None;
+    }
+    let ssd = ssd_of(service, cache)?;
+    // The volume's own error says what is wrong with an SSD that cannot be read.
+    let label = apart(service).cache_label_of(&ssd).ok()?;
+    let is_right = |it: &CacheLabel| it.uuid == cache.uuid && it.generation >= cache.generation;
+    if label.as_ref().is_some_and(is_right) {
+        return None;
+    }
+    let awaited =
+        AwaitedCache { uuid: cache.uuid, generation_min: cache.generation, was_there: false };
+    let why =
+        (Hindrance::Wrong, format!("{} does not hold the newest state of its cache", cache.device));
+    let wrong = missing_as(service, &cache.device, "SSD", cache.identity.as_ref(), why);
+    Some(Missing { cache: Some(awaited), ..wrong })
+}
+
+/// The cache that a missing SSD is to hold.
+fn awaited<E: Engine>(
+    service: &mut Turn<E>,
+    device: &DeviceSpec,
+    cache: &CacheRecord,
+) -> AwaitedCache {
+    let awaited =
+        AwaitedCache { uuid: cache.uuid, generation_min: cache.generation, was_there: false };
+    AwaitedCache { was_there: is_on(service, device, awaited), ..awaited }
+}
+
+/// Whether an awaited cache is on a device.
+fn is_on<E: Engine>(service: &mut Turn<E>, device: &DeviceSpec, awaited: AwaitedCache) -> bool {
+    if look::look_once(service, device).is_err() {
+        return false;
+    }
+    let label = apart(service).cache_label_of(device).ok().flatten();
+    label.is_some_and(|it| it.uuid == awaited.uuid && it.generation >= awaited.generation_min)
 }
 
 /// A device that cannot be used now; `None` of one that can.
@@ -286,7 +335,8 @@ pub(super) fn missing_as<E: Engine>(
     (hindrance, why): (Hindrance, String),
 ) -> Missing {
     let seen = device.path().and_then(|path| service.id_of(path));
-    Missing { device: device.clone(), part, identity: identity.cloned(), seen, hindrance, why }
+    let (device, identity) = (device.clone(), identity.cloned());
+    Missing { device, part, identity, seen, hindrance, why, cache: None }
 }
 
 /// Where a drive is now; `None` when nothing, or another drive, is under its path, and its mark on no other.
@@ -312,9 +362,17 @@ fn found<E: Engine>(
 pub(super) fn has_come<E: Engine>(service: &mut Turn<E>, missing: &Missing) -> bool {
     let Missing { device, identity, seen, hindrance, .. } = missing;
     let Some(path) = device.path() else { return false };
-    let Some(found) = found(service, device, identity.as_ref()) else { return false };
+    let found = found(service, device, identity.as_ref());
+    // A start opens what is under the path, if the cache is on it, when the SSD itself is not there.
+    if let Some(awaited) = missing.cache.filter(|awaited| !awaited.was_there)
+        && is_on(service, found.as_ref().unwrap_or(device), awaited)
+    {
+        return true;
+    }
+    let Some(found) = found else { return false };
     match hindrance {
         Hindrance::Absent => {}
+        Hindrance::Wrong => return false,
         Hindrance::Busy | Hindrance::Silent => return look::look(service, &found).is_ok(),
         Hindrance::Shrunk => {
             return look::look(service, &found).is_ok() && apart(service).label_of(&found).is_ok();

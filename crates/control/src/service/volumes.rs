@@ -7,17 +7,17 @@ use voltier_cache::Mode;
 use super::admit::{self, Admitted, Beside};
 use super::apart::apart;
 use super::jobs::Purpose;
-use super::live::{Live, now};
+use super::live::Live;
 use super::silence::{self, WayOn};
 use super::turn::Turn;
-use super::{drains, exports, finish, given_up, in_use, late, look, removal, show};
+use super::{drains, exports, finish, given_up, in_use, named_drives, removal, show};
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
 use crate::protocol::{NewCache, Response};
 use crate::records::{CacheRecord, Desired, VolumeRecord};
 use crate::safety::Role;
-use crate::settings::ORIGIN_KEY;
+use crate::settings::{ORIGIN_KEY, SSD_KEY};
 use crate::spec::DeviceSpec;
 use crate::status::DeviceState;
 
@@ -78,9 +78,9 @@ pub(super) fn set<E: Engine>(
     changes: &[(String, String)],
 ) -> ControlResult<Response> {
     if let [(key, device)] = changes
-        && key == ORIGIN_KEY
+        && [ORIGIN_KEY, SSD_KEY].contains(&key.as_str())
     {
-        return take_origin(turn, name, device.parse()?);
+        return named_drives::take(turn, name, key, device.parse()?);
     }
     let mut record = turn.open_record(name)?;
     drains::not_leaving(turn, name)?;
@@ -282,49 +282,6 @@ fn may_lose(name: &VolumeName, cache: &CacheRecord, flush: bool) -> ControlResul
         cache.device,
         cache.newest_data()
     )))
-}
-
-/// Takes a drive as the origin of a volume that is not served. The user of the command says that what
-/// the drive holds counts: as a copy, as the same drive with another mark, or changed since. The cache
-/// goes on with that drive.
-fn take_origin<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &VolumeName,
-    device: DeviceSpec,
-) -> ControlResult<Response> {
-    let record = turn.record(name)?;
-    record.must_not_be_stopped()?;
-    if turn.is_open(name) {
-        return Err(ControlError::failed(format!(
-            "{name} is served from {}: its backing disk can be changed only while it is not served",
-            record.origin
-        )));
-    }
-    if device.is_volatile() {
-        return Err(ControlError::failed(format!(
-            "{device} is empty at every start: it cannot hold the data of {name}; give the drive \
-             that holds what its backing disk held"
-        )));
-    }
-    let Admitted { size_bytes, mark } =
-        admit::admit(turn, &device, Role::Origin, false, Beside::Cache(&record))?;
-    look::large_enough(&device, size_bytes, record.size_bytes, "backing disk")?;
-    let taken = VolumeRecord { origin: device, origin_identity: mark, ..record.clone() };
-    turn.registry.put(taken.clone())?;
-    let since = late::hold_off_of(turn, name);
-    turn.adopted_origins.insert(name.clone());
-    // The SSD may come late too: then the volume waits for it, and has its new origin.
-    late::try_volume(turn, &taken, since.or(Some(now())), now());
-    let is_refused = |live: &&Live| !live.is_open && !live.absence.is_waiting();
-    let refused = turn.live.get(name).filter(is_refused);
-    if let Some(error) = refused.map(|live| live.error.clone()) {
-        turn.adopted_origins.remove(name);
-        turn.registry.put(record.clone())?;
-        late::try_volume(turn, &record, since, now());
-        return Err(ControlError::failed(error));
-    }
-    turn.log(name, &format!("its backing disk is now {}, as set by the user", taken.origin));
-    Ok(show::volume(turn, name))
 }
 
 /// The record of a cache with the settings of before.

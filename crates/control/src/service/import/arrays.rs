@@ -8,7 +8,7 @@ use super::super::apart::apart;
 use super::super::turn::Turn;
 use super::super::{array_members, array_open};
 use super::done::Done;
-use super::find::{Found, FoundArray};
+use super::find::{Found, FoundArray, FoundMember};
 use crate::array_settings::ArraySettings;
 use crate::engine::{Engine, MemberLabel};
 use crate::error::{ControlError, ControlResult};
@@ -24,6 +24,8 @@ pub(super) struct ArrayPlan {
     devices: Vec<DeviceSpec>,
     /// Devices that wait to replace a lost member.
     spares: Vec<DeviceSpec>,
+    /// Lines for the user about devices that are left alone.
+    pub(super) notes: Vec<String>,
 }
 
 impl ArrayPlan {
@@ -97,7 +99,7 @@ fn plan_one<E: Engine>(
         )));
     }
     let Some(newest) = array.newest() else {
-        let (device, name) = array.journal.as_ref().expect("an array was found by some label");
+        let (device, name) = array.journals.first().expect("an array was found by some label");
         return Err(ControlError::failed(format!(
             "{device} is the journal of the array {name}; give its members as well"
         )));
@@ -135,7 +137,7 @@ fn is_complete(name: &ArrayName, newest: &MemberLabel, array: &FoundArray) -> Co
             places.join(", ")
         )));
     }
-    if newest.has_journal_device && array.journal.is_none() {
+    if newest.has_journal_device && array.journals.is_empty() {
         return Err(ControlError::failed(format!(
             "the journal device of the array {name} was not found, and the array needs it; \
              connect it, or give it as well if it is a file; `voltier array assemble -f DEV...` \
@@ -147,15 +149,17 @@ fn is_complete(name: &ArrayName, newest: &MemberLabel, array: &FoundArray) -> Co
 
 fn plan_of(name: ArrayName, newest: &MemberLabel, array: &FoundArray) -> ArrayPlan {
     let mut members: Vec<Option<(u64, DeviceSpec)>> = vec![None; newest.places.len()];
-    for (device, label) in &array.members {
+    for FoundMember { device, label, .. } in &array.members {
         let Some(place) = members.get_mut(label.place as usize) else { continue };
         // Of two that were the same member one after the other, the newer one.
         if place.as_ref().is_none_or(|(event, _)| *event < label.event) {
             *place = Some((label.event, device.clone()));
         }
     }
-    let journal = array.journal.as_ref().map(|(device, _)| device.clone());
-    let devices = array.members.iter().map(|(device, _)| device).chain(&journal).cloned().collect();
+    let journals = array.journals.iter().map(|(device, _)| device);
+    let journal = journals.clone().next().cloned();
+    let devices = array.members.iter().map(|member| &member.device).chain(journals);
+    let devices = devices.cloned().collect();
     let record = RegisteredArray {
         name,
         uuid: newest.array,
@@ -173,7 +177,7 @@ fn plan_of(name: ArrayName, newest: &MemberLabel, array: &FoundArray) -> ArrayPl
         stopped: false,
         settings: ArraySettings::default(),
     };
-    ArrayPlan { record, devices, spares: Vec::new() }
+    ArrayPlan { record, devices, spares: Vec::new(), notes: array.notes.clone() }
 }
 
 /// Assembles an array and records it; what there is to know about it.
@@ -185,14 +189,17 @@ pub(super) fn open<E: Engine>(
     plan: ArrayPlan,
     done: &mut Done,
 ) -> ControlResult<Vec<String>> {
-    let ArrayPlan { record, devices, spares } = plan;
+    let ArrayPlan { record, devices, spares, notes: left_alone } = plan;
     let name = record.name.clone();
     let told = |error: ControlError| {
         ControlError::failed(format!("the array {name} is not imported: {error}"))
     };
     let opened = apart(service).open_array(&record, &devices, false).map_err(told)?;
-    let mut notes: Vec<String> =
-        opened.left_out.iter().map(|line| format!("array {name}: {line}")).collect();
+    let mut notes: Vec<String> = left_alone
+        .iter()
+        .chain(&opened.left_out)
+        .map(|line| format!("array {name}: {line}"))
+        .collect();
     array_open::keep(service, record, opened, Vec::new())?;
     done.arrays.push(name.clone());
     service.engine.log(&format!("array {name}: imported from what its members say"));

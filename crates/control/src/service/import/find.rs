@@ -28,9 +28,25 @@ pub(super) struct Found {
 /// The parts of an array.
 #[derive(Default)]
 pub(super) struct FoundArray {
-    pub(super) members: Vec<(DeviceSpec, MemberLabel)>,
-    /// The device of the journal, with the name that it has for the array.
-    pub(super) journal: Option<(DeviceSpec, String)>,
+    pub(super) members: Vec<FoundMember>,
+    /// Devices of the journal, with the name that they have for the array.
+    pub(super) journals: Vec<(DeviceSpec, String)>,
+    /// Lines for the user about devices that are left alone.
+    pub(super) notes: Vec<String>,
+}
+
+/// A device that says it is a member of an array.
+pub(super) struct FoundMember {
+    pub(super) device: DeviceSpec,
+    pub(super) label: MemberLabel,
+    /// Whether the order names the device.
+    pub(super) is_given: bool,
+}
+
+impl FoundMember {
+    fn is_twin_of(&self, label: &MemberLabel) -> bool {
+        self.label.member == label.member && self.label.place == label.place
+    }
 }
 
 /// An SSD with a cache.
@@ -49,12 +65,60 @@ pub(super) struct OtherDevice {
 impl FoundArray {
     /// The label that knows most.
     pub(super) fn newest(&self) -> Option<&MemberLabel> {
-        self.members.iter().map(|(_, label)| label).max_by_key(|label| label.event)
+        self.members.iter().map(|member| &member.label).max_by_key(|label| label.event)
     }
 
     /// Whether a member says that it has this place.
     pub(super) fn has_member(&self, place: usize) -> bool {
-        self.members.iter().any(|(_, label)| label.place as usize == place)
+        self.members.iter().any(|member| member.label.place as usize == place)
+    }
+
+    /// Takes a device that the order does not name for a member, unless the order names another one for it.
+    fn take(&mut self, device: DeviceSpec, label: MemberLabel) {
+        let mut given = self.members.iter().filter(|member| member.is_given);
+        match given.find(|member| member.is_twin_of(&label)) {
+            Some(given) => self.notes.push(format!(
+                "{device} says that it is the same member as {}, which was given: it is left alone",
+                given.device
+            )),
+            None => self.members.push(FoundMember { device, label, is_given: false }),
+        }
+    }
+
+    /// Leaves devices alone that the order does not name and that are no members any more by the newest label:
+    /// others have replaced them, or they are older copies of members.
+    ///
+    /// # Errors
+    /// When two devices that the order does not name are the same member.
+    fn leave_out(&mut self, given: &[DeviceSpec]) -> ControlResult<()> {
+        let Some(newest) = self.newest().cloned() else { return Ok(()) };
+        let labels: Vec<MemberLabel> = self.members.iter().map(|it| it.label.clone()).collect();
+        let is_former = |it: &mut FoundMember| {
+            let is_old = it.label.event + 1 < newest.event;
+            let mut newer = labels.iter().filter(|label| label.event > it.label.event);
+            let has_newer = is_old && newer.any(|label| it.is_twin_of(label));
+            !it.is_given && (has_newer || it.label.is_replaced_by(&newest))
+        };
+        let former: Vec<FoundMember> = self.members.extract_if(.., is_former).collect();
+        self.notes.extend(former.iter().map(|it| {
+            format!(
+                "{} was member {} and is none any more: it is left alone",
+                it.device, it.label.place
+            )
+        }));
+        let mut others = self.members.iter().filter(|it| !it.is_given).enumerate();
+        let twin = others.find_map(|(at, one)| {
+            let mut before = self.members.iter().filter(|it| !it.is_given).take(at);
+            before.find(|it| it.is_twin_of(&one.label)).map(|other| (other, one))
+        });
+        let Some((one, other)) = twin else { return Ok(()) };
+        let given: Vec<_> = given.iter().map(ToString::to_string).collect();
+        let given = given.join(" ");
+        Err(ControlError::failed(format!(
+            "{0} and {1} both say that they are member {2} of the array {3}, so one is a copy; name the right \
+             one: `voltier import {given} {0}` or `voltier import {given} {1}`",
+            one.device, other.device, one.label.place, newest.name
+        )))
     }
 
     /// Whether the array counts on a device that was not found yet.
@@ -63,7 +127,7 @@ impl FoundArray {
         let counts = |state| matches!(state, MemberState::InService | MemberState::Rebuilding);
         let mut places = newest.places.iter().enumerate();
         places.any(|(place, own)| counts(own.state) && !self.has_member(place))
-            || (newest.has_journal_device && self.journal.is_none())
+            || (newest.has_journal_device && self.journals.is_empty())
     }
 }
 
@@ -121,11 +185,12 @@ fn sort_in<E: Engine>(
     let own = device.clone();
     if device.array().is_none() {
         if let Some(label) = apart(service).label_of(device)? {
-            found.arrays.entry(label.array).or_default().members.push((own, label));
+            let member = FoundMember { device: own, label, is_given: true };
+            found.arrays.entry(member.label.array).or_default().members.push(member);
             return Ok(());
         }
         if let Some(label) = apart(service).journal_label_of(device)? {
-            found.arrays.entry(label.array).or_default().journal = Some((own, label.name));
+            found.arrays.entry(label.array).or_default().journals.push((own, label.name));
             return Ok(());
         }
         if let Some(label) = apart(service).spare_label_of(device)? {
@@ -160,6 +225,7 @@ fn look_further<E: Engine>(
     if !found.arrays.values().any(FoundArray::is_incomplete) {
         return Ok(());
     }
+    let mut journals: Vec<(Identity, DeviceSpec, String)> = Vec::new();
     for path in apart(service).own_devices() {
         let device = DeviceSpec::Path(path);
         let is_given = given.iter().any(|other| admit::is_same(service, other, &device));
@@ -172,7 +238,7 @@ fn look_further<E: Engine>(
         let member = apart(service).label_of(&device);
         if let Ok(Some(label)) = member {
             if let Some(array) = found.arrays.get_mut(&label.array) {
-                array.members.push((device, label));
+                array.take(device, label);
             }
             continue;
         }
@@ -183,12 +249,17 @@ fn look_further<E: Engine>(
                 return Err(error.clone());
             }
         }
-        if let Ok(Some(label)) = journal
-            && let Some(array) = found.arrays.get_mut(&label.array)
-            && array.journal.is_none()
-        {
-            array.journal = Some((device, label.name));
+        if let Ok(Some(label)) = journal {
+            journals.push((label.array, device, label.name));
         }
+    }
+    for (uuid, array) in &mut found.arrays {
+        // One that is named wins. Of several others the array knows its own by what is on them.
+        if array.journals.is_empty() {
+            let own = journals.iter().filter(|(of, ..)| of == uuid);
+            array.journals = own.map(|(_, device, name)| (device.clone(), name.clone())).collect();
+        }
+        array.leave_out(given)?;
     }
     Ok(())
 }

@@ -3,7 +3,8 @@
 //! ```text
 //! find      what each device is: member, journal, spare, SSD with a cache, or none of ours
 //! arrays    records of arrays, from the labels of members
-//! volumes   records of volumes, from the superblocks of caches; their origins by mark
+//! origins   the origins of caches: drives of the order, else by mark
+//! volumes   records of volumes, from the superblocks of caches
 //! ```
 //!
 //! Until everything is known nothing is written. Then arrays are assembled and volumes opened the way a
@@ -17,6 +18,7 @@ mod arrays;
 mod done;
 mod find;
 mod names;
+mod origins;
 mod volumes;
 
 use super::apart::apart;
@@ -34,6 +36,7 @@ use arrays::ArrayPlan;
 use done::Done;
 use find::{Found, FoundCache};
 use names::Names;
+use origins::Known;
 use volumes::VolumePlan;
 
 /// How often an import tries what is busy: with the patience of a lock's own that is two seconds of a file.
@@ -56,7 +59,15 @@ fn import_found<E: Engine>(service: &mut Turn<E>, order: &ImportOrder) -> Contro
     let names = names_of(order, &found)?;
     let arrays = arrays::plan(service, &found, names.array.as_ref())?;
     // A cache on an array is seen when the array is open: only then is it known which origins are left over.
-    let volumes = volumes::plan(service, &names, &found, &arrays)?;
+    let named: Vec<_> =
+        arrays.iter().map(|plan| (plan.record.uuid, plan.record.name.clone())).collect();
+    let known = Known {
+        given: &order.devices,
+        arrays: &named,
+        expects_caches: !named.is_empty(),
+        takes_larger: order.changed_origin,
+    };
+    let volumes = volumes::plan(service, &names, &found, known)?;
     let left_over = volumes::left_over(service, &found, &volumes);
     if arrays.is_empty() {
         left_over.iter().try_for_each(|device| Err(volumes::no_origin(device)))?;
@@ -132,6 +143,7 @@ fn planned(arrays: &[ArrayPlan], volumes: &[VolumePlan], left_over: &[DeviceSpec
         )
     };
     notes.extend(left_over.iter().map(at_most));
+    notes.extend(arrays.iter().flat_map(|plan| plan.notes.iter().cloned()));
     notes.extend(volumes.iter().flat_map(|plan| plan.notes.iter().cloned()));
     ImportReport {
         dry_run: true,
@@ -159,7 +171,12 @@ fn carry_out<E: Engine>(
             found.caches.push(FoundCache { device, label });
         }
     }
-    let volumes = volumes::plan(service, names, found, &[])?;
+    let named = done.arrays.iter().filter_map(|name| service.registry.find_array(name));
+    let named: Vec<_> = named.map(|array| (array.uuid, array.name.clone())).collect();
+    let takes_larger = order.changed_origin;
+    let given = &order.devices[..];
+    let known = Known { given, arrays: &named, expects_caches: false, takes_larger };
+    let volumes = volumes::plan(service, names, found, known)?;
     claim_planned(service, &[], &volumes)?;
     if order.changed_origin && volumes.len() != 1 {
         return Err(ControlError::usage(format!(

@@ -1,20 +1,17 @@
-//! Records of volumes, from the superblocks of their caches. The origin carries nothing: its mark finds it.
+//! Records of volumes, from the superblocks of their caches.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use super::super::admit;
-use super::super::apart::apart;
 use super::super::turn::Turn;
-use super::arrays::ArrayPlan;
-use super::find::{Found, FoundCache, OtherDevice, holds_nothing_of_ours, in_use};
+use super::find::{Found, FoundCache, in_use};
 use super::names::Names;
+use super::origins::{self, Known, Origin};
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::import_report::ImportedVolume;
 use crate::name::VolumeName;
 use crate::records::{CacheRecord, Desired, Identity, VolumeRecord};
-use crate::safety::DriveIdentity;
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 
@@ -57,26 +54,15 @@ pub(super) fn plan<E: Engine>(
     service: &mut Turn<E>,
     names: &Names,
     found: &Found,
-    arrays: &[ArrayPlan],
+    known: Known<'_>,
 ) -> ControlResult<Vec<VolumePlan>> {
-    let mut origins = Vec::new();
     for cache in &found.caches {
         is_unknown(service, cache)?;
-        origins.push(by_mark(service, cache, found, arrays)?);
     }
+    let origins = origins::assign(service, found, known)?;
     let mut plans: Vec<VolumePlan> = Vec::new();
-    for (at, cache) in found.caches.iter().enumerate() {
-        let is_origin_given = origins[at].is_none();
-        let (origin, note) = match origins[at].clone() {
-            Some(origin) => (origin, None),
-            None => {
-                let (origin, note) = as_given(service, cache, found, &origins)?;
-                origins[at] = Some(origin.clone());
-                (origin, note)
-            }
-        };
-        let plan = plan_one(service, names, cache, origin, note)?;
-        let plan = VolumePlan { is_origin_given, ..plan };
+    for (cache, origin) in found.caches.iter().zip(origins) {
+        let plan = plan_one(service, names, cache, origin)?;
         if let Some(other) = plans.iter().find(|other| other.record.name == plan.record.name) {
             return Err(ControlError::failed(format!(
                 "{} and {} both say that they are the SSD of a volume {}; give the one that was in use \
@@ -106,7 +92,7 @@ fn is_unknown<E: Engine>(service: &Turn<E>, cache: &FoundCache) -> ControlResult
             return Err(ControlError::failed(format!(
                 "the cache on {device} belongs to the volume {name}, which is already recorded; \
                  `voltier start {name}` serves it, `voltier show {name}` says why it is not \
-                 served"
+                 served; if {device} is to be its SSD from now on, `voltier set {name} ssd={device}`"
             )));
         }
         if known.uuid.0 == label.owner.volume_uuid {
@@ -120,135 +106,14 @@ fn is_unknown<E: Engine>(service: &Turn<E>, cache: &FoundCache) -> ControlResult
     Ok(())
 }
 
-/// The origin with the mark that the cache has for its origin: among the devices given, or anywhere on the
-/// machine.
-fn by_mark<E: Engine>(
-    service: &mut Turn<E>,
-    cache: &FoundCache,
-    found: &Found,
-    arrays: &[ArrayPlan],
-) -> ControlResult<Option<DeviceSpec>> {
-    let owner = &cache.label.owner;
-    let Some(mark) = DriveIdentity::recorded(&owner.origin_identity) else { return Ok(None) };
-    if let Some(uuid) = mark.array() {
-        let planned = arrays.iter().map(|plan| &plan.record);
-        let mut known = service.registry.arrays().iter().chain(planned);
-        let name = known.find(|array| array.uuid == uuid).map(|array| array.name.clone());
-        return Ok(name.map(DeviceSpec::Array));
-    }
-    for other in &found.others {
-        let Some(path) = other.device.path() else { continue };
-        if apart(service).drive_identity(path).as_ref() == Some(&mark) {
-            return Ok(Some(other.device.clone()));
-        }
-    }
-    let hint = owner.origin_path.parse().unwrap_or_else(|_| DeviceSpec::Path("/".into()));
-    let place = hint.path().unwrap_or(Path::new("/"));
-    let at = apart(service).find_drive(&mark, place);
-    let origin = at.map(|path| match hint.path() {
-        Some(_) => hint.moved_to(path),
-        None => DeviceSpec::Path(path),
-    });
-    if let Some(origin) = &origin
-        && !holds_nothing_of_ours(service, origin)?
-    {
-        return Err(ControlError::failed(format!(
-            "the backing disk of the cache on {} is {origin} by its identity, but that drive is \
-             now a member, spare or cache of Voltier; give the drive that holds the data of the \
-             backing disk",
-            cache.device
-        )));
-    }
-    Ok(origin)
-}
-
-/// The origin that the user gives, with a line for the user: the only device of the right size that holds
-/// nothing of Voltier. The origin of another cache does not count.
-fn as_given<E: Engine>(
-    service: &mut Turn<E>,
-    cache: &FoundCache,
-    found: &Found,
-    taken: &[Option<DeviceSpec>],
-) -> ControlResult<(DeviceSpec, Option<String>)> {
-    let bytes = cache.label.origin_bytes;
-    let free = free_of(service, found, taken);
-    let fitting: Vec<&OtherDevice> =
-        free.iter().filter(|other| other.size_bytes == bytes).collect();
-    let rivals = found
-        .caches
-        .iter()
-        .zip(taken)
-        .filter(|(other, origin)| origin.is_none() && other.label.origin_bytes == bytes);
-    match (&fitting[..], rivals.count()) {
-        ([origin], 1) => Ok((origin.device.clone(), other_mark(service, cache, &origin.device))),
-        ([], _) => Err(not_found(cache, &free)),
-        _ => Err(ControlError::failed(format!(
-            "several drives could be the backing disk of the cache on {}; import one volume at a \
-             time: its SSD and its backing disk",
-            cache.device
-        ))),
-    }
-}
-
-/// Devices that hold nothing of Voltier, and are nobody's origin yet.
-fn free_of<E: Engine>(
-    service: &mut Turn<E>,
-    found: &Found,
-    taken: &[Option<DeviceSpec>],
-) -> Vec<OtherDevice> {
-    let mut free = found.others.clone();
-    for origin in taken.iter().flatten() {
-        free.retain(|other| !admit::is_same(service, origin, &other.device));
-    }
-    free
-}
-
-/// Says that an origin has not the mark that was recorded: a copy, or the same drive at another controller.
-fn other_mark<E: Engine>(
-    service: &mut Turn<E>,
-    cache: &FoundCache,
-    origin: &DeviceSpec,
-) -> Option<String> {
-    let recorded = DriveIdentity::recorded(&cache.label.owner.origin_identity)?;
-    let now = admit::mark_of(service, origin).filter(DriveIdentity::is_known);
-    let now = now.map_or_else(|| "no mark".to_owned(), |mark| mark.to_string());
-    Some(format!(
-        "{origin} was taken as the backing disk because it was given: it has {now}, not {recorded}"
-    ))
-}
-
-fn not_found(cache: &FoundCache, free: &[OtherDevice]) -> ControlError {
-    let (device, label) = (&cache.device, &cache.label);
-    let recorded = |text: &str, what: &str| match text {
-        "" => format!("no {what} is recorded"),
-        text => format!("its {what} is {text}"),
-    };
-    let owner = &label.owner;
-    let sizes = free.iter().map(|it| format!("{} has {} bytes", it.device, it.size_bytes));
-    let given = match sizes.collect::<Vec<_>>().join(", ") {
-        none if none.is_empty() => String::new(),
-        sizes => format!(" ({sizes})"),
-    };
-    let what = match DriveIdentity::recorded(&owner.origin_identity).and_then(|mark| mark.array()) {
-        Some(_) => "give the members of that array as well",
-        None => "connect it, or give the drive that holds its data after the SSD",
-    };
-    ControlError::failed(format!(
-        "the backing disk of the cache on {device}, of {} bytes, was not found{given}: {}, {}; {what}",
-        label.origin_bytes,
-        recorded(&owner.origin_identity, "identity"),
-        recorded(&owner.origin_path, "last path")
-    ))
-}
-
 /// Devices of the order that hold nothing of Voltier, and are the origin of no volume of it.
 pub(super) fn left_over<E: Engine>(
     service: &mut Turn<E>,
     found: &Found,
     plans: &[VolumePlan],
 ) -> Vec<DeviceSpec> {
-    let taken: Vec<_> = plans.iter().map(|plan| Some(plan.record.origin.clone())).collect();
-    free_of(service, found, &taken).into_iter().map(|other| other.device).collect()
+    let taken = plans.iter().map(|plan| &plan.record.origin);
+    origins::free_of(service, found, taken).into_iter().map(|other| other.device).collect()
 }
 
 pub(super) fn no_origin(device: &DeviceSpec) -> ControlError {
@@ -262,9 +127,9 @@ fn plan_one<E: Engine>(
     service: &mut Turn<E>,
     names: &Names,
     cache: &FoundCache,
-    origin: DeviceSpec,
-    note: Option<String>,
+    origin: Origin,
 ) -> ControlResult<VolumePlan> {
+    let Origin { device: origin, is_given, note } = origin;
     let (device, label) = (&cache.device, &cache.label);
     let name = name_of(service, names, cache)?;
     if let Some(user) = admit::user_of_device(service, &origin) {
@@ -319,7 +184,7 @@ fn plan_one<E: Engine>(
     Ok(VolumePlan {
         record,
         notes,
-        is_origin_given: false,
+        is_origin_given: is_given,
         stopped_in_order: label.is_clean,
         policy,
         mode,

@@ -22,6 +22,7 @@ fn label(owner: Owner) -> CacheLabel {
     CacheLabel {
         uuid: Identity([5; 16]),
         generation: 7,
+        sequence: 9,
         is_clean: false,
         dirty_lines: 12,
         size_bytes: DRIVE_BYTES,
@@ -137,6 +138,11 @@ fn an_origin_is_found_by_its_mark_where_it_is_now() {
         return;
     }
     fs::rename(fixture.path("hdd"), fixture.path("renamed")).unwrap();
+    let alone = order(&fixture, &["ssd"]);
+    let way_on =
+        format!("`voltier import {} {}`", fixture.device("ssd"), fixture.device("renamed"));
+    refused(&mut fixture, alone, &["the newest data of 12 lines", "was not named", &way_on]);
+    change(&fixture, "ssd", |label| (label.dirty_lines, label.is_clean) = (0, true));
     let report = import(&mut fixture, &["ssd"]);
     assert_eq!(report.volumes[0].origin, fixture.device("renamed"));
 }

@@ -195,7 +195,8 @@ fn two_devices_that_say_they_are_the_same_member_are_refused_until_one_is_gone()
         &*fixture.path("d2").display().to_string(),
         &*fixture.path("far/copy").display().to_string(),
         "both say that they are member 1 of r5",
-        "`voltier array assemble DEVICE...`",
+        "`voltier array assemble ",
+        &*format!("far/copy {} {}`", fixture.device("d1"), fixture.device("d3")),
     ] {
         assert!(array.error.contains(words), "{words}: {}", array.error);
     }
