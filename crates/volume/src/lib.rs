@@ -7,6 +7,9 @@
 //!                                   └─> origin
 //! ```
 //!
+//! Changes of the same sectors reach the origin in the order of their arrival, whether their clients are still
+//! there or not.
+//!
 //! Exports hold a [`Volume`] and see a block device; whether a cache is in front changes under them,
 //! between two requests. A volume and everything below it belongs to one core.
 //!
