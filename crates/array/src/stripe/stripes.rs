@@ -28,7 +28,7 @@ use crate::stripe::fence::Fence;
 use crate::stripe::foreground::Foreground;
 use crate::stripe::ground::Ground;
 use crate::stripe::two_shapes::TwoShapes;
-use crate::stripe::vouch::Vouched;
+use crate::stripe::vouch::{Vouched, Voucher};
 
 /// Plans of reconstruction that are kept: enough for every rotation of a few losses.
 const DECODERS_MAX: usize = 256;
@@ -323,6 +323,12 @@ impl<D: BlockDevice> Stripes<D> {
             }
             Err(failed) => Err(failed),
         }
+    }
+
+    /// Finds out what blocks without checksums are, repairs those that are wrong, and keeps the checksums. The
+    /// stripe is locked, and needs no resync.
+    pub(crate) async fn vouch(&self, stripe: StripeNumber, span: Span) -> Vouched {
+        Voucher(self).vouch(stripe, span).await
     }
 
     /// Reads slots of which some could not be read, perhaps because blocks of theirs have no checksums.

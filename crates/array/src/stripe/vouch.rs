@@ -51,12 +51,15 @@ enum Completed {
     Whole(Vec<Buf>),
 }
 
-impl<D: BlockDevice> Stripes<D> {
+/// Finds out what blocks without checksums are.
+pub(super) struct Voucher<'a, D>(pub(super) &'a Stripes<D>);
+
+impl<D: BlockDevice> Voucher<'_, D> {
     /// Finds out what blocks without checksums are, repairs those that are wrong, and keeps the checksums. The
     /// stripe is locked, and needs no resync.
-    pub(crate) async fn vouch(&self, stripe: StripeNumber, span: Span) -> Vouched {
-        let Ok(states) = self.slot_states(stripe, &[]) else { return Vouched::Unchecked };
-        let known = self.with_checksums(stripe, span, &states).await;
+    pub(super) async fn vouch(&self, stripe: StripeNumber, span: Span) -> Vouched {
+        let Ok(states) = self.0.slot_states(stripe, &[]) else { return Vouched::Unchecked };
+        let known = self.0.with_checksums(stripe, span, &states).await;
         if known.len() == online(&states).count() {
             return Vouched::Right;
         }
@@ -80,13 +83,17 @@ impl<D: BlockDevice> Stripes<D> {
         states: &[SlotState],
         needs_all: bool,
     ) -> Option<Vouched> {
-        let members = self.slot_members(stripe);
-        let at = self.geometry().member_lba(stripe, span.start);
+        let members = self.0.slot_members(stripe);
+        let at = self.0.geometry().member_lba(stripe, span.start);
         let read = |slot: StripeSlot| {
-            self.members().clone().read_judged(members.member_of(slot), at, Buf::new(span.bytes()))
+            self.0.members().clone().read_judged(
+                members.member_of(slot),
+                at,
+                Buf::new(span.bytes()),
+            )
         };
         let slots: Vec<StripeSlot> = online(states).collect();
-        let results = at_once(self.handle(), slots.iter().map(|slot| read(*slot))).await;
+        let results = at_once(self.0.handle(), slots.iter().map(|slot| read(*slot))).await;
         let mut columns = Vec::with_capacity(results.len());
         for (slot, result) in slots.into_iter().zip(results) {
             match result {
@@ -107,12 +114,12 @@ impl<D: BlockDevice> Stripes<D> {
                     for (slot, bytes) in right {
                         let member = members.member_of(slot);
                         let is_right = blocks.pieces[slot.0].is_some_and(|it| *it == bytes[..]);
-                        self.members().adopt(member, at, &bytes).await;
+                        self.0.members().adopt(member, at, &bytes).await;
                         if !is_right {
-                            self.members().convict(member, at);
-                            self.members().note_repair(member);
+                            self.0.members().convict(member, at);
+                            self.0.members().note_repair(member);
                             let data = bytes.into();
-                            let members = self.members().clone();
+                            let members = self.0.members().clone();
                             // What it should be is known whether the member takes it or not.
                             let _ = members.write(member, at, data, Durability::Cached).await;
                         }
@@ -135,7 +142,7 @@ impl<D: BlockDevice> Stripes<D> {
             Completed::Inconsistent => return Err(Vouched::Mismatched),
             Completed::Never => {}
         }
-        let parities = self.geometry().parity_chunks();
+        let parities = self.0.geometry().parity_chunks();
         let missing = blocks.pieces.len() - blocks.known.len() - blocks.unknown.len();
         // Without one more than are needed nothing contradicts anything.
         if missing >= parities {
@@ -166,7 +173,7 @@ impl<D: BlockDevice> Stripes<D> {
         let width = blocks.pieces.len();
         let missing: Vec<StripeSlot> =
             StripeSlot::all(width).filter(|slot| !is_used(slot)).collect();
-        if missing.len() > self.geometry().parity_chunks() {
+        if missing.len() > self.0.geometry().parity_chunks() {
             return Completed::Never;
         }
         let piece = |slot: usize| blocks.pieces[slot].expect("what is used was read");
@@ -176,7 +183,7 @@ impl<D: BlockDevice> Stripes<D> {
             whole.push(if is_read { Buf::copy_of(piece(slot.0)) } else { Buf::new(SUMMED_BYTES) });
         }
         if !missing.is_empty() {
-            let decoder = self.decoder(blocks.stripe, &missing);
+            let decoder = self.0.decoder(blocks.stripe, &missing);
             let sources: Vec<&[u8]> = decoder.sources().iter().map(|slot| piece(*slot)).collect();
             let mut targets: Vec<Buf> =
                 decoder.targets().iter().map(|_| Buf::new(SUMMED_BYTES)).collect();
@@ -187,8 +194,8 @@ impl<D: BlockDevice> Stripes<D> {
             }
         }
         let slices: Vec<&[u8]> = whole.iter().map(|buf| &buf[..]).collect();
-        let (data, parity) = slices.split_at(self.shape(blocks.stripe).data_chunks());
-        let is_consistent = self.code_of(blocks.stripe).check(data, parity);
+        let (data, parity) = slices.split_at(self.0.shape(blocks.stripe).data_chunks());
+        let is_consistent = self.0.code_of(blocks.stripe).check(data, parity);
         if is_consistent { Completed::Whole(whole) } else { Completed::Inconsistent }
     }
 }

@@ -6,6 +6,16 @@ use voltier_array::HealthNews;
 
 use super::*;
 
+/// The member whose page cannot be read, if the news are of that.
+fn lost_page_of(news: &HealthNews) -> Option<usize> {
+    if let HealthNews::ChecksumsLost { member, .. } = news { Some(*member) } else { None }
+}
+
+/// The member with blocks that nothing can be held against, if the news are of that.
+fn unchecked_of(news: &HealthNews) -> Option<usize> {
+    if let HealthNews::BlocksUnchecked { member, .. } = news { Some(*member) } else { None }
+}
+
 /// How a page of checksums is damaged.
 #[derive(Clone, Copy, Debug)]
 enum Damage {
@@ -99,8 +109,8 @@ fn rot_under_a_page_that_cannot_be_read_is_not_answered_but_mended() {
                     let array = assembled(&world).await;
                     holds(&array, &[], &why).await;
                     let news = array.take_health_news();
-                    let is_it = |news: &&HealthNews| matches!(news, HealthNews::ChecksumsLost { member: own, .. } if *own == member);
-                    assert!(news.iter().any(|it| is_it(&it)), "{why}: {news:?}");
+                    let is_told = news.iter().any(|it| lost_page_of(it) == Some(member));
+                    assert!(is_told, "{why}: {news:?}");
                     rest(&world, 2).await;
                     let news = [news, array.take_health_news()].concat();
                     let is_end =
@@ -151,6 +161,62 @@ fn a_write_computes_nothing_from_rot_under_a_page_that_cannot_be_read() {
             }
         }
     }
+}
+
+/// With two parities two members may have lost their pages, one of them with rot. With one nothing tells
+/// which is right: both are read as they are, and counted.
+#[test]
+fn pages_of_two_members_are_made_good_where_others_are_enough_and_counted_elsewhere() {
+    for (level, members, is_enough) in [(Level::Raid6, 5, true), (Level::Raid5, 3, false)] {
+        let consistency = Consistency::Bitmap;
+        let (media, member) = stopped(level, members, consistency);
+        on_media(media, move |world| async move {
+            for drive in [member, (member + 1) % members] {
+                damage(&world, drive, consistency, Damage::Blank);
+            }
+            rot(&world, member, 0x51);
+            let array = assembled(&world).await;
+            let rotten = array.read(Lba(8), Buf::new(KEPT)).await.expect("it is read in any case");
+            assert_eq!(rotten[..] == [0x51; KEPT], is_enough, "{level}");
+            rest(&world, 2).await;
+            let news = array.take_health_news();
+            let is_unchecked = news.iter().any(|it| unchecked_of(it).is_some());
+            assert_eq!(is_unchecked, !is_enough, "{level}: {news:?}");
+            assert_eq!(unprotected(&array) > 0, !is_enough, "{level}");
+            // What is right stays so when the rot is written over.
+            write(&array, 1, 0x61).await;
+            holds(&array, &[(1, 0x61)], "when the rot is written over").await;
+            array.scrub(ScrubRepair::Nothing).expect("none runs");
+            array.ended(BackgroundTask::Scrub).await;
+            assert_eq!(array.scrub_status().mismatched_blocks, 0, "{level}");
+            rest(&world, 70).await;
+            assert_eq!(unprotected(&array), 0, "{level}");
+        });
+    }
+}
+
+/// Without redundancy a page cannot be made good. It counts until the array is whole again.
+#[test]
+fn blocks_that_nothing_can_be_held_against_are_counted_until_there_is_something() {
+    let consistency = Consistency::Journal;
+    let (media, member) = stopped(Level::Raid5, 3, consistency);
+    on_media(media, move |world| async move {
+        damage(&world, member, consistency, Damage::Torn(0));
+        let degraded = AssembleOptions { degraded: true, ..PLAIN };
+        let (other, away) = ((member + 1) % 3, (member + 2) % 3);
+        let (array, _) = world.assemble(&[member, other], degraded).await.expect("two");
+        holds(&array, &[], "degraded").await;
+        rest(&world, 2).await;
+        let news = array.take_health_news();
+        assert!(news.iter().any(|it| unchecked_of(it) == Some(member)), "{news:?}");
+        assert_eq!((unprotected(&array), found(&array)), (1, (0, 0)));
+        let back = array.restore_member(MemberIndex(away), world.drives[away].clone()).await;
+        back.expect("it suits");
+        array.ended(BackgroundTask::Rebuild).await;
+        rest(&world, 70).await;
+        assert_eq!((unprotected(&array), found(&array)), (0, (0, 0)));
+        holds(&array, &[], "whole").await;
+    });
 }
 
 /// The power is cut at every step while a page is made anew: no cut has the rot taken for what was written.
