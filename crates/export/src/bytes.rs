@@ -137,7 +137,9 @@ impl<D: BlockDevice> ByteDevice<D> {
         let Cut { head, whole, tail } = self.cut(offset, length);
         self.zero_part(head, durability).await?;
         if !whole.is_empty() {
-            let _guard = self.locks.lock(whole, RangeMode::Shared).await;
+            // Zeroes that are written are several writes of the device, and one change for everybody else.
+            let mode = if keep_space { RangeMode::Exclusive } else { RangeMode::Shared };
+            let _guard = self.locks.lock(whole, mode).await;
             requests::write_zeroes(&*self.device, whole, durability, keep_space).await?;
         }
         self.zero_part(tail, durability).await

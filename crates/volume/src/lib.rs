@@ -22,6 +22,7 @@
 //! To *drain* a volume is to write back all that is dirty when the drain begins. To *quiesce* a volume is to
 //! drain it, the last part while requests wait, and to let these wait on.
 
+pub mod canary;
 mod drive;
 mod gate;
 mod volume;

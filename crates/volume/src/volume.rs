@@ -16,6 +16,7 @@ use voltier_cache::{
 };
 use voltier_ring::{Handle, RangeGuard, RangeLocks, RangeMode};
 
+use crate::canary::{self, Canary};
 use crate::gate::{Closed, Gate, Inside};
 
 /// Longest request that a volume takes from an export, in bytes: the largest of NBD's payloads.
@@ -558,7 +559,8 @@ impl<D: BlockDevice> Volume<D> {
         let is_long = range.count > PIECE_SECTORS;
         loop {
             // Behind a closed gate the cache may go.
-            let is_alone = || is_long || self.is_plain() || self.0.gate.is_closed();
+            let is_ordered = !canary::is(Canary::ChangesUnordered);
+            let is_alone = || is_ordered && (is_long || self.is_plain() || self.0.gate.is_closed());
             let mode = if is_alone() { RangeMode::Exclusive } else { RangeMode::Shared };
             let held = self.0.changes.lock(range, mode).await;
             if mode == RangeMode::Exclusive || !is_alone() {
