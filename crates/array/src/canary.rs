@@ -70,6 +70,8 @@ pub enum Canary {
     VoidPagesForgotten,
     /// A read-modify-write holds none of the blocks that it reads against their checksums.
     ModifyUnverified,
+    /// A block whose page of checksums cannot be read is believed.
+    UnverifiedBelieved,
 }
 
 voltier_ring::canary_switch!(Canary);

@@ -330,6 +330,7 @@ impl<D: BlockDevice> Generation<D> {
         };
         durable.close();
         self.tasks.resync.ended().await;
+        self.tasks.vouching.ended().await;
         if !self.requests_ended().await {
             // Stripes may be half written: the next start is one after a crash.
             return Err(IoError::Gone);
@@ -473,6 +474,10 @@ impl<D: BlockDevice> Above for Reports<D> {
                 self.membership.begin_update();
             }
             MemberEvent::GivenUp => {}
+            MemberEvent::Unverified => {
+                let generation = self.generation.upgrade();
+                generation.iter().for_each(|generation| generation.tasks.vouching.begin());
+            }
         }
     }
 

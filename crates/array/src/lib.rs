@@ -82,6 +82,7 @@
 //! | `stripe/merge/mod` | small writes that wait for each other |
 //! | `stripe/read`, `stripe/mend` | reads, and what to do when a part cannot be read |
 //! | `stripe/stripes` | locks, slots that can be read, decoders |
+//! | `stripe/vouch` | blocks without checksums held against the others of their stripe |
 //! | `bitmap/write_intent`, `bitmap/region_states` | regions: zeroed first, dirty when they must be |
 //! | `journal/mod` | the write hole closed; its own list of files |
 //! | `membership/current` | the barrier: a loss is on record before anything relies on it |
@@ -94,6 +95,7 @@
 //! | `tasks/background`, `tasks/pace` | how a background task proceeds, and how fast |
 //! | `tasks/rebuild`, `tasks/replace` | how a member is filled; how members come |
 //! | `tasks/resync`, `tasks/scrub` | parity made anew; which block is wrong |
+//! | `tasks/vouching` | pages of checksums made anew that could not be read |
 //! | `grow` | one more parity row: the next generation takes over between two requests |
 //! | `expand`, `tasks/reshape/mod` | one more member for capacity: two shapes at once |
 //! | `assemble`, `examine`, `candidates` | a start: who is let into an array |
@@ -119,6 +121,7 @@
 //! | needs resync | of a region or stripe: parity may not match the data, after an unclean shutdown |
 //! | distrusted | of a region: its checksums on the medium are not believed after a crash |
 //! | checksum, page | CRC-32C of a block of 4 KiB of a member; the checksums of 1008 neighbouring blocks |
+//! | damaged | of a page: blocks that should have checksums have none in it |
 //! | journal device | a drive that takes the journal's records of all members |
 //! | stream, depth | a place up to which somebody has written; writes in flight there of late |
 //! | merge batch | small writes of one stripe that wait for each other |
@@ -134,6 +137,7 @@
 //! | members | a write to a member without space | five times, with pauses of 3.1 s in all |
 //! | reads | a long read of a member that failed | once, part by part |
 //! | resync | a region that failed | every minute |
+//! | vouching | a page of checksums that could not be made anew | every minute |
 //! | start | a part of a region map that could not be read | once, block by block |
 //! | reshape | a window that failed, or the end of the move | after 10 s, until it succeeds |
 

@@ -213,7 +213,7 @@ fn member_text(member: &PlaceStatus) -> String {
         let _ = write!(text, ", {found} checksum errors, {mended} repaired");
     }
     if health.unprotected_pages > 0 {
-        let _ = write!(text, ", {} pages of checksums not stored", health.unprotected_pages);
+        let _ = write!(text, ", {} pages of checksums missing", health.unprotected_pages);
     }
     if health.unanswered_s > 0 {
         let _ = write!(text, ", no answer for {} s", health.unanswered_s);

@@ -29,7 +29,12 @@ pub(super) fn take(open: &OpenArray) -> Vec<ArrayNews> {
     let health = open.array.take_health_news();
     let health = health.iter().map(|news| ArrayNews {
         line: open.line_of(news),
-        is_warning: !matches!(news, HealthNews::NotSlow { .. } | HealthNews::WaitingEnded),
+        is_warning: !matches!(
+            news,
+            HealthNews::NotSlow { .. }
+                | HealthNews::WaitingEnded
+                | HealthNews::ChecksumsRebuilt { .. }
+        ),
     });
     let mut lines: Vec<ArrayNews> = health.collect();
     lines.extend(of_members(open));

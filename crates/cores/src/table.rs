@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use voltier_array::{Array, HealthNews};
-use voltier_block::Nanos;
+use voltier_block::{Nanos, SectorRange};
 use voltier_control::safety::Promise;
 use voltier_control::{ArrayName, ControlError, ControlResult, DeviceSpec};
 use voltier_ring::{Domain, FailsWith, Handle, OnFailure};
@@ -129,6 +129,29 @@ async fn open_drive(
 }
 
 /// Puts a device in a place, and out of any other: a member that was lost may have had the same path.
+fn checksums_lost(device: &str, blocks: SectorRange) -> String {
+    format!(
+        "the checksums of {device} for bytes {} to {} cannot be read: the blocks there are compared \
+         with the other members",
+        blocks.start.bytes(),
+        blocks.end().bytes()
+    )
+}
+
+fn checksums_rebuilt(device: &str, blocks: SectorRange) -> String {
+    let (start, end) = (blocks.start.bytes(), blocks.end().bytes());
+    format!("the checksums of {device} for bytes {start} to {end} have been rebuilt")
+}
+
+fn blocks_unchecked(device: &str, blocks: SectorRange) -> String {
+    format!(
+        "{device} has blocks without checksums in bytes {} to {} that cannot be compared with the \
+         other members: they are read as they are; scrub the array when no member is missing",
+        blocks.start.bytes(),
+        blocks.end().bytes()
+    )
+}
+
 fn put(devices: &mut [Option<KnownDevice>], place: usize, known: KnownDevice) {
     if known.device.path().is_some() {
         for other in devices.iter_mut() {
@@ -219,6 +242,15 @@ impl OpenArray {
                 s(waited_ns)
             ),
             HealthNews::WaitingEnded => "its members answer again".to_owned(),
+            HealthNews::ChecksumsLost { member, sectors } => {
+                checksums_lost(&device(member), sectors)
+            }
+            HealthNews::ChecksumsRebuilt { member, sectors } => {
+                checksums_rebuilt(&device(member), sectors)
+            }
+            HealthNews::BlocksUnchecked { member, sectors } => {
+                blocks_unchecked(&device(member), sectors)
+            }
         }
     }
 }

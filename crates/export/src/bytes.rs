@@ -6,8 +6,8 @@ use std::rc::Rc;
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoResult, Lba, Limits, SectorRange,
 };
+use voltier_ring::{RangeLocks, RangeMode};
 
-use crate::range_locks::{Mode, RangeLocks};
 use crate::requests;
 
 /// Byte-granular access to a device, for all its exports together. A write of a part of a block reads the
@@ -86,10 +86,10 @@ impl<D: BlockDevice> ByteDevice<D> {
     ) -> IoResult<()> {
         let cover = self.cover(offset, data.len() as u64);
         if cover.bytes() == data.len() as u64 {
-            let _guard = self.locks.lock(cover, Mode::Replace).await;
+            let _guard = self.locks.lock(cover, RangeMode::Shared).await;
             return requests::write(&*self.device, cover.start, data, durability).await;
         }
-        let _guard = self.locks.lock(cover, Mode::Modify).await;
+        let _guard = self.locks.lock(cover, RangeMode::Exclusive).await;
         let whole = self.completed(cover, offset, data).await?;
         requests::write(&*self.device, cover.start, whole, durability).await
     }
@@ -137,7 +137,9 @@ impl<D: BlockDevice> ByteDevice<D> {
         let Cut { head, whole, tail } = self.cut(offset, length);
         self.zero_part(head, durability).await?;
         if !whole.is_empty() {
-            let _guard = self.locks.lock(whole, Mode::Replace).await;
+            // Zeroes that are written are several writes of the device, and one change for everybody else.
+            let mode = if keep_space { RangeMode::Exclusive } else { RangeMode::Shared };
+            let _guard = self.locks.lock(whole, mode).await;
             requests::write_zeroes(&*self.device, whole, durability, keep_space).await?;
         }
         self.zero_part(tail, durability).await
@@ -171,7 +173,7 @@ impl<D: BlockDevice> ByteDevice<D> {
         if whole.is_empty() {
             return Ok(());
         }
-        let _guard = self.locks.lock(whole, Mode::Replace).await;
+        let _guard = self.locks.lock(whole, RangeMode::Shared).await;
         self.device.discard(whole).await
     }
 

@@ -13,7 +13,7 @@
 //! | `nbd/negotiate`, `nbd/proto` | the handshake; the numbers of the protocol |
 //! | `nbd/connection` | one client: requests in, with their share of the memory |
 //! | `requests`, `nbd/serve` | workers; requests carried to the device, replies sent together |
-//! | `bytes`, `range_locks` | parts of blocks made whole, and no byte of another export lost meanwhile |
+//! | `bytes` | parts of blocks made whole, and no byte of another export lost meanwhile |
 //! | `nbd/budget` | the memory and connections that all NBD clients of a daemon share |
 //! | `nbd/server`, `nbd/link` | the server of an export; connections that are cut off |
 //! | `fuse/file`, `fuse/mailbox`, `fuse/mount` | the file; from the kernel's thread to the core; mounting |
@@ -30,7 +30,6 @@ pub mod fuse;
 #[path = "../tests/it/support/memory.rs"]
 mod memory;
 pub mod nbd;
-mod range_locks;
 mod requests;
 #[cfg(test)]
 mod slow;

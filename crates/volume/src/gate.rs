@@ -22,6 +22,11 @@ pub(crate) struct Inside(Rc<Gate>);
 pub(crate) struct Closed(Rc<Gate>);
 
 impl Gate {
+    /// Whether requests wait to enter.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
     /// Enters, after waiting while the gate is closed.
     pub(crate) async fn enter(self: &Rc<Self>) -> Inside {
         if self.closed.get() {

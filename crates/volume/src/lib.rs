@@ -7,6 +7,9 @@
 //!                                   └─> origin
 //! ```
 //!
+//! Changes of the same sectors reach the origin in the order of their arrival, whether their clients are still
+//! there or not.
+//!
 //! Exports hold a [`Volume`] and see a block device; whether a cache is in front changes under them,
 //! between two requests. A volume and everything below it belongs to one core.
 //!
@@ -19,6 +22,7 @@
 //! To *drain* a volume is to write back all that is dirty when the drain begins. To *quiesce* a volume is to
 //! drain it, the last part while requests wait, and to let these wait on.
 
+pub mod canary;
 mod drive;
 mod gate;
 mod volume;

@@ -14,8 +14,9 @@ use voltier_cache::{
     Cache, DirectionCounts, FormatOptions, Mode, OpenError, OpenOptions, Opened, Settings, Side,
     SilentDrive, Status,
 };
-use voltier_ring::Handle;
+use voltier_ring::{Handle, RangeGuard, RangeLocks, RangeMode};
 
+use crate::canary::{self, Canary};
 use crate::gate::{Closed, Gate, Inside};
 
 /// Longest request that a volume takes from an export, in bytes: the largest of NBD's payloads.
@@ -86,6 +87,8 @@ struct Inner<D> {
     piece_sectors: u64,
     stack: RefCell<Stack<D>>,
     gate: Rc<Gate>,
+    /// Order among changes that overlap.
+    changes: RangeLocks,
     /// Closed while everything is written back and the cache is about to go.
     quiesced: RefCell<Option<Closed>>,
     plain: PlainCounts,
@@ -156,6 +159,7 @@ impl<D: BlockDevice> Volume<D> {
             limits_of_cache: OnceCell::new(),
             stack: RefCell::new(Stack::Plain),
             gate: Rc::new(Gate::default()),
+            changes: RangeLocks::default(),
             quiesced: RefCell::new(None),
             plain: PlainCounts::default(),
             owes_flush_error: Cell::new(false),
@@ -456,6 +460,7 @@ impl<D: BlockDevice> BlockDevice for Volume<D> {
         if self.0.limits.read_only {
             return Err(IoError::ReadOnly);
         }
+        let held = self.hold(range).await;
         let _inside = self.0.gate.enter().await;
         if range.count <= PIECE_SECTORS {
             return if range.is_empty() {
@@ -468,6 +473,7 @@ impl<D: BlockDevice> BlockDevice for Volume<D> {
             let from = ((piece.start.0 - at.0) * SECTOR_BYTES) as usize;
             let part = data.slice(from..from + piece.bytes() as usize);
             self.write_piece(piece.start, part, durability).await?;
+            held.advance(piece.end());
         }
         Ok(())
     }
@@ -486,15 +492,18 @@ impl<D: BlockDevice> BlockDevice for Volume<D> {
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
         self.check_extent(range)?;
+        let held = self.hold(range).await;
         for step in range.split_at_multiples(self.step_sectors()) {
             let _inside = self.enter_step(range, step).await?;
             self.discard_step(step).await?;
+            held.advance(step.end());
         }
         Ok(())
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
         self.check_extent(range)?;
+        let held = self.hold(range).await;
         let step_sectors = self.step_sectors();
         if range.count <= step_sectors {
             let _inside = self.0.gate.enter().await;
@@ -503,7 +512,9 @@ impl<D: BlockDevice> BlockDevice for Volume<D> {
         for step in range.split_at_multiples(step_sectors) {
             let _inside = self.enter_step(range, step).await?;
             self.zero_step(step, Durability::Cached).await?;
+            held.advance(step.end());
         }
+        drop(held);
         match durability {
             Durability::Cached => Ok(()),
             Durability::Durable => self.flush().await,
@@ -540,6 +551,30 @@ impl<D: BlockDevice> Volume<D> {
             }
         }
         Ok(())
+    }
+
+    /// Waits for earlier changes of any of these sectors to end. A drive that hangs in one of them may do it
+    /// long after its client has gone, and then over what was acknowledged since.
+    ///
+    /// A cache keeps its own order among requests of one piece, which may join there. Only longer ones wait
+    /// here for each other and for all others. The wait is outside the gate: a request that has its range may
+    /// need the gate once more.
+    async fn hold(&self, range: SectorRange) -> RangeGuard<'_> {
+        let is_long = range.count > PIECE_SECTORS;
+        loop {
+            // Behind a closed gate the cache may go.
+            let is_ordered = !canary::is(Canary::ChangesUnordered);
+            let is_alone = || is_ordered && (is_long || self.is_plain() || self.0.gate.is_closed());
+            let mode = if is_alone() { RangeMode::Exclusive } else { RangeMode::Shared };
+            let held = self.0.changes.lock(range, mode).await;
+            if mode == RangeMode::Exclusive || !is_alone() {
+                return held;
+            }
+        }
+    }
+
+    fn is_plain(&self) -> bool {
+        matches!(*self.0.stack.borrow(), Stack::Plain)
     }
 
     async fn enter_step(&self, range: SectorRange, step: SectorRange) -> IoResult<Inside> {

@@ -9,6 +9,8 @@ pub(crate) enum MemberEvent {
     Lost,
     /// A member was lost by choice: the record is to be stored although no request waits for that.
     GivenUp,
+    /// Checksums of a member cannot be read: its blocks are to be held against the others.
+    Unverified,
 }
 
 /// The events that members report to the floors above, and their questions to these floors. Called when

@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::ops::Index;
 use std::rc::Rc;
 
-use voltier_block::Nanos;
+use voltier_block::{Nanos, SectorRange};
 
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::MemberIndex;
@@ -179,6 +179,27 @@ pub enum HealthNews {
     },
     /// So many of these answer again that nothing waits for them in vain.
     WaitingEnded,
+    /// Checksums of blocks of the member cannot be read: the blocks are held against the other members.
+    ChecksumsLost {
+        /// The member.
+        member: usize,
+        /// The blocks, in sectors of the member's device.
+        sectors: SectorRange,
+    },
+    /// These blocks have checksums again, and are right.
+    ChecksumsRebuilt {
+        /// The member.
+        member: usize,
+        /// The blocks, in sectors of the member's device.
+        sectors: SectorRange,
+    },
+    /// Some of these blocks can be held against nothing, or one of their stripes does not match.
+    BlocksUnchecked {
+        /// The member.
+        member: usize,
+        /// The blocks, in sectors of the member's device.
+        sectors: SectorRange,
+    },
 }
 
 /// The state of all members together.

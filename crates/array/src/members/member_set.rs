@@ -18,10 +18,12 @@ use crate::format::region_map::RegionGrid;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::{MemberIndex, Region, each};
 use crate::members::at_once::together;
-use crate::members::checksums::checked::Checked;
+use crate::members::checksums::checked::{Checked, Verdict, Verify};
 use crate::members::checksums::devices::CheckedDevices;
-use crate::members::checksums::table::ChecksumCounts;
+use crate::members::checksums::table::{BlockState, ChecksumCounts};
 use crate::members::clear::Clear;
+use crate::members::event::MemberEvent;
+use crate::members::health::HealthNews;
 use crate::members::member::Member;
 use crate::members::member_states::MemberStates;
 use crate::members::member_watch::MemberWatch;
@@ -118,7 +120,7 @@ impl<D: BlockDevice> MemberSet<D> {
         at: Lba,
         into: Buf,
     ) -> impl Future<Output = IoResult<Buf>> {
-        self.read_as(member, at, into, true)
+        self.read_as(member, at, into, Verify::All)
     }
 
     /// Reads a member, and holds the content against its checksums, if there are any.
@@ -127,7 +129,7 @@ impl<D: BlockDevice> MemberSet<D> {
         member: MemberIndex,
         at: Lba,
         into: Buf,
-        is_verified: bool,
+        verify: Verify,
     ) -> IoResult<Buf> {
         let device = self[member].device()?;
         // Since the choice, the member may have got a device that is to be filled.
@@ -136,8 +138,10 @@ impl<D: BlockDevice> MemberSet<D> {
         }
         self.counters().add(|counts| counts.member_reads += 1);
         let at = self.on_device(at);
-        if is_verified && let Some(checked) = self.devices.checked(&device) {
-            return Box::pin(self.read_checked(member, device, checked, at, into)).await;
+        if verify != Verify::Nothing
+            && let Some(checked) = self.devices.checked(&device)
+        {
+            return Box::pin(self.read_checked(member, device, checked, at, into, verify)).await;
         }
         let under_way = self.begin_read(member);
         let result = device.read(at, into).await;
@@ -148,8 +152,8 @@ impl<D: BlockDevice> MemberSet<D> {
         result
     }
 
-    /// A read of a device with checksums. A block that does not match is as good as unreadable, and no error
-    /// of the device.
+    /// A read of a device with checksums. A block that does not match, or should have a checksum and has none,
+    /// is as good as unreadable, and no error of the device.
     async fn read_checked(
         self: Rc<Self>,
         member: MemberIndex,
@@ -157,6 +161,7 @@ impl<D: BlockDevice> MemberSet<D> {
         checked: Rc<Checked>,
         at: Lba,
         into: Buf,
+        verify: Verify,
     ) -> IoResult<Buf> {
         let timed = async |into| {
             let under_way = self.begin_read(member);
@@ -164,13 +169,70 @@ impl<D: BlockDevice> MemberSet<D> {
             self.end_read(member, under_way);
             result
         };
-        let read = checked.read(&*device, at, into, timed).await;
+        let read = checked.read(&*device, at, into, verify, timed).await;
         self.note_page_errors(member, &device, checked.take_errors());
         if let Err(error) = read {
             self.read_failed(member, &device, error);
         }
-        let (read, is_right) = read?;
-        if is_right { Ok(read) } else { Err(IoError::Medium) }
+        let (read, verdict) = read?;
+        if verdict == Verdict::Right {
+            return Ok(read);
+        }
+        self.report_damage(member, &checked);
+        Err(IoError::Medium)
+    }
+
+    /// Reads a member that has checksums; what is known of each block.
+    ///
+    /// # Errors
+    /// When the member is gone, or the request fails.
+    pub(crate) async fn read_judged(
+        self: Rc<Self>,
+        member: MemberIndex,
+        at: Lba,
+        into: Buf,
+    ) -> IoResult<(Buf, Vec<BlockState>)> {
+        let device = self[member].device()?;
+        if !self[member].has_region(self.region_at(at)) {
+            return Err(IoError::Gone);
+        }
+        let Some(checked) = self.devices.checked(&device) else {
+            return Err(IoError::Unsupported);
+        };
+        self.counters().add(|counts| counts.member_reads += 1);
+        let timed = async |into| {
+            let under_way = self.begin_read(member);
+            let result = device.read(self.on_device(at), into).await;
+            self.end_read(member, under_way);
+            result
+        };
+        let read = checked.read_judged(&*device, self.on_device(at), into, timed).await;
+        if let Err(error) = read {
+            self.read_failed(member, &device, error);
+        }
+        read
+    }
+
+    /// Tells of pages of a member that cannot be read. The first ones are told one by one; all are counted.
+    #[cold]
+    fn report_damage(&self, member: MemberIndex, checked: &Checked) {
+        let damaged = checked.take_damaged();
+        if damaged.is_empty() {
+            return;
+        }
+        for sectors in damaged.into_iter().filter(|_| checked.may_tell()) {
+            self.health().say(HealthNews::ChecksumsLost { member: member.0, sectors });
+        }
+        self.emit(MemberEvent::Unverified);
+    }
+
+    /// Blocks of a member should have checksums and have none: another member is read instead.
+    pub(crate) fn note_unverified(&self, member: MemberIndex, range: SectorRange) {
+        let Ok(device) = self[member].device() else { return };
+        if let Some(checked) = self.devices.checked(&device) {
+            checked.note_unverified(self.on_device(range.start), range.bytes());
+            self.report_damage(member, &checked);
+        }
     }
 
     /// Tries a request again for as long as members fail all reads: the cause may be a common one, which passes.
@@ -213,6 +275,7 @@ impl<D: BlockDevice> MemberSet<D> {
         member: MemberIndex,
         at: Lba,
         into: Vec<Buf>,
+        verify: Verify,
     ) -> IoResult<Vec<Buf>> {
         let device = self[member].device()?;
         let bytes: u64 = into.iter().map(|buf| buf.len() as u64).sum();
@@ -225,7 +288,8 @@ impl<D: BlockDevice> MemberSet<D> {
         self.counters().add(|counts| counts.member_reads += 1);
         let at = self.on_device(at);
         if let Some(checked) = self.devices.checked(&device) {
-            return Box::pin(self.read_run_checked(member, device, checked, at, into)).await;
+            let read = self.read_run_checked(member, device, checked, at, into, verify);
+            return Box::pin(read).await;
         }
         let under_way = self.begin_read(member);
         let result = device.read_vectored(at, into).await;
@@ -240,6 +304,7 @@ impl<D: BlockDevice> MemberSet<D> {
         checked: Rc<Checked>,
         at: Lba,
         into: Vec<Buf>,
+        verify: Verify,
     ) -> IoResult<Vec<Buf>> {
         let timed = async |into| {
             let under_way = self.begin_read(member);
@@ -247,8 +312,12 @@ impl<D: BlockDevice> MemberSet<D> {
             self.end_read(member, under_way);
             result
         };
-        let (read, is_right) = checked.read_run(&*device, at, into, timed).await?;
-        if is_right { Ok(read) } else { Err(IoError::Medium) }
+        let (read, is_right) = checked.read_run(&*device, at, into, verify, timed).await?;
+        if is_right {
+            return Ok(read);
+        }
+        self.report_damage(member, &checked);
+        Err(IoError::Medium)
     }
 
     pub(crate) async fn write(
@@ -372,6 +441,12 @@ impl<D: BlockDevice> MemberSet<D> {
     pub(crate) async fn adopt(&self, member: MemberIndex, at: Lba, bytes: &[u8]) {
         let Ok(device) = self[member].device() else { return };
         self.devices.adopt(&device, self.on_device(at), bytes).await;
+    }
+
+    /// A block of a member is known to be wrong, and was not before.
+    pub(crate) fn convict(&self, member: MemberIndex, at: Lba) {
+        let Ok(device) = self[member].device() else { return };
+        self.devices.convict(&device, self.on_device(at));
     }
 
     /// Whether all blocks of a range of a member have checksums that are known.

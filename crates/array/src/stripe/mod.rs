@@ -12,4 +12,5 @@ pub(crate) mod runs;
 pub(crate) mod stripe_writer;
 pub(crate) mod stripes;
 pub(crate) mod two_shapes;
+pub(crate) mod vouch;
 pub(crate) mod write;

@@ -13,6 +13,7 @@ use crate::geometry::chunks::{Geometry, Part, Span};
 use crate::geometry::numbers::{MemberIndex, StripeNumber, StripeSlot};
 use crate::geometry::plan::{SlotState, online, unusable};
 use crate::members::at_once::{at_once, together};
+use crate::members::checksums::checked::Verify;
 use crate::members::long_transfer::longest_run;
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
@@ -226,12 +227,19 @@ impl<D: BlockDevice> Reader<D> {
         mut run: Vec<(StripeNumber, Wanted)>,
     ) -> IoResult<Vec<(usize, Buf)>> {
         if run.len() > 1 {
+            let is_all = |(stripe, _): &(StripeNumber, Wanted)| {
+                self.stripes.verify_of(*stripe) == Verify::All
+            };
+            let has_checksums = self.members.devices().have_checksums();
+            let verify =
+                if has_checksums && run.iter().any(is_all) { Verify::All } else { Verify::Known };
             let (first, part) = &run[0];
             let member = self.stripes.shape(*first).member_of(*first, part.slot);
             let at = self.geometry.member_lba(*first, part.span.start);
             let taken =
                 run.iter_mut().map(|(_, part)| std::mem::replace(&mut part.into, Buf::new(0)));
-            let result = self.members.clone().read_run(member, at, taken.collect()).await;
+            let taken = taken.collect();
+            let result = self.members.clone().read_run(member, at, taken, verify).await;
             if let Ok(bufs) = result {
                 let numbers = run.iter().map(|(_, part)| part.number);
                 return Ok(numbers.zip(bufs).collect());
@@ -262,11 +270,16 @@ impl<D: BlockDevice> Reader<D> {
             } else {
                 None
             };
-            let read = self.members.clone().read(member, at, wanted.into).await;
+            let verify = self.stripes.verify_of(stripe);
+            let read = self.members.clone().read_as(member, at, wanted.into, verify).await;
             drop(guard);
             match read {
                 Ok(buf) => return Ok(buf),
                 Err(error) if self.geometry.parity_chunks() == 0 => return Err(error),
+                // It can be read, when it was held against the others.
+                Err(_)
+                    if Box::pin(self.stripes.has_unknown(stripe, wanted.slot, wanted.span))
+                        .await => {}
                 Err(_) => unreadable.push(wanted.slot),
             }
             wanted.into = Buf::new(wanted.span.bytes());
@@ -285,8 +298,12 @@ impl<D: BlockDevice> Reader<D> {
         let Ok(mut states) = self.stripes.slot_states(stripe, &[]) else { return chosen };
         let member = self.stripes.shape(stripe).member_of(stripe, chosen);
         let at = self.geometry.member_lba(stripe, span.start);
-        if self.members.knows(member, SectorRange::new(at, span.count())).await {
+        let range = SectorRange::new(at, span.count());
+        if self.members.knows(member, range).await {
             return chosen;
+        }
+        if self.stripes.verify_of(stripe) == Verify::All {
+            self.members.note_unverified(member, range);
         }
         self.stripes.prefer_checksums(stripe, span, &mut states).await;
         let is_readable = states[chosen.0] == SlotState::Online;

@@ -20,6 +20,7 @@ use crate::stripe::ground::Ground;
 use crate::stripe::new_data::NewData;
 use crate::stripe::runs::{MemberWrite, Run, join_writes};
 use crate::stripe::stripes::{Access, Stripes};
+use crate::stripe::vouch::Vouched;
 
 /// The one write of a slot's member to come.
 struct SlotWrite {
@@ -134,15 +135,19 @@ impl<D: BlockDevice> StripeWriter<D> {
         let mut unreadable = Vec::new();
         // Stripes that a replay writes again must match by themselves. The replay may come after the
         // parity was made anew, and nothing needs a resync then.
-        let may_mismatch = self.journal.is_in_service() && self.bitmap.needs_resync(stripe);
+        let mut may_mismatch = self.journal.is_in_service() && self.bitmap.needs_resync(stripe);
         loop {
             let states = self.stripes.slot_states(stripe, &unreadable)?;
             let data_chunks = self.stripes.shape(stripe).data_chunks();
             let plan = plan(data_chunks, written.clone(), hull, &states, may_mismatch);
             let are_verified = !canary::is(Canary::ModifyUnverified);
-            match self.stripes.read_slots(stripe, &plan.reads, are_verified).await {
+            match self.stripes.read_slots_vouched(stripe, &plan.reads, are_verified).await {
                 Err(failed) => unreadable.extend(failed),
-                Ok(read) => {
+                // A block is wrong, and nobody knows which: parity that is changed would keep what is wrong.
+                Ok((_, Vouched::Mismatched)) if plan.method == Method::Modify => {
+                    may_mismatch = true
+                }
+                Ok((read, _)) => {
                     let mut old = OldData { states, plan, read };
                     if old.plan.method == Method::Recover {
                         Box::pin(self.compute_lost(stripe, hull, &mut old)).await?;

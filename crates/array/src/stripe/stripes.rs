@@ -22,11 +22,13 @@ use crate::geometry::numbers::{
 };
 use crate::geometry::plan::{SlotState, online, unusable};
 use crate::members::at_once::{at_once, together};
+use crate::members::checksums::checked::Verify;
 use crate::members::member_set::MemberSet;
 use crate::stripe::fence::Fence;
 use crate::stripe::foreground::Foreground;
 use crate::stripe::ground::Ground;
 use crate::stripe::two_shapes::TwoShapes;
+use crate::stripe::vouch::{Vouched, Voucher};
 
 /// Plans of reconstruction that are kept: enough for every rotation of a few losses.
 const DECODERS_MAX: usize = 256;
@@ -74,6 +76,18 @@ impl<D: BlockDevice> Stripes<D> {
             has_successor: Cell::new(false),
             unlocked: Foreground::default(),
         }
+    }
+
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    pub(super) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub(super) fn members(&self) -> &Rc<MemberSet<D>> {
+        &self.members
     }
 
     /// Waits until no earlier request to these sectors is under way.
@@ -263,19 +277,90 @@ impl<D: BlockDevice> Stripes<D> {
         }
     }
 
+    /// What reads of a stripe are held against. Nothing vouches for blocks without checksums while the stripe
+    /// needs a resync, which gives them some.
+    pub(crate) fn verify_of(&self, stripe: StripeNumber) -> Verify {
+        let has_checksums = self.members.devices().have_checksums();
+        if has_checksums && !self.bitmap.needs_resync(stripe) { Verify::All } else { Verify::Known }
+    }
+
+    /// Whether blocks of a slot have no checksums.
+    pub(crate) async fn has_unknown(
+        &self,
+        stripe: StripeNumber,
+        slot: StripeSlot,
+        span: Span,
+    ) -> bool {
+        let member = self.slot_members(stripe).member_of(slot);
+        let at = self.geometry.member_lba(stripe, span.start);
+        let has_checksums = self.members.devices().have_checksums();
+        has_checksums && !self.members.knows(member, SectorRange::new(at, span.count())).await
+    }
+
     /// Reads spans of slots, all at once, held against checksums or not. The slots that could not be read, if
-    /// there are any.
+    /// there are any. The stripe is locked.
     pub(crate) async fn read_slots(
         &self,
         stripe: StripeNumber,
         reads: &[(StripeSlot, Span)],
         are_verified: bool,
     ) -> Result<Vec<Buf>, Vec<StripeSlot>> {
+        self.read_slots_vouched(stripe, reads, are_verified).await.map(|(read, _)| read)
+    }
+
+    /// The same; what is known of blocks that had no checksums.
+    pub(crate) async fn read_slots_vouched(
+        &self,
+        stripe: StripeNumber,
+        reads: &[(StripeSlot, Span)],
+        are_verified: bool,
+    ) -> Result<(Vec<Buf>, Vouched), Vec<StripeSlot>> {
+        let verify = if are_verified { self.verify_of(stripe) } else { Verify::Nothing };
+        match self.read_slots_as(stripe, reads, verify).await {
+            Ok(read) => Ok((read, Vouched::Right)),
+            Err(failed) if verify == Verify::All => {
+                Box::pin(self.read_unverified(stripe, reads, failed)).await
+            }
+            Err(failed) => Err(failed),
+        }
+    }
+
+    /// Finds out what blocks without checksums are, repairs those that are wrong, and keeps the checksums. The
+    /// stripe is locked, and needs no resync.
+    pub(crate) async fn vouch(&self, stripe: StripeNumber, span: Span) -> Vouched {
+        Voucher(self).vouch(stripe, span).await
+    }
+
+    /// Reads slots of which some could not be read, perhaps because blocks of theirs have no checksums.
+    async fn read_unverified(
+        &self,
+        stripe: StripeNumber,
+        reads: &[(StripeSlot, Span)],
+        failed: Vec<StripeSlot>,
+    ) -> Result<(Vec<Buf>, Vouched), Vec<StripeSlot>> {
+        let mut hull: Option<Span> = None;
+        for (slot, span) in reads.iter().filter(|(slot, _)| failed.contains(slot)) {
+            if self.has_unknown(stripe, *slot, *span).await {
+                hull = Some(hull.map_or(*span, |hull| hull.hull(*span)));
+            }
+        }
+        let Some(hull) = hull else { return Err(failed) };
+        let vouched = self.vouch(stripe, hull).await;
+        let read = self.read_slots_as(stripe, reads, Verify::Known).await?;
+        Ok((read, vouched))
+    }
+
+    async fn read_slots_as(
+        &self,
+        stripe: StripeNumber,
+        reads: &[(StripeSlot, Span)],
+        verify: Verify,
+    ) -> Result<Vec<Buf>, Vec<StripeSlot>> {
         let members = self.slot_members(stripe);
         let read = |(slot, span): &(StripeSlot, Span)| {
             let member = members.member_of(*slot);
             let at = self.geometry.member_lba(stripe, span.start);
-            self.members.clone().read_as(member, at, Buf::new(span.bytes()), are_verified)
+            self.members.clone().read_as(member, at, Buf::new(span.bytes()), verify)
         };
         let results = at_once(&self.handle, reads.iter().map(read)).await;
         let mut failed = Vec::new();

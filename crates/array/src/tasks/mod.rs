@@ -7,6 +7,7 @@ pub(crate) mod replace;
 pub(crate) mod reshape;
 pub(crate) mod resync;
 pub(crate) mod scrub;
+pub(crate) mod vouching;
 
 use std::rc::Rc;
 
@@ -28,6 +29,7 @@ use crate::tasks::reshape::worker::{Beside, Reshape};
 use crate::tasks::reshape::{Moving, ReshapeStatus};
 use crate::tasks::resync::Resync;
 use crate::tasks::scrub::{Scrub, ScrubRepair, ScrubStatus, ScrubTask};
+use crate::tasks::vouching::Vouching;
 
 /// Paces and spares, for the tasks of an array that takes over.
 pub(crate) struct Inheritance<D> {
@@ -48,6 +50,7 @@ pub(crate) struct Tasks<D> {
     pub(crate) rebuild: Rc<RebuildTask<D>>,
     pub(crate) scrub: Rc<ScrubTask<D>>,
     pub(crate) resync: Rc<Resync<D>>,
+    pub(crate) vouching: Rc<Vouching<D>>,
     pub(crate) replacements: Rc<Replacements<D>>,
     /// Set while stripes have two shapes.
     pub(crate) reshape: Option<Rc<Reshape<D>>>,
@@ -70,10 +73,11 @@ impl<D: BlockDevice> Tasks<D> {
         let scrub = Scrub::new(ground, stripes, stripe_writer, &mender);
         let scrub = Runner::new(ground, foreground, &closing, scrub, scrub_pace);
         let resync = Resync::new(ground, stripes, foreground, &rebuild);
+        let vouching = Vouching::new(ground, stripes, foreground, &rebuild);
         let beside = Beside { foreground, closing: &closing, rebuild: &rebuild, resync: &resync };
         let reshape = moving.map(|moving| Reshape::new(ground, stripes, &mender, &beside, moving));
         let replacements = Replacements::new(ground, stripes, &rebuild, &closing, spares);
-        Self { rebuild, scrub, resync, replacements, reshape, closing }
+        Self { rebuild, scrub, resync, vouching, replacements, reshape, closing }
     }
 
     /// Paces and spares, for the tasks of an array that takes over.
@@ -91,6 +95,7 @@ impl<D: BlockDevice> Tasks<D> {
         Rc::strong_count(&self.rebuild)
             + Rc::strong_count(&self.scrub)
             + Rc::strong_count(&self.resync)
+            + Rc::strong_count(&self.vouching)
             + Rc::strong_count(&self.replacements)
     }
 

@@ -172,3 +172,50 @@ fn a_daemon_that_stands_still_for_longer_than_the_deadline_ejects_nobody() {
     let shown = array(&instance);
     assert_eq!(shown["members_awaited"], false, "{shown}");
 }
+
+/// A drive keeps a write, and its client dies. What another client writes there is acknowledged behind it,
+/// and stays.
+#[test]
+fn an_older_write_that_a_drive_kept_never_ends_over_one_that_was_acknowledged() {
+    for is_striped in [false, true] {
+        let instance = Instance::new();
+        let Some(shelf) = Shelf::mount(&instance) else { return };
+        let drives = shelf.drives("d", 2);
+        if is_striped {
+            instance.run(&with(&["create", "a", "--level", "0"], &drives)).ok();
+            instance.run(&["create", "-p", "array:a", "v"]).ok();
+        } else {
+            instance.run(&["create", "-p", &drives[0], "v"]).ok();
+        }
+        instance.export("v");
+        let mut nbd = client(&instance);
+        // The array has the place on record before.
+        nbd.write(8192, &[9; 8192]).unwrap();
+        nbd.flush().unwrap();
+        shelf.tell_all(&drives, Conduct::HoldsOneWrite);
+        client(&instance).write_and_leave(8192, &[1; 4096]).unwrap();
+        let holding = || drives.iter().find(|drive| shelf.holds_a_write(drive));
+        until("a drive keeps the write", || holding().is_some());
+        // The other drive keeps none.
+        let others = drives.iter().filter(|drive| Some(*drive) != holding());
+        shelf.tell_all(others, Conduct::Serves);
+        let is_acknowledged = AtomicBool::new(false);
+        let (seen, is_early) = thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                client(&instance).write(8192, &[2; 4096]).unwrap();
+                is_acknowledged.store(true, Ordering::Release);
+            });
+            // Neither reads nor what is written elsewhere wait.
+            let seen = nbd.write(12288, &[3; 4096]).and_then(|()| nbd.read(8192, 8192));
+            thread::park_timeout(Duration::from_millis(500));
+            let is_early = is_acknowledged.load(Ordering::Acquire);
+            shelf.tell_all(&drives, Conduct::Serves);
+            second.join().unwrap();
+            (seen.unwrap(), is_early)
+        });
+        assert!(!is_early, "striped: {is_striped}");
+        assert!(seen[..4096] == [9; 4096] && seen[4096..] == [3; 4096], "striped: {is_striped}");
+        nbd.flush().unwrap();
+        assert_eq!(nbd.read(8192, 4096).unwrap(), [2; 4096], "striped: {is_striped}");
+    }
+}

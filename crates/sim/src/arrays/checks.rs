@@ -40,6 +40,13 @@ pub(crate) async fn check_all(fixture: &ArrayFixture, when: &str) {
     }
 }
 
+/// Reads all that is used of the volume and holds it to the model.
+pub(crate) async fn read_all(fixture: &ArrayFixture, when: &str) {
+    for window in fixture.windows() {
+        read(fixture, window, when).await;
+    }
+}
+
 /// Reads a part of the volume and holds it to the model.
 async fn read(fixture: &ArrayFixture, range: SectorRange, when: &str) -> Buf {
     let read = fixture.model.borrow_mut().begin_read();

@@ -15,6 +15,7 @@ use crate::arrays::hanging::start_beside_a_hang;
 use crate::arrays::known::last_ones;
 use crate::arrays::left::Left;
 use crate::arrays::operator::{finish, take_care};
+use crate::arrays::page_rot;
 use crate::arrays::scrubbing::scrub_again;
 use crate::arrays::sets::{DriveSet, MemberSet};
 use crate::arrays::setup::{Care, Setup, losses};
@@ -84,6 +85,9 @@ async fn record(fixture: Rc<ArrayFixture>, seed: u64, only: Option<u64>) {
     fixture.drop_array();
     start_again(&fixture, fixture.world.prng()).await;
     fixture.world.unwatch();
+    if let Some(dice) = page_rot::drawn(seed) {
+        page_rot::rot_and_start(&fixture, dice).await;
+    }
     if let Some(dice) = half_written::drawn(seed) {
         half_written::fail_and_stop(&fixture, dice).await;
     }

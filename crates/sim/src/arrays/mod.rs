@@ -19,7 +19,8 @@
 //! - `checks`: holds the array to model and parity.
 //! - `clients`, `operator`, `growth`, `expansion`, `journal`, `hanging`, `scrubbing`: what is done
 //!   meanwhile.
-//! - `half_written`: a write that fails, before a stop in order.
+//! - `half_written`: a write that fails, before a stop in order; `page_rot`: pages of checksums that turn over
+//!   while the array is stopped.
 //! - `trial`, `start`: how a start is tried, and what may be refused.
 //! - `crash`: the crash-point sweep.
 //! - `stacked`: a cache over two arrays.
@@ -41,6 +42,7 @@ mod left;
 mod members;
 mod merge;
 mod operator;
+mod page_rot;
 mod parity;
 mod rows;
 mod scrubbing;

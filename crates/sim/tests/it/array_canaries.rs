@@ -16,7 +16,7 @@ const SEEDS: u64 = 1500;
 /// Seeds in which nothing may be found without one.
 const QUIET_SEEDS: u64 = 400;
 
-const CANARIES: [Canary; 33] = [
+const CANARIES: [Canary; 34] = [
     Canary::RecordNotDurable,
     Canary::CommitBeforeRecord,
     Canary::RoomReusedEarly,
@@ -50,6 +50,7 @@ const CANARIES: [Canary; 33] = [
     Canary::ChecksumsNotFlushed,
     Canary::ModifyUnverified,
     Canary::VoidPagesForgotten,
+    Canary::UnverifiedBelieved,
 ];
 
 /// Those that every run of the tests looks for: quick to find, and together of every oracle.

@@ -15,4 +15,6 @@ mod promises;
 mod sampled;
 mod swarm;
 mod trials;
+#[cfg(feature = "canaries")]
+mod volume_canaries;
 mod volume_commands;

@@ -16,6 +16,13 @@ fn bits_that_rotted_are_never_served() {
 }
 
 #[test]
+fn changes_that_end_late_end_over_nothing_that_came_after_them() {
+    for seed in 0..40 {
+        voltier_sim::late_changes(seed);
+    }
+}
+
+#[test]
 fn ordered_destaging_keeps_the_origin_at_a_flush() {
     for seed in 0..4 {
         trials::ordered(seed);

@@ -2,6 +2,7 @@
 //! is compiled once for all of them.
 
 mod grown_origin;
+mod order;
 mod refusing;
 mod silent;
 mod steps;

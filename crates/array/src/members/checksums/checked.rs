@@ -7,6 +7,9 @@
 //!
 //! A page that the device does not take costs no more than its checksums. The list of void pages tells the
 //! next start that the page says nothing.
+//!
+//! A block of which nothing is known is neither right nor wrong, and its page is damaged. Whoever reads it
+//! holds it against the other members (`stripe::vouch`), and a task does so for the rest of the page.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -31,7 +34,7 @@ use crate::format::void_pages::{VoidPages, place_of_list};
 use crate::geometry::numbers::Region;
 use crate::members::checksums::block_locks::{BlockGuard, BlockLocks, Use};
 use crate::members::checksums::page_errors::{ErrorCounts, PageErrors};
-use crate::members::checksums::table::{ChecksumCounts, DuePage, Pins, Table};
+use crate::members::checksums::table::{BlockState, ChecksumCounts, DuePage, Pins, Table};
 use crate::members::checksums::void_list::VoidList;
 use crate::members::clear::{Clear, clear_device};
 use crate::members::refusals::RESTS_NS;
@@ -46,8 +49,31 @@ const RELIEVED: usize = 256;
 const CLEARED_PAGES: u64 = 64;
 /// When pages that could not be stored are tried again.
 const RETRY_NS: Nanos = 60_000_000_000;
+/// Damaged pages of a device that are told of one by one. A device that has lost them all would say so for
+/// every 4 MiB of it.
+const TOLD_MAX: u32 = 8;
 /// Stands for the list of void pages among the pages on their way into memory.
 const LIST: u64 = u64::MAX;
+
+/// What a read is held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verify {
+    Nothing,
+    /// The checksums that are known: in a region that needs a resync none may be.
+    Known,
+    /// The checksums of all blocks.
+    All,
+}
+
+/// What the checksums say of what was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Right,
+    /// A block does not match.
+    Wrong,
+    /// A block that should have a checksum has none.
+    Unverified,
+}
 
 /// The checksums of a device. The device itself is the caller's.
 pub(crate) struct Checked {
@@ -59,6 +85,7 @@ pub(crate) struct Checked {
     area: Lba,
     /// The first sector of the chunks.
     data_start: u64,
+    data_sectors: u64,
     table: Table,
     list: VoidList,
     locks: BlockLocks,
@@ -73,6 +100,9 @@ pub(crate) struct Checked {
     /// When a page could not be stored of late.
     refused_at: Cell<Option<Nanos>>,
     errors: PageErrors,
+    /// How many damaged pages were told of one by one.
+    told: Cell<u32>,
+    told_of_end: Cell<u32>,
 }
 
 /// A page on its way into memory, until dropped.
@@ -168,6 +198,7 @@ impl Checked {
             event,
             area: places.checksums.start,
             data_start: places.data.start.0,
+            data_sectors: places.data.count,
             table: Table::new(RegionGrid::new(places.data.count), distrusted),
             list: VoidList::new(list),
             locks: BlockLocks::default(),
@@ -178,6 +209,8 @@ impl Checked {
             turn: BlockLocks::default(),
             refused_at: Cell::new(None),
             errors: PageErrors::default(),
+            told: Cell::new(0),
+            told_of_end: Cell::new(0),
         }
     }
 
@@ -228,10 +261,69 @@ impl Checked {
     }
 
     /// Whether bytes that were read are what their checksums say. The blocks are held.
-    fn verify(&self, first: u64, bytes: &[u8]) -> bool {
-        let bad = self.table.mismatches(first, bytes);
+    fn verify(&self, first: u64, bytes: &[u8], verify: Verify) -> Verdict {
+        let mut has_unknown = false;
+        let bad = self.table.mismatches(first, bytes, || has_unknown = true);
         self.table.note_bad(&bad);
-        bad.is_empty()
+        let is_believed = verify != Verify::All || canary::is(Canary::UnverifiedBelieved);
+        if has_unknown && !is_believed {
+            self.table.note_unverified(&(first..first + (bytes.len() / SUMMED_BYTES) as u64));
+        }
+        match bad.is_empty() {
+            false => Verdict::Wrong,
+            true if has_unknown && !is_believed => Verdict::Unverified,
+            true => Verdict::Right,
+        }
+    }
+
+    /// Blocks that should have checksums are about to be read, or not because they have none.
+    pub(crate) fn note_unverified(&self, at: Lba, bytes: u64) {
+        self.table.note_unverified(&self.blocks_of(at, bytes));
+    }
+
+    /// The damaged pages since the last time, as sectors of the device.
+    pub(crate) fn take_damaged(&self) -> Vec<SectorRange> {
+        let pages = self.table.take_untold().into_iter();
+        pages.map(|page| self.sectors_on_device(page)).collect()
+    }
+
+    /// Whether a damaged page may be told of by itself: the first of a device may.
+    pub(crate) fn may_tell(&self) -> bool {
+        self.told.replace(self.told.get() + 1) < TOLD_MAX
+    }
+
+    /// The same of what became of one.
+    pub(crate) fn may_tell_end(&self) -> bool {
+        self.told_of_end.replace(self.told_of_end.get() + 1) < TOLD_MAX
+    }
+
+    /// The pages that lack checksums.
+    pub(crate) fn damaged(&self) -> Vec<u64> {
+        self.table.damaged()
+    }
+
+    /// All blocks of a page that should have checksums have some.
+    pub(crate) fn note_whole(&self, page: u64) {
+        self.table.note_whole(page);
+    }
+
+    /// The sectors of the chunks whose checksums are in a page.
+    pub(crate) fn sectors_of(&self, page: u64) -> Range<Lba> {
+        let page_sectors = PAGE_SUMS * SUMMED_SECTORS;
+        let end = ((page + 1) * page_sectors).min(self.data_sectors);
+        Lba(page * page_sectors)..Lba(end)
+    }
+
+    /// The same as sectors of the device.
+    pub(crate) fn sectors_on_device(&self, page: u64) -> SectorRange {
+        let Range { start, end } = self.sectors_of(page);
+        SectorRange::new(start.plus(self.data_start), end.0 - start.0)
+    }
+
+    /// A block is known to be wrong, and was not before.
+    pub(crate) fn convict(&self, at: Lba) {
+        let blocks = self.blocks_of(at, SUMMED_BYTES as u64);
+        self.table.note_bad(&[blocks.start]);
     }
 
     /// Whether all blocks of a range have checksums that are known.
@@ -267,14 +359,36 @@ impl Checked {
         device: &D,
         at: Lba,
         into: Buf,
+        verify: Verify,
         read: impl AsyncFnOnce(Buf) -> IoResult<Buf>,
-    ) -> IoResult<(Buf, bool)> {
+    ) -> IoResult<(Buf, Verdict)> {
         let blocks = self.blocks_of(at, into.len() as u64);
         let first = blocks.start;
         let _held = self.hold(device, blocks).await?;
         let found = read(into).await?;
-        let is_right = self.verify(first, &found);
-        Ok((found, is_right))
+        let verdict = self.verify(first, &found, verify);
+        Ok((found, verdict))
+    }
+
+    /// Reads blocks by a request of the caller's; what is known of each.
+    ///
+    /// # Errors
+    /// When the device is gone, or the request fails.
+    pub(crate) async fn read_judged<D: BlockDevice>(
+        &self,
+        device: &D,
+        at: Lba,
+        into: Buf,
+        read: impl AsyncFnOnce(Buf) -> IoResult<Buf>,
+    ) -> IoResult<(Buf, Vec<BlockState>)> {
+        let blocks = self.blocks_of(at, into.len() as u64);
+        let first = blocks.start;
+        let _held = self.hold(device, blocks).await?;
+        let found = read(into).await?;
+        let states = self.table.states(first, &found);
+        let bad = (first..).zip(&states).filter(|(_, state)| **state == BlockState::Wrong);
+        self.table.note_bad(&bad.map(|(block, _)| block).collect::<Vec<u64>>());
+        Ok((found, states))
     }
 
     /// The same of buffers whose blocks lie behind one another.
@@ -286,6 +400,7 @@ impl Checked {
         device: &D,
         at: Lba,
         into: Vec<Buf>,
+        verify: Verify,
         read: impl AsyncFnOnce(Vec<Buf>) -> IoResult<Vec<Buf>>,
     ) -> IoResult<(Vec<Buf>, bool)> {
         let blocks = self.blocks_of(at, into.iter().map(|buf| buf.len() as u64).sum());
@@ -293,7 +408,7 @@ impl Checked {
         let _held = self.hold(device, blocks).await?;
         let (found, mut is_right) = (read(into).await?, true);
         for buf in &found {
-            is_right &= self.verify(first, buf);
+            is_right &= self.verify(first, buf, verify) == Verdict::Right;
             first += (buf.len() / SUMMED_BYTES) as u64;
         }
         Ok((found, is_right))
@@ -496,7 +611,7 @@ impl Checked {
     pub(crate) async fn accepts<D: BlockDevice>(&self, device: &D, at: Lba, bytes: &[u8]) -> bool {
         let blocks = self.blocks_of(at, bytes.len() as u64);
         let Ok(_held) = self.hold(device, blocks.clone()).await else { return false };
-        for block in self.table.mismatches(blocks.start, bytes) {
+        for block in self.table.mismatches(blocks.start, bytes, || {}) {
             let place = (block - blocks.start) as usize * SUMMED_BYTES;
             let found = device.read(self.lba_of(block), Buf::new(SUMMED_BYTES)).await;
             if !found.is_ok_and(|found| found[..] == bytes[place..place + SUMMED_BYTES]) {

@@ -111,6 +111,13 @@ impl<D: BlockDevice> CheckedDevices<D> {
         }
     }
 
+    /// A block of a device is known to be wrong, and was not before.
+    pub(crate) fn convict(&self, device: &Rc<D>, at: Lba) {
+        if let Some(checked) = self.checked(device) {
+            checked.convict(at);
+        }
+    }
+
     /// Whether all blocks of a range have checksums that are known.
     pub(crate) async fn knows(&self, device: &Rc<D>, at: Lba, bytes: u64) -> bool {
         match self.checked(device) {

@@ -26,8 +26,18 @@ pub struct ChecksumCounts {
     pub found: u64,
     /// Those of them that were written since.
     pub mended: u64,
-    /// Pages of checksums that the device does not take: the next start knows nothing of their blocks.
+    /// Pages of checksums that the device does not take, of whose blocks the next start knows nothing, and
+    /// pages that could not be read, some of whose blocks nothing has been held against yet.
     pub unprotected_pages: u64,
+}
+
+/// What its checksum says of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BlockState {
+    Right,
+    Wrong,
+    /// There is none.
+    Unknown,
 }
 
 /// A page in memory.
@@ -63,6 +73,9 @@ pub(super) struct Table {
     unflushed: RefCell<BTreeSet<u64>>,
     /// Pages that could not be stored. The medium's content of these pages is void, durably.
     refused: RefCell<BTreeSet<u64>>,
+    /// Pages that lack checksums of blocks which should have some, and those of them nobody was told of.
+    damaged: RefCell<BTreeSet<u64>>,
+    untold: RefCell<Vec<u64>>,
     /// Regions whose checksums on the medium say nothing, and their pages that were in memory since then.
     distrusted: RefCell<Bits<Region>>,
     distrust_is_taken_in: RefCell<BTreeSet<u64>>,
@@ -112,6 +125,8 @@ impl Table {
             due: RefCell::default(),
             unflushed: RefCell::default(),
             refused: RefCell::default(),
+            damaged: RefCell::default(),
+            untold: RefCell::default(),
             distrusted: RefCell::new(distrusted),
             distrust_is_taken_in: RefCell::default(),
             hand: Cell::new(0),
@@ -121,7 +136,7 @@ impl Table {
     }
 
     pub(super) fn counts(&self) -> ChecksumCounts {
-        let unprotected_pages = self.refused.borrow().len() as u64;
+        let unprotected_pages = self.refused.borrow().union(&self.damaged.borrow()).count() as u64;
         ChecksumCounts { unprotected_pages, ..self.counts.get() }
     }
 
@@ -254,14 +269,58 @@ impl Table {
         }
     }
 
-    /// The blocks from one on that are not what their checksums say.
-    pub(super) fn mismatches(&self, first: u64, bytes: &[u8]) -> Vec<u64> {
-        let is_wrong = |(block, bytes): &(u64, &[u8])| {
-            let sum = self.get(*block);
-            sum != UNKNOWN && sum != sum_of(bytes)
+    /// The blocks from one on that are not what their checksums say. Blocks without one are told of.
+    pub(super) fn mismatches(
+        &self,
+        first: u64,
+        bytes: &[u8],
+        mut on_unknown: impl FnMut(),
+    ) -> Vec<u64> {
+        let is_wrong = |(block, bytes): &(u64, &[u8])| match self.get(*block) {
+            UNKNOWN => {
+                on_unknown();
+                false
+            }
+            sum => sum != sum_of(bytes),
         };
         let blocks = (first..).zip(bytes.chunks(SUMMED_BYTES));
         blocks.filter(is_wrong).map(|(block, _)| block).collect()
+    }
+
+    /// What the checksums say of blocks from one on.
+    pub(super) fn states(&self, first: u64, bytes: &[u8]) -> Vec<BlockState> {
+        let state = |(block, bytes): (u64, &[u8])| match self.get(block) {
+            UNKNOWN => BlockState::Unknown,
+            sum if sum == sum_of(bytes) => BlockState::Right,
+            _ => BlockState::Wrong,
+        };
+        (first..).zip(bytes.chunks(SUMMED_BYTES)).map(state).collect()
+    }
+
+    /// These blocks should have checksums, and some of them have none: their pages are not what was stored.
+    pub(super) fn note_unverified(&self, blocks: &Range<u64>) {
+        for page in pages_of(blocks) {
+            let start = blocks.start.max(page * PAGE_SUMS);
+            let end = blocks.end.min((page + 1) * PAGE_SUMS);
+            if !self.are_known(start..end) && self.damaged.borrow_mut().insert(page) {
+                self.untold.borrow_mut().push(page);
+            }
+        }
+    }
+
+    /// The damaged pages that nobody was told of yet.
+    pub(super) fn take_untold(&self) -> Vec<u64> {
+        self.untold.take()
+    }
+
+    /// The pages that lack checksums.
+    pub(super) fn damaged(&self) -> Vec<u64> {
+        self.damaged.borrow().iter().copied().collect()
+    }
+
+    /// All blocks of a page that should have checksums have some.
+    pub(super) fn note_whole(&self, page: u64) {
+        self.damaged.borrow_mut().remove(&page);
     }
 
     /// Whether checksums of all these blocks are known.
@@ -450,10 +509,11 @@ mod tests {
         let table = table();
         table.take_in(0, Found::default());
         let block = [1; SUMMED_BYTES];
-        assert!(table.mismatches(5, &block).is_empty(), "nothing is known");
+        assert!(table.mismatches(5, &block, || {}).is_empty(), "nothing is known");
         table.adopt(5, &block);
-        assert!(table.mismatches(5, &block).is_empty());
-        let bad = table.mismatches(5, &[2; SUMMED_BYTES]);
+        assert!(table.mismatches(5, &block, || panic!("it has one")).is_empty());
+        let bad = table.mismatches(5, &[2; SUMMED_BYTES], || {});
+        assert_eq!(table.states(5, &block), [BlockState::Right]);
         assert_eq!(bad, [5]);
         table.note_bad(&bad);
         table.note_bad(&bad);
@@ -461,6 +521,27 @@ mod tests {
         assert_eq!(table.counts(), counts(1, 0));
         table.note_written(5, &[sum_of(&block)]);
         assert_eq!(table.counts(), counts(1, 1));
+    }
+
+    #[test]
+    fn a_page_that_lacks_a_checksum_counts_once_until_it_is_whole() {
+        let table = table();
+        table.take_in(0, Found::default());
+        table.take_in(1, found(2, 7));
+        table.note_written(PAGE_SUMS - 1, &[9]);
+        let across = PAGE_SUMS - 1..PAGE_SUMS + 3;
+        table.note_unverified(&across);
+        assert_eq!((table.take_untold(), table.counts().unprotected_pages), (vec![], 0));
+        for _ in 0..2 {
+            table.note_unverified(&(PAGE_SUMS - 2..PAGE_SUMS + 3));
+        }
+        assert_eq!((table.take_untold(), table.counts().unprotected_pages), (vec![0], 1));
+        table.note_refused([0, 1]);
+        assert_eq!(table.counts().unprotected_pages, 2, "each page counts once");
+        table.note_flushed(&BTreeSet::from([0, 1]));
+        assert_eq!(table.damaged(), [0]);
+        table.note_whole(0);
+        assert_eq!((table.take_untold(), table.counts().unprotected_pages), (vec![], 0));
     }
 
     #[test]

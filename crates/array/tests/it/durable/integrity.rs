@@ -1,6 +1,7 @@
 //! Checksums of blocks: bit rot is never answered, and no crash makes a checksum call good data wrong.
 
 mod pages;
+mod unverified;
 
 use std::cell::Cell;
 use std::rc::Rc;

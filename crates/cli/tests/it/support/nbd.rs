@@ -49,12 +49,17 @@ impl NbdClient {
         self.request(WRITE, offset, data.len() as u32, data)
     }
 
+    /// Asks for a write, and goes away without the answer.
+    pub fn write_and_leave(mut self, offset: u64, data: &[u8]) -> Result<()> {
+        self.send(WRITE, offset, data.len() as u32, data).map(drop)
+    }
+
     pub fn flush(&mut self) -> Result<()> {
         self.request(FLUSH, 0, 0, &[])
     }
 
-    /// Sends a request and reads the head of its reply.
-    fn request(&mut self, kind: u16, offset: u64, length: u32, data: &[u8]) -> Result<()> {
+    /// Sends a request; its handle.
+    fn send(&mut self, kind: u16, offset: u64, length: u32, data: &[u8]) -> Result<u64> {
         let handle = self.next_handle;
         self.next_handle += 1;
         let mut message = 0x2560_9513_u32.to_be_bytes().to_vec();
@@ -65,6 +70,12 @@ impl NbdClient {
         message.extend(length.to_be_bytes());
         message.extend(data);
         self.stream.write_all(&message)?;
+        Ok(handle)
+    }
+
+    /// Sends a request and reads the head of its reply.
+    fn request(&mut self, kind: u16, offset: u64, length: u32, data: &[u8]) -> Result<()> {
+        let handle = self.send(kind, offset, length, data)?;
         let mut reply = [0; 16];
         self.stream.read_exact(&mut reply)?;
         assert_eq!(reply[..4], 0x6744_6698_u32.to_be_bytes());

@@ -46,6 +46,9 @@ pub enum Conduct {
     Takes(Duration),
     /// The drive answers nothing. Requests wait, and are done later.
     Hangs,
+    /// The drive keeps the first write that comes, and serves everything else. It does the write last of all
+    /// when it behaves otherwise.
+    HoldsOneWrite,
     /// The drive is pulled: its name is gone, and whoever has it open hears ENXIO.
     Gone,
 }
@@ -87,6 +90,7 @@ impl Request {
 struct State {
     conduct: Conduct,
     queue: VecDeque<Request>,
+    held: Option<Request>,
     dice: u64,
     failed: u64,
 }
@@ -127,7 +131,12 @@ impl Drive {
     }
 
     fn behave(&self, conduct: Conduct) {
-        self.lock().conduct = conduct;
+        let mut state = self.lock();
+        state.conduct = conduct;
+        if let Some(held) = state.held.take() {
+            state.queue.push_back(held);
+        }
+        drop(state);
         self.news.notify_all();
     }
 
@@ -144,6 +153,11 @@ impl Drive {
             let state = self.news.wait_while(self.lock(), waits);
             let mut state = state.unwrap_or_else(PoisonError::into_inner);
             let Some(request) = state.queue.pop_front() else { continue };
+            let is_write = matches!(request, Request::Write { .. });
+            if state.conduct == Conduct::HoldsOneWrite && is_write && state.held.is_none() {
+                state.held = Some(request);
+                continue;
+            }
             let (conduct, verdict) = (state.conduct, state.verdict(&request));
             state.failed += u64::from(verdict.is_some());
             drop(state);
@@ -223,7 +237,8 @@ impl Shelf {
         let mut drives = self.drives.lock().unwrap();
         let dice = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(drives.len() as u64 + 1);
         let queue = VecDeque::new();
-        let state = Mutex::new(State { conduct: Conduct::Serves, queue, dice, failed: 0 });
+        let state =
+            Mutex::new(State { conduct: Conduct::Serves, queue, held: None, dice, failed: 0 });
         let name = name.to_owned();
         let drive = Arc::new(Drive { name, behind, state, news: Condvar::new() });
         drives.push(drive.clone());
@@ -254,6 +269,11 @@ impl Shelf {
     /// Requests that the drive has not answered.
     pub fn waiting(&self, path: &str) -> usize {
         self.find(path).lock().queue.len()
+    }
+
+    /// Whether the drive keeps a write.
+    pub fn holds_a_write(&self, path: &str) -> bool {
+        self.find(path).lock().held.is_some()
     }
 
     /// Requests that the drive has failed.
