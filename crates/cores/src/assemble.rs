@@ -127,6 +127,13 @@ pub(super) async fn assemble(
         let why = refusal(&error, &given, &record).message;
         ControlError::failed([&[why], &left_out[..]].concat().join("; "))
     })?;
+    for device in report.label_copies_mended.iter().filter_map(|device| given.get(*device)) {
+        let name = &record.name;
+        tracing::warn!(
+            "array {name}: one copy of the label of {device} was missing, damaged or older; both are \
+                        whole again"
+        );
+    }
     left_out.extend(report.left_out.iter().map(|left| stale(left, &given)));
     left_out.extend(journals::left_out(&report, &given));
     left_out.extend(news(&report));

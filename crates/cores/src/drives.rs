@@ -126,6 +126,9 @@ fn unreadable(device: &DeviceSpec, error: &DeviceError) -> ControlError {
         DeviceError::Unsupported { array, .. } => {
             ControlError::unsupported_label(Identity(*array), message)
         }
+        DeviceError::Disagree { is_labelled, .. } => {
+            ControlError::label_clash(*is_labelled, message)
+        }
         _ => ControlError::failed(message),
     }
 }

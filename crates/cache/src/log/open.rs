@@ -23,6 +23,19 @@ pub enum OpenError {
         /// The version or features that are unknown.
         why: Unsupported,
     },
+    /// The two places of the superblock are of different uses of the SSD.
+    #[error(
+        "it begins as {begins}, and its second label is that of {second}: it was used for something else \
+         since, and is not trusted"
+    )]
+    Disagree {
+        /// What is at its start, in words.
+        begins: String,
+        /// What is at the place of the second copy.
+        second: String,
+        /// Whether its start has a label, of whatever part.
+        is_labelled: bool,
+    },
     /// A cache, but not the one that belongs here.
     #[error("the SSD holds another cache ({found}); the one of this volume is {expected}")]
     Foreign {

@@ -246,12 +246,15 @@ pub(super) fn left_over<E: Engine>(
     service: &mut Turn<E>,
     found: &Found,
     plans: &[VolumePlan],
-) -> Vec<DeviceSpec> {
+) -> Vec<OtherDevice> {
     let taken: Vec<_> = plans.iter().map(|plan| Some(plan.record.origin.clone())).collect();
-    free_of(service, found, &taken).into_iter().map(|other| other.device).collect()
+    free_of(service, found, &taken)
 }
 
-pub(super) fn no_origin(device: &DeviceSpec) -> ControlError {
+pub(super) fn no_origin(OtherDevice { device, clash, .. }: &OtherDevice) -> ControlError {
+    if let Some(clash) = clash {
+        return ControlError::failed(clash);
+    }
     ControlError::failed(format!(
         "{device} holds nothing of Voltier, and is not the backing disk of any cache that was \
          given; leave it out"
