@@ -127,8 +127,8 @@ async fn label_member<D: BlockDevice>(
     map: &RegionMap,
 ) -> IoResult<()> {
     clear_labels(device, None).await?;
-    write_superblock(device, superblock).await?;
-    write_map(device, map).await
+    write_map(device, map).await?;
+    write_superblock(device, superblock).await
 }
 
 /// Makes an array over these devices, and takes it into use.

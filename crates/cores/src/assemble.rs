@@ -127,13 +127,7 @@ pub(super) async fn assemble(
         let why = refusal(&error, &given, &record).message;
         ControlError::failed([&[why], &left_out[..]].concat().join("; "))
     })?;
-    for device in report.label_copies_mended.iter().filter_map(|device| given.get(*device)) {
-        let name = &record.name;
-        tracing::warn!(
-            "array {name}: one copy of the label of {device} was missing, damaged or older; both are \
-                        whole again"
-        );
-    }
+    log_mended(&report, &given);
     left_out.extend(report.left_out.iter().map(|left| stale(left, &given)));
     left_out.extend(journals::left_out(&report, &given));
     left_out.extend(news(&report));
@@ -192,6 +186,16 @@ async fn candidate(
             Err(error) => Err(unreadable(error)),
         },
         Err(error) => Err(unreadable(error)),
+    }
+}
+
+/// Says which members were believed by one copy of their labels: a power cut leaves them so, and bad sectors.
+fn log_mended(report: &AssembleReport, given: &[DeviceSpec]) {
+    let name = &report.array.name;
+    for device in report.label_copies_mended.iter().filter_map(|device| given.get(*device)) {
+        tracing::warn!(
+            "array {name}: one copy of the label of {device} was missing, damaged or older; both are whole again"
+        );
     }
 }
 

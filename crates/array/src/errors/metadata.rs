@@ -27,8 +27,7 @@ pub enum DeviceError {
     },
     /// The copies of its label are of different uses, or of different times.
     #[error(
-        "its labels disagree: it begins {begins} and ends {ends}; it was used for something else since, or \
-         was put back in part: leave it out, or overwrite it with -f"
+        "its labels disagree: it begins {begins} and ends {ends}: leave it out, or overwrite it with -f"
     )]
     Disagree {
         /// What is at its start, in words.

@@ -198,6 +198,7 @@ impl<L: Label> Place<L> {
         match (L::decode(block, copy), LabelPart::named_by(block)) {
             (Ok(label), _) => Self::Copy(label),
             (Err(Rejected::Unsupported { array, why }), _) => Self::Newer { array, why },
+            (Err(Rejected::Damaged), _) if has_partition_table(block) => Self::Content,
             (Err(Rejected::Damaged), _) => Self::Damaged,
             (Err(Rejected::Absent), Some(part)) => Self::Other(part),
             (Err(Rejected::Absent), None) if block.iter().all(|byte| *byte == 0) => Self::Zeroes,
@@ -238,15 +239,14 @@ type FoundCopy<L> = Option<(L, bool)>;
 pub(crate) async fn read_label_copies<L: Label>(
     device: &impl BlockDevice,
 ) -> Result<FoundCopy<L>, DeviceError> {
-    let sectors = device.limits().sectors;
     if device.limits().bytes() < 2 * SUPERBLOCK_BYTES {
         return Ok(None);
     }
-    let [start, end] = MemberLayout::superblock_lbas(sectors);
+    let [start, end] = MemberLayout::superblock_lbas(device.limits().sectors);
     let (first, block) = Place::<L>::read(device, start, 0).await;
     let (second, _) = Place::<L>::read(device, end, 1).await;
     match (first, second) {
-        (Place::Copy(first), second) => from_first(first, second, sectors),
+        (Place::Copy(first), second) => from_first(device, first, second).await,
         // The label of another part at the start speaks for the device, whatever it was before; with a whole
         // copy at the end nobody knows which of them is the newer one.
         (Place::Other(_), second) if !matches!(second, Place::Copy(_)) => Ok(None),
@@ -270,13 +270,18 @@ fn disagree<L: Label>(first: &Place<L>, second: &Place<L>) -> DeviceError {
 }
 
 /// The label by the copy at the start, which is whole.
-fn from_first<L: Label>(
+async fn from_first<L: Label>(
+    device: &impl BlockDevice,
     first: L,
     second: Place<L>,
-    sectors: u64,
 ) -> Result<FoundCopy<L>, DeviceError> {
     // Behind the end of what the label is of, the label of an earlier use may stand.
-    let has_grown = first.device_sectors() < sectors;
+    let has_grown = first.device_sectors() < device.limits().sectors;
+    let is_missing = matches!(second, Place::Damaged | Place::Zeroes | Place::Content);
+    // Some programs leave the first blocks of a device to others.
+    if is_missing && is_overwritten(device, &first).await {
+        return Err(disagree(&Place::Copy(first), &second));
+    }
     match second {
         Place::Copy(second) if first == second => Ok(Some((first, false))),
         Place::Copy(second) if first.is_same(&second) => {
@@ -325,6 +330,17 @@ async fn from_second<L: Label>(
         Place::Copy(_) | Place::Newer { .. } | Place::Other(_) => false,
     };
     if is_believed { Ok(Some((second, true))) } else { Err(disagree(&first, &Place::Copy(second))) }
+}
+
+/// Whether something else is where a member has its region map. The map is there before the label is.
+async fn is_overwritten<L: Label>(device: &impl BlockDevice, label: &L) -> bool {
+    L::PART == LabelPart::Member && label.proof(device).await == Proof::Against
+}
+
+/// Whether a block has the mark of a partition table, where every label has zeroes. A program that makes one may
+/// leave the bytes before the table.
+fn has_partition_table(block: &[u8]) -> bool {
+    block.get(510..512) == Some(&[0x55, 0xaa])
 }
 
 /// Whether a block is a copy but for its first bytes.

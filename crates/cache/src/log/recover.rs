@@ -57,6 +57,9 @@ impl Place {
     fn of(block: &[u8], copy: u32) -> Result<Self, OpenError> {
         Ok(match Superblock::decode(block, copy) {
             Ok(found) => Self::Copy(Box::new(found), Owner::decode(block)),
+            // The mark of a partition table, where a superblock has zeroes: who makes one may leave the bytes
+            // before the table.
+            Err(Rejected::Damaged) if block.get(510..512) == Some(&[0x55, 0xaa]) => Self::Content,
             Err(Rejected::Damaged) => Self::Damaged,
             // The other copy does not make up for it: it may be the older one.
             Err(Rejected::Unsupported { uuid, why }) => {
