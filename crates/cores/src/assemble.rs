@@ -267,11 +267,12 @@ fn refusal(error: &ArrayError, given: &[DeviceSpec], record: &RegisteredArray) -
     })
 }
 
-/// Stops an array and lets go of its devices.
-pub(super) async fn stop(name: ArrayName) -> ControlResult<()> {
-    let Some(open) = table::remove(&name) else { return Ok(()) };
+/// Stops an array and lets go of its devices; its event count then.
+pub(super) async fn stop(name: ArrayName) -> ControlResult<u64> {
+    let Some(open) = table::remove(&name) else { return Ok(0) };
     let stopped = open.array.stop().await;
-    stopped.map_err(|error| {
+    let events = open.array.status().map_or(0, |status| status.event);
+    stopped.map(|()| events).map_err(|error| {
         ControlError::failed(format!(
             "stopping the array: {error}; see `dmesg`; the next start is one after a crash"
         ))

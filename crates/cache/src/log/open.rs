@@ -55,6 +55,17 @@ pub enum OpenError {
         /// The generation that was expected.
         expected: u64,
     },
+    /// The state of the right cache before it was stopped.
+    #[error(
+        "the SSD holds this cache as it was before it was stopped (writing {found} of its superblock, expected \
+         {expected}): it may be a stale copy or a snapshot, and is not trusted"
+    )]
+    BeforeStop {
+        /// The number on the device.
+        found: u64,
+        /// The number that was expected.
+        expected: u64,
+    },
     /// Somebody wrote to the origin while the cache was stopped, and dirty lines do not fit it.
     #[error(
         "the backing disk was changed while the cache was stopped, and {dirty} dirty lines on \
@@ -125,6 +136,8 @@ pub struct Label {
     pub uuid: [u8; 16],
     /// Grows with every opening.
     pub generation: u64,
+    /// Grows with every writing of the superblock.
+    pub sequence: u64,
     /// Whether the cache was stopped in order.
     pub clean: bool,
     /// Dirty lines at the last checkpoint.
@@ -144,6 +157,7 @@ impl Label {
         Self {
             uuid: found.uuid,
             generation: found.generation.get(),
+            sequence: found.sequence.get(),
             clean: found.state.get() == STATE_CLEAN,
             dirty_lines: found.dirty_lines.get(),
             line_bytes: found.line_bytes.get().into(),
@@ -215,6 +229,8 @@ pub struct OpenOptions {
     pub uuid: Option<[u8; 16]>,
     /// Refuse an older state.
     pub generation_min: u64,
+    /// Refuse what the cache was before the writing of the superblock with this number.
+    pub sequence_min: u64,
     /// Settings to serve with.
     pub settings: Settings,
     /// Seed of what is left to chance (the policy `rand`).
@@ -234,6 +250,7 @@ impl OpenOptions {
         Self {
             uuid: None,
             generation_min: 0,
+            sequence_min: 0,
             settings,
             seed: 1,
             unwritable: UnwritableSsd::Refuse,

@@ -288,6 +288,10 @@ fn check_expected(found: &Superblock, options: &OpenOptions) -> Result<(), OpenE
     if generation < options.generation_min {
         return Err(OpenError::Stale { found: generation, expected: options.generation_min });
     }
+    let sequence = found.sequence.get();
+    if sequence < options.sequence_min {
+        return Err(OpenError::BeforeStop { found: sequence, expected: options.sequence_min });
+    }
     Ok(())
 }
 

@@ -1,8 +1,11 @@
-//! Goal: an SSD whose two superblocks are of different uses is no cache. Method: what other uses leave is put in both places.
+//! Goal: an SSD whose two superblocks are of different uses is no cache, and one whose cache was copied before it
+//! was stopped is not that cache. Method: what other uses leave is put in both places.
 
 use voltier_block::{BlockDevice, Buf, Durability, Lba, MIB};
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, OpenError, SUPERBLOCK_OFFSETS};
+use voltier_cache::{
+    Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, SUPERBLOCK_OFFSETS, Settings,
+};
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, Handle, NoFiles};
 
@@ -89,5 +92,30 @@ fn a_new_cache_leaves_no_label_of_an_earlier_use() {
         put(&ssd, end, &[0x11; BLOCK_BYTES]).await;
         format(&ssd, &origin, UUID).await;
         assert_eq!(block_at(&ssd, end).await, [0x11; BLOCK_BYTES]);
+    });
+}
+
+#[test]
+fn a_copy_from_before_a_stop_has_a_lower_number_than_the_stop_left() {
+    in_virtual_time(|handle| async move {
+        let (ssd, origin) = (MemoryDevice::new(SSD_BYTES), MemoryDevice::new(32 * MIB));
+        format(&ssd, &origin, UUID).await;
+        let settings = Settings { mode: Mode::WriteBack, ..Settings::default() };
+        let open = async |ssd: MemoryDevice, sequence_min| {
+            let options = OpenOptions { sequence_min, ..OpenOptions::with(settings.clone()) };
+            Cache::open(&handle, ssd, origin.clone(), options).await
+        };
+        let (cache, opened) = open(ssd.clone(), 0).await.expect("it opens");
+        let copy = MemoryDevice::new(SSD_BYTES);
+        let all = ssd.read(Lba(0), Buf::new(SSD_BYTES as usize)).await.unwrap();
+        copy.write(Lba(0), all.into(), Durability::Durable).await.unwrap();
+        cache.stop().await.expect("a stop works");
+        drop(cache);
+        let label = TestCache::probe(&ssd).await.unwrap().expect("a cache");
+        let of_copy = TestCache::probe(&copy).await.unwrap().expect("a cache");
+        assert_eq!((label.generation, of_copy.generation), (opened.generation, opened.generation));
+        let refused = open(copy, label.sequence).await.err();
+        assert!(matches!(refused, Some(OpenError::BeforeStop { .. })), "{refused:?}");
+        open(ssd, label.sequence).await.expect("it opens");
     });
 }

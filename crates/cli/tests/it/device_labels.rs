@@ -1,4 +1,4 @@
-//! Drives with labels of more than one use, through the real binary: none of them is
+//! Drives with labels of more than one use, and copies of drives, through the real binary: none of them is
 //! taken for what it was.
 
 use std::fs::{self, File};
@@ -271,4 +271,135 @@ fn a_member_is_left_out_to_which_the_start_of_an_old_copy_was_put_back() {
         "its labels disagree: it begins as member 1 of the array a",
     );
     holds(&mut client(&instance), 2);
+}
+
+#[test]
+fn a_copy_of_a_member_that_is_put_back_after_a_stop_is_left_out() {
+    let (instance, devices) = array_volume(&["6"], 4);
+    fill(&mut client(&instance), 1);
+    let copy = fs::read(&devices[0]).unwrap();
+    fill(&mut client(&instance), 2);
+    instance.stop();
+    fs::write(&devices[0], &copy).unwrap();
+    instance.run(&["start"]).ok();
+    serves_without(&instance, &devices[0], "its data are old");
+    holds(&mut client(&instance), 2);
+    // It does not return with what changed since the start: it lacks more.
+    instance.run(&["array", "replace", "a", "0", &devices[0]]).ok();
+    assert_eq!(array(&instance)["state"], "running");
+    holds(&mut client(&instance), 2);
+    for device in &devices[1..3] {
+        instance.run(&["array", "fail", "a", device]).ok();
+    }
+    holds(&mut client(&instance), 2);
+}
+
+#[test]
+fn a_copy_of_a_stopped_member_that_is_put_back_after_a_crash_is_left_out() {
+    let (instance, devices) = array_volume(&["6"], 4);
+    fill(&mut client(&instance), 1);
+    instance.stop();
+    let copy = fs::read(&devices[0]).unwrap();
+    instance.run(&["start"]).ok();
+    fill(&mut client(&instance), 2);
+    instance.kill();
+    fs::write(&devices[0], &copy).unwrap();
+    instance.run(&["start"]).ok();
+    serves_without(&instance, &devices[0], "its data are old");
+    holds(&mut client(&instance), 2);
+}
+
+#[test]
+fn a_copy_of_one_half_of_a_mirror_does_not_serve_alone_after_a_stop() {
+    let (instance, devices) = array_volume(&["1"], 2);
+    fill(&mut client(&instance), 1);
+    let copy = fs::read(&devices[0]).unwrap();
+    fill(&mut client(&instance), 2);
+    instance.stop();
+    let newest = fs::read(&devices[0]).unwrap();
+    fs::write(&devices[0], &copy).unwrap();
+    fs::rename(&devices[1], instance.aside("half")).unwrap();
+    let shown = array(&instance);
+    assert_eq!(shown["state"], "failed", "{shown}");
+    assert!(shown["error"].to_string().contains("may have been used without these"), "{shown}");
+    instance.stop();
+    fs::write(&devices[0], &newest).unwrap();
+    instance.run(&["start"]).ok();
+    assert_eq!(
+        array(&instance)["state"],
+        "degraded",
+        "half of a mirror that knows all events serves"
+    );
+    holds(&mut client(&instance), 2);
+}
+
+#[test]
+fn a_copy_of_a_journal_that_is_put_back_after_a_stop_is_left_out() {
+    let instance = Instance::new();
+    let devices = drives(&instance, "d", 4);
+    let journal = instance.drive("journal", DRIVE);
+    instance.run(&with(&["create", "a", "--level", "6", "--journal", &journal], &devices)).ok();
+    export(&instance);
+    fill(&mut client(&instance), 1);
+    let copy = fs::read(&journal).unwrap();
+    fill(&mut client(&instance), 2);
+    instance.stop();
+    fs::write(&journal, &copy).unwrap();
+    instance.run(&["start"]).ok();
+    let said = array(&instance)["left_out"].to_string();
+    assert!(said.contains(&journal) && said.contains("so its data are old"), "{said}");
+    holds(&mut client(&instance), 2);
+}
+
+/// A write-back volume `w` with a pattern all over it, and the SSD as it was a pattern before.
+fn volume_with_copies() -> (Instance, [String; 2], [Vec<u8>; 2]) {
+    let instance = Instance::new();
+    let ssd = instance.drive("ssd", DRIVE);
+    let disk = use_as_ssd(&instance, &ssd);
+    instance.run(&["flush", "w"]).ok();
+    let copies = [&ssd, &disk].map(|drive| fs::read(drive).unwrap());
+    let mut nbd = NbdClient::connect(&instance.socket("w"), "w").unwrap();
+    (0..16).for_each(|at| nbd.write(at * MIB, &vec![3; MIB as usize]).unwrap());
+    nbd.flush().unwrap();
+    (instance, [ssd, disk], copies)
+}
+
+#[test]
+fn a_copy_of_an_ssd_that_is_put_back_after_a_stop_is_refused() {
+    let (instance, [ssd, disk], [old_ssd, _]) = volume_with_copies();
+    instance.stop();
+    let newest = fs::read(&ssd).unwrap();
+    let on_disk = fs::read(&disk).unwrap();
+    fs::write(&ssd, &old_ssd).unwrap();
+    let shown = instance.show("w");
+    assert_eq!(shown["state"], "failed", "{shown}");
+    assert!(shown.to_string().contains("as it was before it was stopped"), "{shown}");
+    instance.stop();
+    assert!(fs::read(&disk).unwrap() == on_disk && fs::read(&ssd).unwrap() == old_ssd);
+    fs::write(&ssd, &newest).unwrap();
+    assert_eq!(instance.show("w")["state"], "running");
+    export_again(&instance);
+    let mut nbd = NbdClient::connect(&instance.socket("w"), "w").unwrap();
+    (0..16)
+        .for_each(|at| assert!(nbd.read(at * MIB, MIB as usize).unwrap() == vec![3; MIB as usize]));
+}
+
+#[test]
+fn a_copy_of_the_backing_disk_that_is_put_back_after_a_stop_is_refused() {
+    let (instance, [_, disk], [_, old_disk]) = volume_with_copies();
+    instance.run(&["flush", "w"]).ok();
+    let mut nbd = NbdClient::connect(&instance.socket("w"), "w").unwrap();
+    nbd.write(20 * MIB, &[4; BLOCK]).unwrap();
+    nbd.flush().unwrap();
+    drop(nbd);
+    instance.stop();
+    let newest = fs::read(&disk).unwrap();
+    fs::write(&disk, &old_disk).unwrap();
+    let shown = instance.show("w");
+    assert_eq!(shown["state"], "failed", "{shown}");
+    assert!(shown.to_string().contains("the backing disk was changed"), "{shown}");
+    instance.stop();
+    assert!(fs::read(&disk).unwrap() == old_disk, "nothing was written");
+    fs::write(&disk, &newest).unwrap();
+    assert_eq!(instance.show("w")["state"], "running");
 }

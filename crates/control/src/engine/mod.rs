@@ -69,6 +69,8 @@ pub struct CacheLabel {
     pub uuid: Identity,
     /// Grows with every opening of the cache.
     pub generation: u64,
+    /// Grows with every writing of the superblock.
+    pub sequence: u64,
     /// Whether the cache was stopped in order.
     pub is_clean: bool,
     /// Dirty lines at its last checkpoint.
@@ -91,6 +93,7 @@ impl CacheLabel {
         Self {
             uuid: Identity(label.uuid),
             generation: label.generation,
+            sequence: label.sequence,
             is_clean: label.clean,
             dirty_lines: label.dirty_lines,
             size_bytes,

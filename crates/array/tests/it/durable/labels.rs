@@ -1,12 +1,13 @@
-//! Devices with labels of more than one use: none counts for what it was.
+//! Devices with labels of more than one use, and copies of devices: none counts for what it was.
 
 use voltier_array::{
-    Array, AssembleOptions, Consistency, DeviceError, Level, MAP_START_BYTES, MetadataError,
+    Array, AssembleOptions, AssembleReport, Consistency, DeviceError, JournalState, Level,
+    MAP_START_BYTES, MemberIndex, MemberState, MetadataError,
 };
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, Lba};
 
 use crate::durable::drive::{Drive, Medium};
-use crate::durable::world::{DRIVE_BYTES, on_media, options, refused, write};
+use crate::durable::world::{DRIVE_BYTES, World, on_media, options, read, refused, write};
 
 const PLAIN: AssembleOptions = AssembleOptions { force: false, degraded: false };
 const COPY_B: u64 = DRIVE_BYTES - 4096;
@@ -162,6 +163,62 @@ fn a_journal_counts_by_its_end_label_only_if_its_start_was_torn() {
             assert_eq!((found.is_ok(), is_refused), (is_believed, !is_believed), "{found:?}");
         });
     }
+}
+
+async fn all_of(world: &World) -> (Array<Drive>, AssembleReport) {
+    let assembled = world.assemble(&[0, 1, 2, 3, 4], PLAIN).await;
+    assembled.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The array serves the newest data without one member, which is stale.
+fn is_stale(media: Vec<Medium>, byte: u8) {
+    on_media(media, move |world| async move {
+        let (array, report) = all_of(&world).await;
+        let left: Vec<_> = report.left_out.iter().map(|it| (it.member, it.state)).collect();
+        assert_eq!(left, [(1, MemberState::Lost)]);
+        assert_eq!(read(&array, 3).await, Ok(byte));
+        // Nor does it return as the member that was lost: it lacks more than what was written since.
+        let drive = world.drives[1].clone();
+        assert_eq!(array.restore_member(MemberIndex(1), drive).await, Ok(false));
+    });
+}
+
+#[test]
+fn a_copy_of_a_member_from_before_the_last_stop_is_stale() {
+    let (in_use, after) = lived(stopped(), 3, true);
+    let mut media = after;
+    media[1] = in_use[1].clone();
+    is_stale(media, 4);
+}
+
+#[test]
+fn a_copy_of_a_member_from_before_the_last_start_is_stale_after_a_crash_too() {
+    let before = stopped();
+    let (_, after) = lived(before.clone(), 3, false);
+    let mut media = after;
+    media[1] = before[1].clone();
+    is_stale(media, 4);
+}
+
+#[test]
+fn a_copy_of_a_journal_from_before_the_last_stop_is_left_out() {
+    let (in_use, mut media) = lived(stopped(), 3, true);
+    media[4] = in_use[4].clone();
+    on_media(media, |world| async move {
+        let (array, report) = all_of(&world).await;
+        assert_eq!(report.journal_left_out.len(), 1);
+        let status = array.status().expect("it has one");
+        assert_eq!(status.journal_device.map(|it| it.state), Some(JournalState::Lost));
+        assert_eq!(read(&array, 3).await, Ok(4));
+    });
+    // After a crash the array asks.
+    let before = stopped();
+    let (_, mut media) = lived(before.clone(), 3, false);
+    media[4] = before[4].clone();
+    on_media(media, |world| async move {
+        let missing = MetadataError::JournalMissing;
+        assert_eq!(refused(&world, &[0, 1, 2, 3, 4], PLAIN).await, missing);
+    });
 }
 
 #[test]

@@ -300,6 +300,7 @@ fn plan_one<E: Engine>(
         uuid: label.uuid,
         settings,
         generation: label.generation,
+        sequence: 0,
         // Whether a line is dirty is not known, so the cache is not given up for a clean one.
         maybe_dirty: true,
         dirty_lines: label.dirty_lines,

@@ -22,6 +22,7 @@ fn label(owner: Owner) -> CacheLabel {
     CacheLabel {
         uuid: Identity([5; 16]),
         generation: 7,
+        sequence: 2,
         is_clean: false,
         dirty_lines: 12,
         size_bytes: DRIVE_BYTES,

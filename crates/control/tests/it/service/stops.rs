@@ -113,6 +113,7 @@ fn label_of(uuid: Identity) -> CacheLabel {
     CacheLabel {
         uuid,
         generation: 1,
+        sequence: 1,
         is_clean: false,
         dirty_lines: 9,
         size_bytes: 1 << 20,
