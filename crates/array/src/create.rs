@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Bytes, Durability, IoResult, Lba, SECTOR_BYTES};
+use voltier_block::{BlockDevice, Bytes, Durability, IoResult, Lba, SECTOR_BYTES, clear_labels};
 use voltier_deadline::Guarded;
 use voltier_ring::Handle;
 
@@ -123,6 +123,17 @@ async fn write_map<D: BlockDevice>(device: &D, map: &RegionMap) -> IoResult<()> 
     device.flush().await
 }
 
+/// Makes a device a member, whatever it was before.
+async fn label_member<D: BlockDevice>(
+    device: &D,
+    superblock: &Superblock,
+    map: &RegionMap,
+) -> IoResult<()> {
+    clear_labels(device, None).await?;
+    write_map(device, map).await?;
+    write_superblock(device, superblock).await
+}
+
 /// Makes an array over these devices, and takes it into use.
 ///
 /// # Errors
@@ -143,6 +154,7 @@ pub(crate) async fn create<D: BlockDevice>(
             let (state, since_event) = (JournalState::InService, 1);
             record.journal_device = Some(JournalDeviceRecord { uuid, state, since_event });
             let io = |error| ArrayError::from(JournalError::Device(error));
+            clear_labels(&device, None).await.map_err(io)?;
             write_label(&device, &label).await.map_err(io)?;
             Some((device, label))
         }
@@ -154,10 +166,7 @@ pub(crate) async fn create<D: BlockDevice>(
     for (member, device) in record.indexes().zip(&devices) {
         let device_sectors = device.limits().sectors;
         let superblock = Superblock { array: record.clone(), member, device_sectors };
-        let written = match write_superblock(device, &superblock).await {
-            Ok(()) => write_map(device, &map).await,
-            failed => failed,
-        };
+        let written = label_member(device, &superblock, &map).await;
         let error =
             |error| MetadataError::Device { device: member.0, error: DeviceError::Io(error) };
         written.map_err(error)?;

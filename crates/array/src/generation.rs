@@ -299,8 +299,9 @@ impl<D: BlockDevice> Generation<D> {
         // needs.
         bitmap.write_blocks(unequal).await.map_err(ArrayError::Io)?;
         durable.set_usage(Usage::InUse);
-        durable.must_store();
-        membership.recorded().await.map_err(ArrayError::Io)?;
+        // A copy of a member from before has neither event: it is stale from now on.
+        membership.recorded_anew().await.map_err(ArrayError::Io)?;
+        membership.recorded_anew().await.map_err(ArrayError::Io)?;
         let report = match options {
             Some(options) => self.replay().run(options, JournalStart::Replay).await?,
             None => {
@@ -337,14 +338,16 @@ impl<D: BlockDevice> Generation<D> {
         }
         journal.empty().await?;
         membership.flush(members).await?;
+        // With the event below this is the second one that a copy of a member does not have which was made while
+        // the array was in use: it is stale from now on.
+        membership.recorded_anew().await?;
         // Regions that still need a resync must do so at the next start: then the array is not called clean.
         // A half-written stripe keeps its region dirty, for the next start knows nothing else of the stripe.
         if bitmap.next_to_resync(Region(0)).is_none() && !self.is_mismatched_by_failures() {
             bitmap.clear_dirty().await?;
             durable.set_usage(Usage::Clean);
-            membership.recorded().await?;
         }
-        Ok(())
+        membership.recorded_anew().await
     }
 
     /// How long a request may take: half a deadline more than the deadline, because ticks are counted whole.

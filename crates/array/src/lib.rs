@@ -99,6 +99,7 @@
 //! | `grow` | one more parity row: the next generation takes over between two requests |
 //! | `expand`, `tasks/reshape/mod` | one more member for capacity: two shapes at once |
 //! | `assemble`, `examine`, `candidates` | a start: who is let into an array |
+//! | `members/label_reading` | labels that do not fit each other: which devices are believed |
 //! | `format/mod` | the structures on the media |
 //!
 //! # Words

@@ -11,6 +11,7 @@
 //! | `range` | addresses and extents (an extent is neighbouring sectors: start and length) |
 //! | `buf`, `payload` | who owns a buffer; how a request is cut without a copy |
 //! | `error` | the one error of the data path |
+//! | `labels` | where devices carry labels, and how the labels of an earlier use are cleared |
 //! | `prng` | random numbers of a seed, the same for ever |
 //! | `under_way` | I/O that a drive still has, also after its device was given up |
 //! | `time`, `size`, `copy` | nanoseconds; sizes as people write them; copies past the caches |
@@ -20,6 +21,7 @@ mod copy;
 mod device;
 mod error;
 mod format;
+mod labels;
 mod payload;
 mod prng;
 mod range;
@@ -32,6 +34,7 @@ pub use copy::copy_past_caches;
 pub use device::{AfterDiscard, BlockDevice, Durability, Limits, StripeShape};
 pub use error::{IoError, IoResult};
 pub use format::{Feature, Format, Unsupported};
+pub use labels::{LABEL_BYTES, LabelPart, SECOND_CACHE_LABEL, clear_labels, label_places};
 pub use payload::{Payload, PayloadCursor, join_neighbours, zero_writes};
 pub use prng::Prng;
 pub use range::{Lba, SECTOR_BYTES, SectorRange};

@@ -19,6 +19,15 @@ pub enum ErrorKind {
     NotNow,
 }
 
+/// How the labels of a device contradict each other: it is believed by none of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clash {
+    /// The device begins with a label, and another place has one of another use.
+    Labels,
+    /// The device begins with something else, and another place has a label.
+    Content,
+}
+
 /// Why a request was refused or failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
@@ -30,6 +39,9 @@ pub struct ControlError {
     /// The identity of the array or cache of a label that only a newer program can read. Clients are not told.
     #[serde(skip)]
     pub label_of: Option<[u8; 16]>,
+    /// Set when labels of a device contradict each other. Clients are not told.
+    #[serde(skip)]
+    pub clash: Option<Clash>,
 }
 
 /// Result of a control-plane operation.
@@ -64,6 +76,12 @@ impl ControlError {
     /// Only a newer program can read the label of this array or cache, or of a spare of this owner.
     pub fn unsupported_label(of: impl Into<[u8; 16]>, message: impl Into<String>) -> Self {
         Self { label_of: Some(of.into()), ..Self::unsupported(message) }
+    }
+
+    /// Labels of a device contradict each other; `is_labelled` says whether the device begins with one.
+    pub fn label_clash(is_labelled: bool, message: impl Into<String>) -> Self {
+        let clash = if is_labelled { Clash::Labels } else { Clash::Content };
+        Self { clash: Some(clash), ..Self::failed(message) }
     }
 
     /// Whether only a newer program can read a label of this array or cache.
@@ -103,7 +121,7 @@ impl ControlError {
             };
             message = message.chars().map(escaped).collect();
         }
-        Self { kind, message, label_of: None }
+        Self { kind, message, label_of: None, clash: None }
     }
 }
 

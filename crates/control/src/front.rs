@@ -48,6 +48,7 @@ pub async fn put_in_front<D: BlockDevice>(
     let options = OpenOptions {
         uuid: Some(uuid),
         generation_min: cache.generation,
+        sequence_min: cache.sequence,
         settings: cache.settings.for_cache(),
         seed: seed_of(&cache.uuid),
         unwritable: match start {

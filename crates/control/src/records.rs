@@ -102,6 +102,9 @@ pub struct CacheRecord {
     pub settings: Settings,
     /// Grows with every opening of the cache: an SSD with an older one is stale.
     pub generation: u64,
+    /// The number of the superblock at the last stop in order: an SSD with a lower one is a copy from before.
+    #[serde(default)]
+    pub sequence: u64,
     /// Whether dirty lines may be on the SSD: set before the first one can be.
     pub maybe_dirty: bool,
     /// Dirty lines when they were last counted: at a clean stop, a flush, the loss of the SSD.

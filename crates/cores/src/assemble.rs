@@ -144,6 +144,7 @@ pub(super) async fn assemble(
         let why = refusal(&error, &given, &record).message;
         ControlError::failed([&[why], &left_out[..]].concat().join("; "))
     })?;
+    log_mended(&report, &given);
     left_out.extend(report.left_out.iter().map(|left| stale(left, &given)));
     left_out.extend(journals::left_out(&report, &given));
     left_out.extend(news(&report));
@@ -202,6 +203,16 @@ async fn candidate(
             Err(error) => Err(unreadable(error)),
         },
         Err(error) => Err(unreadable(error)),
+    }
+}
+
+/// Says which members were believed by one copy of their labels: a power cut leaves them so, and bad sectors.
+fn log_mended(report: &AssembleReport, given: &[DeviceSpec]) {
+    let name = &report.array.name;
+    for device in report.label_copies_mended.iter().filter_map(|device| given.get(*device)) {
+        tracing::warn!(
+            "array {name}: one copy of the label of {device} was missing, damaged or older; both are whole again"
+        );
     }
 }
 
@@ -278,11 +289,12 @@ fn refusal(error: &ArrayError, given: &[DeviceSpec], record: &RegisteredArray) -
     })
 }
 
-/// Stops an array and lets go of its devices.
-pub(super) async fn stop(name: ArrayName) -> ControlResult<()> {
-    let Some(open) = table::remove(&name) else { return Ok(()) };
+/// Stops an array and lets go of its devices; its event count then.
+pub(super) async fn stop(name: ArrayName) -> ControlResult<u64> {
+    let Some(open) = table::remove(&name) else { return Ok(0) };
     let stopped = open.array.stop().await;
-    stopped.map_err(|error| {
+    let events = open.array.status().map_or(0, |status| status.event);
+    stopped.map(|()| events).map_err(|error| {
         ControlError::failed(format!(
             "stopping the array: {error}; see `dmesg`; the next start is one after a crash"
         ))

@@ -22,6 +22,9 @@ pub(super) async fn cache_label_of(
             OpenError::Unsupported { uuid, .. } => {
                 ControlError::unsupported_label(Identity(uuid), message)
             }
+            OpenError::Disagree { is_labelled, .. } => {
+                ControlError::label_clash(is_labelled, message)
+            }
             _ => ControlError::failed(message),
         }
     })?;

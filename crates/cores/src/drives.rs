@@ -128,6 +128,9 @@ fn unreadable(device: &DeviceSpec, error: &DeviceError) -> ControlError {
         }
         // It may get its size back.
         DeviceError::Truncated { .. } => ControlError::not_now(message),
+        DeviceError::Disagree { is_labelled, .. } => {
+            ControlError::label_clash(*is_labelled, message)
+        }
         _ => ControlError::failed(message),
     }
 }

@@ -490,8 +490,8 @@ impl ArrayEngine for CoreEngine {
         self.assemble_on(core, record, devices, force)
     }
 
-    fn close_array(&self, name: &ArrayName) -> ControlResult<()> {
-        let Some(home) = self.homes.remove_array(name) else { return Ok(()) };
+    fn close_array(&self, name: &ArrayName) -> ControlResult<u64> {
+        let Some(home) = self.homes.remove_array(name) else { return Ok(0) };
         let name = name.clone();
         home.way.call(move |_| assemble::stop(name))
     }

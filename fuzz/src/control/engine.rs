@@ -326,10 +326,10 @@ impl ArrayEngine for BookEngine {
 
     fn array_recorded(&self, _: &ArrayName, _: u64) {}
 
-    fn close_array(&self, name: &ArrayName) -> ControlResult<()> {
+    fn close_array(&self, name: &ArrayName) -> ControlResult<u64> {
         self.array(name);
         self.arrays.lock().expect("no call panics").remove(name);
-        self.call()
+        self.call().map(|()| 0)
     }
 
     fn erase_label(&self, device: &DeviceSpec) -> ControlResult<()> {

@@ -25,6 +25,18 @@ pub enum DeviceError {
         /// The version or features that are unknown.
         why: Unsupported,
     },
+    /// The copies of its label are of different uses, or of different times.
+    #[error(
+        "its labels disagree: it begins {begins} and ends {ends}: leave it out, or overwrite it with -f"
+    )]
+    Disagree {
+        /// What is at its start, in words.
+        begins: String,
+        /// What is at its end.
+        ends: String,
+        /// Whether its start has a label, of whatever part.
+        is_labelled: bool,
+    },
     /// The device is smaller than it was.
     #[error("it had {had} sectors and now has {has}: give it its old size back, or leave it out")]
     Truncated {

@@ -6,7 +6,7 @@
 //! end      label, copy 1: the last whole 4 KiB of the device
 //! ```
 
-use voltier_block::{Format, KIB, Lba, MIB, SECTOR_BYTES};
+use voltier_block::{Format, KIB, LabelPart, Lba, MIB, SECTOR_BYTES};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -17,7 +17,7 @@ use crate::format::member_layout::MemberLayout;
 use crate::format::superblock::{NAME_BYTES_MAX, is_name};
 
 /// First bytes of a journal device.
-pub const JOURNAL_MAGIC: [u8; 8] = *b"VOLTJRNL";
+pub const JOURNAL_MAGIC: [u8; 8] = LabelPart::Journal.magic();
 /// Byte offset of the ring.
 const RING_START_BYTES: u64 = MIB;
 /// A ring is no longer than this: what is redone at a start is bounded by it.

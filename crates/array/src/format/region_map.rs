@@ -239,6 +239,12 @@ impl RegionMap {
         (is_ours && page.crc == crc_without(bytes, CRC_AT)).then_some(page)
     }
 
+    /// Whether a block of pages has a page of this map.
+    pub(crate) fn has_page_in(&self, block: MapBlock, bytes: &[u8]) -> bool {
+        let mut pages = self.pages_of(block).zip(bytes.chunks(PAGE_BYTES));
+        pages.any(|(index, page)| self.decode_page(page, index).is_some())
+    }
+
     /// The map that these members hold: for each of them all blocks, or `None` where they could not
     /// be read. Of each page the newest counts. A page that nobody has whole says that all of its
     /// regions are written and dirty.

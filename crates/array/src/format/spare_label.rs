@@ -1,7 +1,7 @@
 //! The label of a device that waits to replace a member: whose spare it is. Pure; its copies are written and
 //! read by `members::label_copies`, in the places of a superblock. The table is in `docs/formats/array.md`.
 
-use voltier_block::{Format, KIB};
+use voltier_block::{Format, KIB, LabelPart};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -9,7 +9,7 @@ use crate::format::checksum::{CRC_AT, Head, Rejected, check_head, seal};
 use crate::format::superblock::{NAME_BYTES_MAX, is_name};
 
 /// First bytes of a spare.
-pub const SPARE_MAGIC: [u8; 8] = *b"VOLTSPAR";
+pub const SPARE_MAGIC: [u8; 8] = LabelPart::Spare.magic();
 /// The format of the label: no part of it is optional.
 pub const SPARE_FORMAT: Format = Format { version: 1, features: &[] };
 const BLOCK_BYTES: usize = 4 * KIB as usize;

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::ops::{Index, IndexMut};
 
-use voltier_block::{Feature, Format, Lba, SECTOR_BYTES, SectorRange};
+use voltier_block::{Feature, Format, LabelPart, Lba, SECTOR_BYTES, SectorRange};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -25,7 +25,7 @@ use crate::geometry::numbers::{MemberIndex, Section};
 use crate::geometry::shapes::Shapes;
 
 /// First bytes of every member of an array.
-pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTARRY";
+pub const SUPERBLOCK_MAGIC: [u8; 8] = LabelPart::Member.magic();
 
 const JOURNAL_DEVICE: Feature = Feature {
     bit: 0,

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Durability, IoError, IoResult, Payload};
+use voltier_block::{BlockDevice, Durability, IoError, IoResult, Payload, clear_labels};
 use voltier_ring::Handle;
 
 use crate::canary::{self, Canary};
@@ -403,6 +403,8 @@ impl<D: BlockDevice> Journal<D> {
         let new = match new {
             Some((device, uuid)) => {
                 let label = label_for(&durable.record(), &device, uuid, block_bytes)?;
+                // Requests go on meanwhile.
+                clear_labels(&device, None).await.map_err(JournalError::Device)?;
                 Some((JournalDevice::new(device, &label), label))
             }
             None => None,

@@ -4,8 +4,8 @@
 //! one at most. The first is the newer one.
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, MIB, SECTOR_BYTES, SectorRange,
-    Unsupported,
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, LabelPart, Lba, MIB, SECTOR_BYTES,
+    SectorRange, Unsupported, clear_labels,
 };
 
 use crate::errors::metadata::DeviceError;
@@ -18,6 +18,7 @@ use crate::format::superblock::{
     MemberRecord, MemberState, SUPERBLOCK_FORMAT, SUPERBLOCK_MAGIC, Superblock,
 };
 use crate::members::clear::{Clear, clear_device};
+use crate::members::label_reading::{Label, read_label_copies};
 
 /// Sectors at either end of a spare that lose what they held: file systems have their signatures there.
 const WIPED_SECTORS: u64 = MIB / SECTOR_BYTES;
@@ -27,58 +28,6 @@ pub(crate) struct Found {
     pub(crate) superblock: Superblock,
     /// Whether one of the copies was missing, damaged, or older.
     pub(crate) is_one_copy: bool,
-}
-
-/// The content of two copies on a device, the second if `is_behind` says that the first one is. With the
-/// content, whether the copies differ. None if neither begins as a copy. `array_of` tells the array, or the
-/// owner, that a copy names.
-///
-/// # Errors
-/// When there are copies, and none that can be believed.
-pub(crate) async fn read_label_copies<D: BlockDevice, T: PartialEq>(
-    device: &D,
-    decode: impl Fn(&[u8], u32) -> Result<T, Rejected>,
-    array_of: impl Fn(&T) -> [u8; 16],
-    is_behind: impl Fn(&T, &T) -> bool,
-) -> Result<Option<(T, bool)>, DeviceError> {
-    if device.limits().bytes() < 2 * SUPERBLOCK_BYTES {
-        return Ok(None);
-    }
-    let mut copies = Vec::new();
-    let mut io_error = None;
-    let places = MemberLayout::superblock_lbas(device.limits().sectors);
-    for (copy, at) in places.into_iter().enumerate() {
-        copies.push(match device.read(at, Buf::new(SUPERBLOCK_BYTES as usize)).await {
-            Ok(block) => decode(&block, copy as u32),
-            Err(error) => {
-                io_error.get_or_insert(error);
-                Err(Rejected::Absent)
-            }
-        });
-    }
-    let second = copies.pop().expect("there are two");
-    let first = copies.pop().expect("there are two");
-    match (first, second) {
-        (Ok(first), Ok(second)) => {
-            let is_one_copy = first != second;
-            let is_behind = is_behind(&first, &second);
-            Ok(Some((if is_behind { second } else { first }, is_one_copy)))
-        }
-        // Behind the end of one array another one's copy may stand: the first is the truth then.
-        (Ok(first), Err(Rejected::Unsupported { array, .. })) if array != array_of(&first) => {
-            Ok(Some((first, true)))
-        }
-        // One copy does not make up for the other: the program that wrote it may have been stopped between them.
-        (Err(Rejected::Unsupported { array, why }), _)
-        | (_, Err(Rejected::Unsupported { array, why })) => {
-            Err(DeviceError::Unsupported { array, why })
-        }
-        (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(Some((one, true))),
-        (Err(Rejected::Absent), Err(Rejected::Absent)) => {
-            io_error.map_or(Ok(None), |error| Err(DeviceError::Io(error)))
-        }
-        (Err(_), Err(_)) => Err(DeviceError::Damaged),
-    }
 }
 
 /// The version or features for which this program cannot read a superblock or label, if it is whole and
@@ -115,22 +64,22 @@ pub(crate) async fn write_label_copies<D: BlockDevice>(
 pub(crate) async fn read_superblock<D: BlockDevice>(
     device: &D,
 ) -> Result<Option<Found>, DeviceError> {
-    // Behind the end of one array another one's copy may stand: the first is the truth then.
-    let is_behind = |first: &Superblock, second: &Superblock| {
-        let is_same = first.array.uuid == second.array.uuid && first.member == second.member;
-        is_same && second.array.event > first.array.event
-    };
-    let found =
-        read_label_copies(device, Superblock::decode, |it| it.array.uuid, is_behind).await?;
-    let Some((superblock, is_one_copy)) = found else { return Ok(None) };
-    let (had, has) = (superblock.device_sectors, device.limits().sectors);
-    if had > has {
-        return Err(DeviceError::Truncated { had, has });
+    let found = read_of_this_size(device).await?;
+    Ok(found.map(|(superblock, is_one_copy)| Found { superblock, is_one_copy }))
+}
+
+/// The label of a device that has not shrunk since, and whether the other copy was missing, damaged or older.
+async fn read_of_this_size<D: BlockDevice, L: Label>(
+    device: &D,
+) -> Result<Option<(L, bool)>, DeviceError> {
+    let found = read_label_copies::<L>(device).await?;
+    if let Some((label, _)) = &found {
+        let (had, has) = (label.device_sectors(), device.limits().sectors);
+        if had > has {
+            return Err(DeviceError::Truncated { had, has });
+        }
     }
-    if is_one_copy && is_of_a_partition(device, had, Superblock::decode).await {
-        return Ok(None);
-    }
-    Ok(Some(Found { superblock, is_one_copy }))
+    Ok(found)
 }
 
 /// Makes both copies say this.
@@ -159,35 +108,7 @@ pub(crate) async fn evict<D: BlockDevice>(device: &D, mut said: Superblock) {
 pub(crate) async fn read_label<D: BlockDevice>(
     device: &D,
 ) -> Result<Option<(JournalLabel, bool)>, DeviceError> {
-    let is_behind = |first: &JournalLabel, second: &JournalLabel| {
-        first.uuid == second.uuid && second.event > first.event
-    };
-    let found = read_label_copies(device, JournalLabel::decode, |it| it.array, is_behind).await?;
-    let (had, has) = match &found {
-        Some((label, _)) => (label.device_sectors, device.limits().sectors),
-        None => return Ok(None),
-    };
-    if had > has {
-        return Err(DeviceError::Truncated { had, has });
-    }
-    let is_one_copy = found.as_ref().is_some_and(|(_, is_one_copy)| *is_one_copy);
-    let is_foreign = is_one_copy && is_of_a_partition(device, had, JournalLabel::decode).await;
-    Ok(found.filter(|_| !is_foreign))
-}
-
-/// Whether the only copy of a label is that of a partition which ends where its disk does. The label tells a
-/// smaller size then, and the disk begins with something else. To write to the disk as to a member would
-/// overwrite its partition table.
-async fn is_of_a_partition<D: BlockDevice, T>(
-    device: &D,
-    had: u64,
-    decode: impl Fn(&[u8], u32) -> Result<T, Rejected>,
-) -> bool {
-    if had == device.limits().sectors {
-        return false;
-    }
-    let first = device.read(Lba(0), Buf::new(SUPERBLOCK_BYTES as usize)).await;
-    first.is_ok_and(|block| matches!(decode(&block, 0), Err(Rejected::Absent)))
+    read_of_this_size(device).await
 }
 
 /// Makes both copies say this.
@@ -204,7 +125,10 @@ pub(crate) async fn write_label<D: BlockDevice>(device: &D, label: &JournalLabel
 pub async fn read_spare_label<D: BlockDevice>(
     device: &D,
 ) -> Result<Option<SpareLabel>, DeviceError> {
-    let found = read_label_copies(device, SpareLabel::decode, |it| it.owner, |_, _| false).await?;
+    let found = match read_label_copies::<SpareLabel>(device).await {
+        Err(DeviceError::Disagree { .. }) => None,
+        found => found?,
+    };
     let size = device.limits().sectors;
     let Some((label, is_one)) = found.filter(|(label, _)| label.device_sectors == size) else {
         return Ok(None);
@@ -243,15 +167,27 @@ pub async fn write_spare_label<D: BlockDevice>(
             clear_device(device, end, Clear::Zeroes(Durability::Durable)).await?;
         }
     }
+    // A spare that changes hands is one all the time.
+    clear_labels(device, Some(LabelPart::Spare)).await?;
     let label = SpareLabel { device_sectors: sectors, ..label };
     write_label_copies(device, |copy| label.encode(copy)).await
 }
 
 /// Makes a plain device of a member, a journal or a spare: overwrites both copies of its superblock or label,
-/// durably.
+/// durably, and what a cache has left.
 ///
 /// # Errors
 /// When the device does not take the writes.
 pub async fn wipe_superblocks<D: BlockDevice>(device: &D) -> IoResult<()> {
-    write_label_copies(device, |_| [0; BLOCK_BYTES]).await
+    write_label_copies(device, |_| [0; BLOCK_BYTES]).await?;
+    clear_labels(device, None).await
+}
+
+/// Makes room for the label of a member, durably, before anything else is written to its device. The label of a
+/// spare stays: the superblock replaces it, so the spare is known all the time.
+///
+/// # Errors
+/// When the device does not take the writes.
+pub(crate) async fn clear_for_member<D: BlockDevice>(device: &D) -> IoResult<()> {
+    clear_labels(device, Some(LabelPart::Spare)).await
 }

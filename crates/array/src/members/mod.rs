@@ -7,6 +7,7 @@ pub(crate) mod counts;
 pub(crate) mod event;
 pub(crate) mod health;
 pub(crate) mod label_copies;
+pub(crate) mod label_reading;
 pub(crate) mod latency;
 pub(crate) mod long_transfer;
 pub(crate) mod member;

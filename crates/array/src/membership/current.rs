@@ -8,6 +8,10 @@
 //! The next event is written only when all members in service have the event before. A start first writes
 //! that event to the members that lack it. So a member that is one event behind the newest, and in service by
 //! it, has everything that was acknowledged.
+//!
+//! A copy of a member says what the member said when the copy was made. A start and a stop in order raise the
+//! event twice, when all that was acknowledged is durable on the members. So a copy that was made before the last
+//! of them is at least two events behind, and no member any more.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::future::Future;
@@ -159,10 +163,15 @@ impl Membership {
         self.is_replay_due.set(false);
     }
 
-    /// Has the record stored even without news: a member may be an event behind, or have one copy.
-    pub(crate) fn must_store(&self) {
+    /// Has the record stored, with a further event, even without news: a member may be an event behind, or have
+    /// one copy, and a copy of a member is told from the member by the events that it lacks.
+    ///
+    /// # Errors
+    /// As [`recorded`](Self::recorded).
+    pub(crate) async fn recorded_anew(&self) -> IoResult<()> {
         self.is_due.set(true);
         self.note_change();
+        self.recorded().await
     }
 
     pub(crate) fn close(&self) {

@@ -16,7 +16,7 @@ use crate::format::member_layout::MemberLayout;
 use crate::format::superblock::MemberState;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::MemberIndex;
-use crate::members::label_copies::read_superblock;
+use crate::members::label_copies::{clear_for_member, read_superblock};
 use crate::members::member::Missing;
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
@@ -201,7 +201,23 @@ impl<D: BlockDevice> Replacements<D> {
         uuid: [u8; 16],
     ) -> Result<Replacement, ArrayError> {
         let returning = self.look_for_return(member, &device).await?;
+        self.clear_labels_of(&device, returning.is_some(), &uuid).await?;
         self.put_in_place(member, device, returning, returning.unwrap_or(uuid)).await
+    }
+
+    /// Clears what the labels of a device say that is no member, if it suits. It gets a label of its own when it
+    /// has the map.
+    async fn clear_labels_of(
+        &self,
+        device: &D,
+        is_returning: bool,
+        uuid: &[u8; 16],
+    ) -> Result<(), ArrayError> {
+        if !is_returning && self.membership.is_durable() {
+            self.check_device(device, uuid)?;
+            clear_for_member(device).await.map_err(ReplaceError::Device)?;
+        }
+        Ok(())
     }
 
     /// The same of a spare, which fills the place of a lost member and does not become a successor.
@@ -219,6 +235,7 @@ impl<D: BlockDevice> Replacements<D> {
         if self.members[member].has_device() {
             return Err(ReplaceError::Busy { member: member.0 }.into());
         }
+        self.clear_labels_of(&device, returning.is_some(), &uuid).await?;
         self.put_in_place(member, device, returning, returning.unwrap_or(uuid)).await
     }
 

@@ -1,6 +1,6 @@
 //! The superblock: which cache an SSD holds, and where its newest checkpoint is.
 
-use voltier_block::{Format, KIB, Unsupported};
+use voltier_block::{Format, LabelPart, SECOND_CACHE_LABEL, Unsupported};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -9,13 +9,13 @@ use crate::format::owner::Owner;
 use crate::policy::PolicyKind;
 
 /// First bytes of every cache SSD: what the safety checks of other programs may look for too.
-pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTIERC";
+pub const SUPERBLOCK_MAGIC: [u8; 8] = LabelPart::Cache.magic();
 /// The format: no part of it is optional.
 pub const FORMAT: Format = Format { version: 1, features: &[] };
 /// Bytes of a superblock or intent block on the SSD.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 /// Byte offsets of the two superblock copies.
-pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 64 * KIB];
+pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, SECOND_CACHE_LABEL];
 
 /// Whether the cache was stopped with everything in the checkpoint.
 pub(crate) const STATE_CLEAN: u32 = 1;

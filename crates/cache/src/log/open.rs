@@ -24,6 +24,19 @@ pub enum OpenError {
         /// The version or features that are unknown.
         why: Unsupported,
     },
+    /// The two places of the superblock are of different uses of the SSD.
+    #[error(
+        "it begins as {begins}, and its second label is that of {second}: it was used for something else \
+         since, and is not trusted"
+    )]
+    Disagree {
+        /// What is at its start, in words.
+        begins: String,
+        /// What is at the place of the second copy.
+        second: String,
+        /// Whether its start has a label, of whatever part.
+        is_labelled: bool,
+    },
     /// A cache, but not the one that belongs here.
     #[error("the SSD holds another cache ({found}); the one of this volume is {expected}")]
     Foreign {
@@ -41,6 +54,17 @@ pub enum OpenError {
         /// The generation on the device.
         found: u64,
         /// The generation that was expected.
+        expected: u64,
+    },
+    /// The state of the right cache before it was stopped.
+    #[error(
+        "the SSD holds this cache as it was before it was stopped (writing {found} of its superblock, expected \
+         {expected}): it may be a stale copy or a snapshot, and is not trusted"
+    )]
+    BeforeStop {
+        /// The number on the device.
+        found: u64,
+        /// The number that was expected.
         expected: u64,
     },
     /// Somebody wrote to the origin while the cache was stopped, and dirty lines do not fit it.
@@ -130,7 +154,7 @@ pub struct Label {
     pub uuid: [u8; 16],
     /// Grows with every opening.
     pub generation: u64,
-    /// Grows with every checkpoint and every opening.
+    /// Grows with every writing of the superblock.
     pub sequence: u64,
     /// Whether the cache was stopped in order.
     pub clean: bool,
@@ -223,6 +247,8 @@ pub struct OpenOptions {
     pub uuid: Option<[u8; 16]>,
     /// Refuse an older state.
     pub generation_min: u64,
+    /// Refuse what the cache was before the writing of the superblock with this number.
+    pub sequence_min: u64,
     /// Settings to serve with.
     pub settings: Settings,
     /// Seed of what is left to chance (the policy `rand`).
@@ -244,6 +270,7 @@ impl OpenOptions {
         Self {
             uuid: None,
             generation_min: 0,
+            sequence_min: 0,
             settings,
             seed: 1,
             unwritable: UnwritableSsd::Refuse,

@@ -1,6 +1,9 @@
 //! Making a cache, recognising one, and bringing it back.
 
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, Lba, Limits, SECTOR_BYTES};
+use voltier_block::{
+    BlockDevice, Buf, Bytes, Durability, IoError, LabelPart, Lba, Limits, SECTOR_BYTES,
+    clear_labels,
+};
 
 use crate::config::FormatOptions;
 use crate::devices::ssd::store_superblock;
@@ -39,49 +42,104 @@ fn uuid_text(uuid: &[u8; 16]) -> String {
     uuid.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<(Superblock, Owner), OpenError> {
-    let mut newest: Option<(Superblock, Owner)> = None;
-    let (mut is_damaged, mut unreadable) = (false, None);
-    for (copy, offset) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
-        if offset + BLOCK_BYTES as u64 > ssd.limits().bytes() {
-            continue;
-        }
-        let block = match ssd.read(Lba::from_bytes(offset), Buf::new(BLOCK_BYTES)).await {
-            Ok(block) => block,
-            // Either copy is enough: what only the older one needs is kept until both are written.
-            Err(error @ IoError::Medium) => {
-                unreadable = Some(error);
-                continue;
-            }
-            Err(error) => return Err(ssd_error(error)),
-        };
-        let found = match Superblock::decode(&block, copy as u32) {
-            Ok(found) => found,
+/// What an SSD shows at the place of a superblock.
+enum Place {
+    /// A superblock that is whole, and the owner that it names.
+    Copy(Box<Superblock>, Owner),
+    Damaged,
+    /// The label of another part, whole or not.
+    Other(LabelPart),
+    Zeroes,
+    /// Content of somebody else.
+    Content,
+    Unreadable(IoError),
+}
+
+impl Place {
+    fn of(block: &[u8], copy: u32) -> Result<Self, OpenError> {
+        Ok(match Superblock::decode(block, copy) {
+            Ok(found) => Self::Copy(Box::new(found), Owner::decode(block)),
+            // The mark of a partition table, where a superblock has zeroes: who makes one may leave the bytes
+            // before the table.
+            Err(Rejected::Damaged) if block.get(510..512) == Some(&[0x55, 0xaa]) => Self::Content,
+            Err(Rejected::Damaged) => Self::Damaged,
             // The other copy does not make up for it: it may be the older one.
             Err(Rejected::Unsupported { uuid, why }) => {
                 return Err(OpenError::Unsupported { uuid, why });
             }
-            Err(why) => {
-                is_damaged |= why == Rejected::Damaged;
-                continue;
-            }
-        };
-        let is_newer = |other: &(Superblock, _)| found.sequence.get() > other.0.sequence.get();
-        if newest.as_ref().is_none_or(is_newer) {
-            newest = Some((found, Owner::decode(&block)));
+            Err(Rejected::Absent) => match LabelPart::named_by(block) {
+                Some(part) => Self::Other(part),
+                None if block.iter().all(|byte| *byte == 0) => Self::Zeroes,
+                None if is_rotten(block, copy) => Self::Damaged,
+                None => Self::Content,
+            },
+        })
+    }
+
+    async fn read<S: BlockDevice>(ssd: &S, copy: usize) -> Result<Self, OpenError> {
+        let offset = SUPERBLOCK_OFFSETS[copy];
+        if offset + BLOCK_BYTES as u64 > ssd.limits().bytes() {
+            return Ok(Self::Zeroes);
+        }
+        match ssd.read(Lba::from_bytes(offset), Buf::new(BLOCK_BYTES)).await {
+            Ok(block) => Self::of(&block, copy as u32),
+            // Either copy is enough: what only the older one needs is kept until both are written.
+            Err(error @ IoError::Medium) => Ok(Self::Unreadable(error)),
+            Err(error) => Err(ssd_error(error)),
         }
     }
-    let Some((found, owner)) = newest else {
-        if let Some(error) = unreadable {
-            return Err(ssd_error(error));
+
+    /// What the SSD shows there, in words.
+    fn words(&self) -> String {
+        match self {
+            Self::Copy(found, _) => format!("the cache {}", uuid_text(&found.uuid)),
+            Self::Damaged => "a damaged cache".to_owned(),
+            Self::Other(part) => part.to_string(),
+            Self::Zeroes | Self::Content | Self::Unreadable(_) => "other content".to_owned(),
         }
-        return Err(if is_damaged {
-            OpenError::Damaged("neither copy of its superblock is whole".to_owned())
-        } else {
-            OpenError::NotACache
-        });
+    }
+}
+
+/// Whether a block is a superblock but for its first bytes.
+fn is_rotten(block: &[u8], copy: u32) -> bool {
+    let mut block = block.to_vec();
+    block[..SUPERBLOCK_MAGIC.len()].copy_from_slice(&SUPERBLOCK_MAGIC);
+    Superblock::decode(&block, copy).is_ok()
+}
+
+/// The newest superblock, if the two places do not contradict each other. Whatever takes an SSD writes to its
+/// start: a second copy behind something else there is what the cache of an earlier use has left.
+async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<(Superblock, Owner), OpenError> {
+    let first = Place::read(ssd, 0).await?;
+    let second = match Place::read(ssd, 1).await {
+        // The other part overwrites this place some time, and no version of the cache has it any more.
+        Err(OpenError::Unsupported { .. }) if matches!(first, Place::Other(_)) => Place::Content,
+        second => second?,
     };
-    Ok((found, owner))
+    let contradiction = || OpenError::Disagree {
+        begins: first.words(),
+        second: second.words(),
+        is_labelled: !matches!(first, Place::Content),
+    };
+    match (&first, &second) {
+        (Place::Copy(one, _), Place::Copy(other, _)) if one.uuid != other.uuid => {
+            Err(contradiction())
+        }
+        (Place::Copy(one, owner), Place::Copy(other, _))
+            if one.sequence.get() >= other.sequence.get() =>
+        {
+            Ok((**one, owner.clone()))
+        }
+        (Place::Other(_) | Place::Content, Place::Copy(..)) => Err(contradiction()),
+        (_, Place::Copy(found, owner)) | (Place::Copy(found, owner), _) => {
+            Ok((**found, owner.clone()))
+        }
+        (Place::Unreadable(error), _) | (_, Place::Unreadable(error)) => Err(ssd_error(*error)),
+        (Place::Damaged, _) | (_, Place::Damaged) => {
+            Err(OpenError::Damaged("neither copy of its superblock is whole".to_owned()))
+        }
+        _ => Err(OpenError::NotACache),
+    }
 }
 
 /// Lays an empty cache out on the SSD. All older content of the SSD is lost.
@@ -102,6 +160,8 @@ pub(crate) async fn format<S: BlockDevice>(
             geometry.line_bytes
         )));
     }
+    // Before anything else is written: what the SSD was before it is no more, or the superblock is not there.
+    clear_labels(ssd, None).await.map_err(ssd_error)?;
     for (copy, offset) in INTENT_OFFSETS.into_iter().enumerate() {
         let head = IntentHead {
             magic: INTENT_MAGIC.into(),
@@ -227,6 +287,10 @@ fn check_expected(found: &Superblock, options: &OpenOptions) -> Result<(), OpenE
     let generation = found.generation.get();
     if generation < options.generation_min {
         return Err(OpenError::Stale { found: generation, expected: options.generation_min });
+    }
+    let sequence = found.sequence.get();
+    if sequence < options.sequence_min {
+        return Err(OpenError::BeforeStop { found: sequence, expected: options.sequence_min });
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ mod congestion;
 mod destage;
 mod failed_flush;
 mod flush;
+mod label_places;
 mod load;
 mod oracle;
 mod ordered;

@@ -11,6 +11,7 @@ mod clock;
 mod command_line;
 mod commands_wait_alone;
 mod crash;
+mod device_labels;
 mod drive_identity;
 mod export_access;
 mod failing_drives;

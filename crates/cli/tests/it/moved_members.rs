@@ -199,7 +199,7 @@ fn with_an_older_registry() -> (Instance, Vec<String>, [String; 2]) {
 
 #[test]
 fn members_that_an_older_registry_does_not_know_are_found_beside_the_others() {
-    let (instance, members, new) = with_an_older_registry();
+    let (instance, _members, new) = with_an_older_registry();
     instance.run(&["start"]).ok();
     is_whole(&instance);
     assert_eq!(paths(&instance), [&members[..], &new].concat());
@@ -209,7 +209,7 @@ fn members_that_an_older_registry_does_not_know_are_found_beside_the_others() {
 
 #[test]
 fn members_that_nobody_finds_are_named_with_the_command_that_names_them() {
-    let (instance, members, new) = with_an_older_registry();
+    let (instance, _members, new) = with_an_older_registry();
     let away = ["n1", "n2"].map(|name| instance.aside(name));
     rename(&instance, &[(&new[0], &away[0]), (&new[1], &away[1])]);
     instance.run(&["start"]).ok();

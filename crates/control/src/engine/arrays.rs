@@ -240,11 +240,12 @@ pub trait ArrayEngine {
         force: bool,
     ) -> ControlResult<OpenedArray>;
 
-    /// Stops an array cleanly; nobody uses it.
+    /// Stops an array cleanly; nobody uses it. The changes of membership so far, this stop included; 0 if the array
+    /// was not open.
     ///
     /// # Errors
     /// When the clean stop could not be written; it is closed all the same.
-    fn close_array(&self, name: &ArrayName) -> ControlResult<()>;
+    fn close_array(&self, name: &ArrayName) -> ControlResult<u64>;
 
     /// [`Engine::take_fault`](super::Engine::take_fault) of an open array.
     fn take_array_fault(&self, _: &ArrayName) -> Option<String> {

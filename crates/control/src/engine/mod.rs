@@ -69,7 +69,7 @@ pub struct CacheLabel {
     pub uuid: Identity,
     /// Grows with every opening of the cache.
     pub generation: u64,
-    /// Grows with every checkpoint and every opening of the cache.
+    /// Grows with every writing of the superblock.
     pub sequence: u64,
     /// Whether the cache was stopped in order.
     pub is_clean: bool,

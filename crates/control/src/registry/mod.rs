@@ -214,6 +214,7 @@ mod tests {
                 uuid: Identity([9; 16]),
                 settings: Settings::default(),
                 generation: 3,
+                sequence: 2,
                 maybe_dirty: true,
                 dirty_lines: 7,
                 evacuating: false,

@@ -83,6 +83,7 @@ pub(super) fn admit_cache<E: Engine>(
         maybe_dirty: new.settings.mode.writes_back(),
         settings: new.settings,
         generation: 0,
+        sequence: 0,
         dirty_lines: 0,
         evacuating: false,
         failed: None,

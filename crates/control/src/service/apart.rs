@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use super::stopped;
 use super::turn::Turn;
 use crate::engine::{
     CacheLabel, CacheStart, Engine, JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume,
@@ -133,9 +134,10 @@ impl<E: Engine> Apart<'_, E> {
         let devices = self.0.registry.find(name).map(|record| of_all(record.devices()));
         let step = format!("closing {}", devices.unwrap_or_else(|| name.to_string()));
         let closed = self.0.wait_for(step, |engine, _| engine.close(name));
-        if closed.is_err() {
+        match closed {
+            Ok(()) => stopped::record_sequence(self.0, name),
             // The drives may have requests still: the next start is patient.
-            self.0.crashed.add_volume(name);
+            Err(_) => self.0.crashed.add_volume(name),
         }
         closed
     }
@@ -207,10 +209,11 @@ impl<E: Engine> Apart<'_, E> {
         let devices = self.0.registry.find_array(name).map(|record| of_all(record.devices()));
         let step = format!("closing {}", devices.unwrap_or_else(|| name.to_string()));
         let closed = self.0.wait_for(step, |engine, _| engine.close_array(name));
-        if closed.is_err() {
-            self.0.crashed.add_array(name);
+        match &closed {
+            Ok(events) => stopped::record_events(self.0, name, *events),
+            Err(_) => self.0.crashed.add_array(name),
         }
-        closed
+        closed.map(drop)
     }
 
     pub(super) fn array_head(self, name: &ArrayName) -> ControlResult<Vec<u8>> {

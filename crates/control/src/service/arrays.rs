@@ -151,7 +151,7 @@ fn claim_array_of<E: Engine>(turn: &mut Turn<E>, uuid: Identity) -> ControlResul
 /// The label that all these devices share: they are the members of one array, and free.
 fn labels<E: Engine>(turn: &mut Turn<E>, devices: &[DeviceSpec]) -> ControlResult<MemberLabel> {
     let mut found: Option<(MemberLabel, &DeviceSpec)> = None;
-    let mut journals = Vec::new();
+    let (mut journals, mut clash) = (Vec::new(), None);
     for (at, device) in devices.iter().enumerate() {
         let twice = devices[..at].iter().any(|other| admit::is_same(turn, other, device));
         if twice {
@@ -161,8 +161,23 @@ fn labels<E: Engine>(turn: &mut Turn<E>, devices: &[DeviceSpec]) -> ControlResul
         if let Some(how) = look::write_protection(turn, device) {
             return Err(ControlError::failed(format!("{device} {how}, or leave it out")));
         }
-        let Some(label) = apart(turn).label_of(device)? else {
-            let Some(journal) = apart(turn).journal_label_of(device)? else {
+        let found_label = match apart(turn).label_of(device) {
+            // The array leaves it out, by name and with the reason.
+            Err(error) if error.clash.is_some() => {
+                clash.get_or_insert(error);
+                continue;
+            }
+            found_label => found_label?,
+        };
+        let Some(label) = found_label else {
+            let journal = match apart(turn).journal_label_of(device) {
+                Err(error) if error.clash.is_some() => {
+                    clash.get_or_insert(error);
+                    continue;
+                }
+                journal => journal?,
+            };
+            let Some(journal) = journal else {
                 return Err(ControlError::failed(format!(
                     "{device} is not a member of an array; leave it out"
                 )));
@@ -196,9 +211,10 @@ fn labels<E: Engine>(turn: &mut Turn<E>, devices: &[DeviceSpec]) -> ControlResul
             "{device} is the journal of another array, {} ({}); leave it out",
             journal.name, journal.array
         ))),
-        None => found
-            .map(|(label, _)| label)
-            .ok_or_else(|| ControlError::usage("no devices given; name the members of the array")),
+        None => found.map(|(label, _)| label).ok_or_else(|| {
+            let none = || ControlError::usage("no devices given; name the members of the array");
+            clash.unwrap_or_else(none)
+        }),
     }
 }
 

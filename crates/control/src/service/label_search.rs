@@ -377,6 +377,8 @@ fn part_of<E: Engine>(
             label.filter(|label| label.owner == array).map(|_| PartLabel::Spare)
         }
         Err(error) if error.is_unsupported_label(array) => Some(PartLabel::Newer),
+        // It is a part of nothing until somebody has overwritten it.
+        Err(error) if error.clash.is_some() => None,
         Err(error) => return Err(error),
     };
     let Some(label) = label else { return Ok(None) };

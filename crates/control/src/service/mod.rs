@@ -43,6 +43,7 @@ mod spare_labels;
 mod spare_pools;
 mod start;
 mod state;
+mod stopped;
 mod stops;
 mod subjects;
 mod survey;

@@ -123,6 +123,11 @@ fn labels_of<E: Engine>(
                 left_out.push(why.clone());
                 (Hindrance::Absent, why)
             }
+            // The member itself may be under another path, or come.
+            Err(error) if error.clash.is_some() => {
+                left_out.push(format!("{} (left out)", error.message));
+                (Hindrance::Absent, error.message)
+            }
             // There is nothing to wait for: with it the array refuses to start.
             Err(error) if error.is_unsupported_label(record.uuid) => {
                 present.push(device);

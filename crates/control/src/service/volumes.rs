@@ -10,7 +10,7 @@ use super::jobs::Purpose;
 use super::live::Live;
 use super::silence::{self, WayOn};
 use super::turn::Turn;
-use super::{drains, exports, finish, given_up, in_use, named_drives, removal, show};
+use super::{drains, exports, finish, given_up, in_use, look, named_drives, removal, show};
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;

@@ -10,6 +10,7 @@ mod hung_start;
 mod integrity;
 mod journal_device;
 mod kill;
+mod labels;
 mod losses;
 mod rebuild;
 mod refusals;

@@ -8,7 +8,7 @@ use super::super::apart::apart;
 use super::super::turn::Turn;
 use super::super::{admit, look};
 use crate::engine::{CacheLabel, Engine, MemberLabel, SpareOwner};
-use crate::error::{ControlError, ControlResult};
+use crate::error::{Clash, ControlError, ControlResult};
 use crate::records::Identity;
 use crate::spec::DeviceSpec;
 
@@ -60,6 +60,8 @@ pub(super) struct FoundCache {
 pub(super) struct OtherDevice {
     pub(super) device: DeviceSpec,
     pub(super) size_bytes: u64,
+    /// Why a label that is left on it does not count.
+    pub(super) clash: Option<String>,
 }
 
 impl FoundArray {
@@ -183,13 +185,14 @@ fn sort_in<E: Engine>(
     size_bytes: u64,
 ) -> ControlResult<()> {
     let own = device.clone();
+    let mut clash = None;
     if device.array().is_none() {
-        if let Some(label) = apart(service).label_of(device)? {
+        if let Some(label) = unless_clashing(apart(service).label_of(device), &mut clash)? {
             let member = FoundMember { device: own, label, is_given: true };
             found.arrays.entry(member.label.array).or_default().members.push(member);
             return Ok(());
         }
-        if let Some(label) = apart(service).journal_label_of(device)? {
+        if let Some(label) = unless_clashing(apart(service).journal_label_of(device), &mut clash)? {
             found.arrays.entry(label.array).or_default().journals.push((own, label.name));
             return Ok(());
         }
@@ -198,11 +201,34 @@ fn sort_in<E: Engine>(
             return Ok(());
         }
     }
-    match apart(service).cache_label_of(device)? {
-        Some(label) => found.caches.push(FoundCache { device: own, label }),
-        None => found.others.push(OtherDevice { device: own, size_bytes }),
+    if let Some(label) = unless_clashing(apart(service).cache_label_of(device), &mut clash)? {
+        found.caches.push(FoundCache { device: own, label });
+        return Ok(());
     }
-    Ok(())
+    match clash {
+        // What the device begins with may still be what it is.
+        Some(error) if error.clash == Some(Clash::Labels) => Err(error),
+        clash => {
+            let clash = clash.map(|error| error.message);
+            found.others.push(OtherDevice { device: own, size_bytes, clash });
+            Ok(())
+        }
+    }
+}
+
+/// The label that a device has, unless another place of it says something else: the device may be by another
+/// label what it is.
+fn unless_clashing<T>(
+    read: ControlResult<Option<T>>,
+    clash: &mut Option<ControlError>,
+) -> ControlResult<Option<T>> {
+    match read {
+        Err(error) if error.clash.is_some() => {
+            clash.get_or_insert(error);
+            Ok(None)
+        }
+        read => read,
+    }
 }
 
 /// Whether a device is no member, journal, spare or cache.

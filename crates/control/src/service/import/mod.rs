@@ -34,7 +34,7 @@ use crate::protocol::Response;
 use crate::spec::DeviceSpec;
 use arrays::ArrayPlan;
 use done::Done;
-use find::{Found, FoundCache};
+use find::{Found, FoundCache, OtherDevice};
 use names::Names;
 use origins::Known;
 use volumes::VolumePlan;
@@ -70,7 +70,7 @@ fn import_found<E: Engine>(service: &mut Turn<E>, order: &ImportOrder) -> Contro
     let volumes = volumes::plan(service, &names, &found, known)?;
     let left_over = volumes::left_over(service, &found, &volumes);
     if arrays.is_empty() {
-        left_over.iter().try_for_each(|device| Err(volumes::no_origin(device)))?;
+        left_over.iter().try_for_each(|other| Err(volumes::no_origin(other)))?;
     }
     if order.dry_run {
         return Ok(answer(planned(&arrays, &volumes, &left_over)));
@@ -132,12 +132,16 @@ fn names_of(order: &ImportOrder, found: &Found) -> ControlResult<Names> {
 }
 
 /// The report of an import that was not carried out.
-fn planned(arrays: &[ArrayPlan], volumes: &[VolumePlan], left_over: &[DeviceSpec]) -> ImportReport {
+fn planned(
+    arrays: &[ArrayPlan],
+    volumes: &[VolumePlan],
+    left_over: &[OtherDevice],
+) -> ImportReport {
     let mut notes: Vec<String> = Vec::new();
     if !arrays.is_empty() {
         notes.push("caches on these arrays are found when the arrays are assembled".to_owned());
     }
-    let at_most = |device| {
+    let at_most = |OtherDevice { device, .. }: &OtherDevice| {
         format!(
             "{device} holds nothing of Voltier: it may be the backing disk of a cache on an array"
         )
@@ -186,7 +190,7 @@ fn carry_out<E: Engine>(
     }
     volumes::left_over(service, found, &volumes)
         .iter()
-        .try_for_each(|device| Err(volumes::no_origin(device)))?;
+        .try_for_each(|other| Err(volumes::no_origin(other)))?;
     for plan in volumes {
         let mut reported = plan.reported();
         report.notes.extend(plan.notes.iter().cloned());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::admit;
 use super::super::turn::Turn;
-use super::find::{Found, FoundCache, in_use};
+use super::find::{Found, FoundCache, OtherDevice, in_use};
 use super::names::Names;
 use super::origins::{self, Known, Origin};
 use crate::engine::Engine;
@@ -111,12 +111,15 @@ pub(super) fn left_over<E: Engine>(
     service: &mut Turn<E>,
     found: &Found,
     plans: &[VolumePlan],
-) -> Vec<DeviceSpec> {
+) -> Vec<OtherDevice> {
     let taken = plans.iter().map(|plan| &plan.record.origin);
-    origins::free_of(service, found, taken).into_iter().map(|other| other.device).collect()
+    origins::free_of(service, found, taken)
 }
 
-pub(super) fn no_origin(device: &DeviceSpec) -> ControlError {
+pub(super) fn no_origin(OtherDevice { device, clash, .. }: &OtherDevice) -> ControlError {
+    if let Some(clash) = clash {
+        return ControlError::failed(clash);
+    }
     ControlError::failed(format!(
         "{device} holds nothing of Voltier, and is not the backing disk of any cache that was \
          given; leave it out"
@@ -162,6 +165,7 @@ fn plan_one<E: Engine>(
         uuid: label.uuid,
         settings,
         generation: label.generation,
+        sequence: 0,
         // Whether a line is dirty is not known, so the cache is not given up for a clean one.
         maybe_dirty: true,
         dirty_lines: label.dirty_lines,

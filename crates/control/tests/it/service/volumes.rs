@@ -519,6 +519,7 @@ fn an_attach_that_was_cut_off_is_taken_back_at_the_start() {
         uuid: Identity([7; 16]),
         settings,
         generation: 0,
+        sequence: 0,
         maybe_dirty: false,
         dirty_lines: 0,
         evacuating: false,

@@ -208,11 +208,15 @@ impl ArrayEngine for ArraySimEngine {
         Ok(self.keep(Open { array, devices: places, pending: Vec::new(), journal }, left_out))
     }
 
-    fn close_array(&self, _: &ArrayName) -> ControlResult<()> {
+    fn close_array(&self, _: &ArrayName) -> ControlResult<u64> {
         self.0.step();
         self.0.stop_clients();
-        let Some(Open { array, .. }) = self.0.open.take() else { return Ok(()) };
-        let stopped = self.0.run(async move { array.stop().await });
+        let Some(Open { array, .. }) = self.0.open.take() else { return Ok(0) };
+        let stop = async move {
+            array.stop().await?;
+            Ok::<u64, ArrayError>(array.status().map_or(0, |status| status.event))
+        };
+        let stopped = self.0.run(stop);
         self.0.step();
         stopped.map_err(failed)
     }

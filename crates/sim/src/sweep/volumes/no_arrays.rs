@@ -44,7 +44,7 @@ impl ArrayEngine for SimEngine {
         refused()
     }
 
-    fn close_array(&self, _: &ArrayName) -> ControlResult<()> {
+    fn close_array(&self, _: &ArrayName) -> ControlResult<u64> {
         refused()
     }
 

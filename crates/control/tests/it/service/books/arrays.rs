@@ -127,10 +127,10 @@ impl ArrayEngine for BookEngine {
         Ok(opened(record, places))
     }
 
-    fn close_array(&self, name: &ArrayName) -> ControlResult<()> {
+    fn close_array(&self, name: &ArrayName) -> ControlResult<u64> {
         let was_open = self.books().arrays.remove(name).is_some();
         assert!(was_open, "{name} is closed and was not open");
-        self.call("stop", name.as_str())
+        self.call("stop", name.as_str()).map(|()| 0)
     }
 
     fn take_array_fault(&self, name: &ArrayName) -> Option<String> {
