@@ -196,6 +196,7 @@ pub use members::label_copies::{
     read_spare_label, unsupported_label, wipe_superblocks, write_spare_label,
 };
 pub use members::latency::Latency;
+pub use memory::{memory_of, memory_of_new, memory_with};
 pub use status::{ArrayStatus, MemberStatus};
 pub use stripe::merge::policy::{MergeMode, MergePolicy};
 pub use tasks::background::BackgroundTask;

@@ -36,38 +36,35 @@ impl Shape {
     }
 }
 
-impl ArrayRecord {
-    /// The memory that the array is going to need, in bytes.
-    pub fn memory_bytes(&self) -> u64 {
-        let shape = Shape {
-            member_sectors: self.places.data.count,
-            members: self.members.len(),
-            groups: self.geometry.group_count(),
-            integrity: self.places.integrity(),
-        };
-        shape.memory_bytes()
-    }
+/// The memory that the array of a record is going to need, in bytes.
+pub fn memory_of(record: &ArrayRecord) -> u64 {
+    let shape = Shape {
+        member_sectors: record.places.data.count,
+        members: record.members.len(),
+        groups: record.geometry.group_count(),
+        integrity: record.places.integrity(),
+    };
+    shape.memory_bytes()
 }
 
-impl CreateOptions {
-    /// The memory that an array of these devices is going to need, in bytes.
-    ///
-    /// # Errors
-    /// When there can be no such array.
-    pub fn memory_bytes<D: BlockDevice>(&self, devices: &[D]) -> Result<u64, ArrayError> {
-        Ok(plan(self, devices)?.memory_bytes())
-    }
+/// The memory that a new array of these devices is going to need, in bytes.
+///
+/// # Errors
+/// When there can be no such array.
+pub fn memory_of_new<D: BlockDevice>(
+    options: &CreateOptions,
+    devices: &[D],
+) -> Result<u64, ArrayError> {
+    Ok(memory_of(&plan(options, devices)?))
 }
 
-impl<D: BlockDevice> Array<D> {
-    /// The memory that the array is going to need with so many more members, in bytes.
-    pub fn memory_bytes_with(&self, further: usize) -> u64 {
-        let geometry = self.geometry();
-        let members = geometry.member_count() + further;
-        let integrity = self.status().map_or(Integrity::None, |status| status.integrity);
-        let member_sectors = geometry.member_sectors();
-        Shape { member_sectors, members, groups: geometry.group_count(), integrity }.memory_bytes()
-    }
+/// The memory that an array is going to need with so many more members, in bytes.
+pub fn memory_with<D: BlockDevice>(array: &Array<D>, further: usize) -> u64 {
+    let geometry = array.geometry();
+    let members = geometry.member_count() + further;
+    let integrity = array.status().map_or(Integrity::None, |status| status.integrity);
+    let member_sectors = geometry.member_sectors();
+    Shape { member_sectors, members, groups: geometry.group_count(), integrity }.memory_bytes()
 }
 
 #[cfg(test)]

@@ -23,7 +23,8 @@ use crate::log::open::{Label, OpenError, OpenOptions, Opened, UnwritableSsd, ssd
 use crate::log::recover;
 use crate::log::stage::Stage;
 use crate::map::contents::{must, policy_bytes};
-use crate::memory::{NoMemory, memory_of};
+use crate::memory::NoMemory;
+use crate::needs::memory_of;
 use crate::policy::PolicyKind;
 use crate::serve::discard::Discarder;
 use crate::serve::flush::Flusher;

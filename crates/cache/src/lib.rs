@@ -62,7 +62,8 @@
 //! | `devices/origin`, `devices/refusal` | an origin that fails a flush, or refuses writes |
 //! | `map/contents`, `map/shared` | the map, and how tasks share it |
 //! | `map/index`, `map/table` | where the memory goes |
-//! | `memory` | how much memory a cache needs, told before; memory that may be refused |
+//! | `memory` | memory that may be refused |
+//! | `needs` | how much memory a cache needs, told before |
 //! | `map/segments`, `map/locks` | the life of a segment; locks of lines |
 //! | `policy/mod`, [`admission`] | the eviction policies; which misses are worth a place |
 //!
@@ -129,6 +130,7 @@ mod hung;
 mod log;
 mod map;
 mod memory;
+mod needs;
 mod numbers;
 mod packed_array;
 pub mod policy;
@@ -143,6 +145,7 @@ pub use devices::health::Health;
 pub use format::owner::Owner;
 pub use format::superblock::{FORMAT, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 pub use log::open::{Label, OpenError, OpenOptions, Opened, OriginTrust, UnwritableSsd};
-pub use memory::{MemoryGate, NoMemory, memory_of_new};
+pub use memory::{MemoryGate, NoMemory};
+pub use needs::{ask_for_new, memory_of_new};
 pub use numbers::{Line, Slot};
 pub use status::{Side, SilentDrive, Status};

@@ -20,14 +20,6 @@ use std::rc::Rc;
 
 use zerocopy::FromZeros;
 
-use crate::admission::{Admission, AdmissionKind};
-use crate::config::FormatOptions;
-use crate::format::geometry::Geometry;
-use crate::log::open::OpenError;
-use crate::map::contents::Contents;
-use crate::map::locks::LineLocks;
-use crate::policy::PolicyKind;
-
 /// The system has refused memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the system gives it no {bytes} bytes of memory")]
@@ -55,27 +47,8 @@ impl MemoryGate {
         Self(Some(Rc::new(question)))
     }
 
-    pub(crate) fn ask(&self, bytes: u64) -> Result<(), OpenError> {
-        match &self.0 {
-            Some(question) => question(bytes).map_err(OpenError::NoRoom),
-            None => Ok(()),
-        }
-    }
-
-    /// Asks for a cache that is to be made, before anything is written. Of one that cannot be made at all
-    /// the making itself says why.
-    ///
-    /// # Errors
-    /// [`OpenError::NoRoom`] when it was refused.
-    pub fn ask_for_new(
-        &self,
-        format: &FormatOptions,
-        admission: AdmissionKind,
-        ssd_bytes: u64,
-        origin_sectors: u64,
-    ) -> Result<(), OpenError> {
-        memory_of_new(format, admission, ssd_bytes, origin_sectors)
-            .map_or(Ok(()), |it| self.ask(it))
+    pub(crate) fn ask(&self, bytes: u64) -> Result<(), String> {
+        self.0.as_ref().map_or(Ok(()), |question| question(bytes))
     }
 }
 
@@ -97,27 +70,6 @@ pub(crate) fn room_for<T>(length: u64) -> Result<Vec<T>, NoMemory> {
     let mut room = Vec::new();
     room.try_reserve_exact(usize::try_from(length).map_err(|_| refused)?).map_err(|_| refused)?;
     Ok(room)
-}
-
-/// The memory that a new cache is going to need, in bytes.
-///
-/// # Errors
-/// A sentence for the user when no such cache can be made on the SSD.
-pub fn memory_of_new(
-    options: &FormatOptions,
-    admission: AdmissionKind,
-    ssd_bytes: u64,
-    origin_sectors: u64,
-) -> Result<u64, String> {
-    let geometry = Geometry::plan(options, ssd_bytes, origin_sectors)?;
-    Ok(memory_of(&geometry, options.policy, admission))
-}
-
-/// The memory that a cache of this geometry is going to need: all that grows with it, and its locks.
-pub(crate) fn memory_of(geometry: &Geometry, policy: PolicyKind, admission: AdmissionKind) -> u64 {
-    Contents::bytes_for(geometry, policy)
-        + Admission::bytes_for(admission, geometry.capacity_lines())
-        + 2 * LineLocks::bytes()
 }
 
 #[cfg(test)]

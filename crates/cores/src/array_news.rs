@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use voltier_array::{HealthNews, MemberState, ScrubStatus};
 use voltier_control::engine::ArrayNews;
 
-use crate::array_status;
+use crate::drives::trouble_of;
 use crate::table::OpenArray;
 
 /// The news of an array that the lines so far have told.
@@ -71,7 +71,7 @@ fn of_members(open: &OpenArray) -> Vec<ArrayNews> {
             MemberState::Lost | MemberState::Absent => {
                 let devices = open.devices.borrow();
                 let known = devices.get(place).and_then(Option::as_ref);
-                let why = match array_status::trouble_of(member.state, known) {
+                let why = match trouble_of(member.state, known) {
                     "" => String::new(),
                     trouble => format!(" ({trouble})"),
                 };

@@ -1,15 +1,12 @@
 //! From what an array counts to what `array show` prints.
 
-use std::path::Path;
-
 use voltier_array::{Latency, MemberState, Progress, ReshapeWait};
-use voltier_control::safety::{Machine, WriteProtection};
 use voltier_control::{
     ArrayCounts, ArrayDetail, ArrayName, ArrayState, ControlResult, HealthStatus, Identity,
     LatencyStatus, PlaceStatus, ReshapeDetail, ScrubFound, TaskPace, TaskStatus,
 };
 
-use crate::drives::KnownDevice;
+use crate::drives::trouble_of;
 use crate::journals;
 use crate::table;
 
@@ -80,14 +77,6 @@ pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayD
         },
         ..plain
     })
-}
-
-/// What the kernel says of the device of a member that is lost; empty when nothing.
-pub(super) fn trouble_of(state: MemberState, known: Option<&KnownDevice>) -> &'static str {
-    let path = known.filter(|_| state == MemberState::Lost).and_then(|it| it.device.path());
-    let is_protected =
-        |path: &Path| WriteProtection::of_block_device(&Machine::real(), path).is_some();
-    if path.is_some_and(is_protected) { "write-protected" } else { "" }
 }
 
 fn health(member: &voltier_array::MemberStatus) -> HealthStatus {

@@ -36,7 +36,8 @@ pub(super) async fn create(
     let uuids = given.iter().map(|_| Identity::random().map(|uuid| uuid.0));
     let options = record.create_options(uuids.collect::<ControlResult<_>>()?);
     let (journal, known_journal) = journal.unzip();
-    let needed = options.memory_bytes(&leaves).map_err(|error| refusal(&error, &given, &record))?;
+    let needed = voltier_array::memory_of_new(&options, &leaves)
+        .map_err(|error| refusal(&error, &given, &record))?;
     let promise = promised(&memory, needed, &record.name)?;
     let made = Array::create_with_journal(&handle, &options, leaves, journal).await;
     let array = made.map_err(|error| refusal(&error, &given, &record))?;
@@ -129,7 +130,11 @@ pub(super) async fn assemble(
     let superblocks = candidates.iter().map(|it| &it.superblock);
     let in_service = superblocks.filter(|it| it.array.is_in_service(it.member));
     let newest = in_service.max_by_key(|it| it.array.event);
-    let promise = promised(&memory, newest.map_or(0, |it| it.array.memory_bytes()), &record.name)?;
+    let promise = promised(
+        &memory,
+        newest.map_or(0, |it| voltier_array::memory_of(&it.array)),
+        &record.name,
+    )?;
     let newest = newest.map_or(0, |it| it.array.event);
     // This instance has seen nothing newer of the array: these members are no old half.
     let degraded = force || (record.events > 0 && newest >= record.events);

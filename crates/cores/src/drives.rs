@@ -1,12 +1,16 @@
 //! Devices of a core: opening a drive by its specification, and reading or erasing the label on one.
 
 use std::future::{Future, poll_fn};
+use std::path::Path;
 use std::pin::pin;
 use std::task::Poll;
 
-use voltier_array::{Array, DeviceError, read_spare_label, wipe_superblocks, write_spare_label};
+use voltier_array::{
+    Array, DeviceError, MemberState, read_spare_label, wipe_superblocks, write_spare_label,
+};
 use voltier_block::{BlockDevice, Nanos};
 use voltier_control::engine::{JournalDeviceLabel, MemberLabel, SpareOwner};
+use voltier_control::safety::{Machine, WriteProtection};
 use voltier_control::{ControlError, ControlResult, DeviceSpec, Identity, ModelBacking};
 use voltier_drive::OpenError;
 use voltier_drive::model::Profile;
@@ -189,4 +193,12 @@ pub(super) async fn erase_label(handle: Handle, device: DeviceSpec) -> ControlRe
     let leaf = open_leaf(&handle, &device).await?;
     let erased = answered(&handle, &device, wipe_superblocks(&leaf)).await?;
     erased.map_err(|error| ControlError::failed(format!("erasing the label of {device}: {error}")))
+}
+
+/// What the kernel says of the device of a member that is lost; empty when nothing.
+pub(super) fn trouble_of(state: MemberState, known: Option<&KnownDevice>) -> &'static str {
+    let path = known.filter(|_| state == MemberState::Lost).and_then(|it| it.device.path());
+    let is_protected =
+        |path: &Path| WriteProtection::of_block_device(&Machine::real(), path).is_some();
+    if path.is_some_and(is_protected) { "write-protected" } else { "" }
 }

@@ -113,7 +113,7 @@ pub(super) async fn grow(
 ) -> ControlResult<()> {
     let open = table::find(&name)?;
     // A larger array stands beside the one it takes over from for a moment.
-    let needed = open.array.memory_bytes_with(devices.len());
+    let needed = voltier_array::memory_with(&open.array, devices.len());
     let promise = promised(&memory, needed, &name)?;
     let (mut leaves, known) = open_all(&handle, &devices).await?;
     let uuids = devices.iter().map(|_| Identity::random().map(|uuid| uuid.0));

@@ -205,7 +205,7 @@ impl<D: BlockDevice> Volume<D> {
         }
         let admission = options.settings.admission;
         let (ssd_bytes, sectors) = (ssd.limits().bytes(), self.0.origin.limits().sectors);
-        options.memory.ask_for_new(format, admission, ssd_bytes, sectors)?;
+        voltier_cache::ask_for_new(&options.memory, format, admission, ssd_bytes, sectors)?;
         Cache::<D, Rc<D>>::format(&ssd, &self.0.origin, format).await?;
         self.attach_existing(ssd, options).await
     }

@@ -2,10 +2,11 @@
 //!
 //! # Errors
 //!
-//! A read that fails is made good from the others and rewritten, and counted; a write that fails is
-//! tried once more, and counted. The count halves with every window that passes. (md halves by the hours
-//! since the last error, so an error every 59 minutes adds up for ever.) A member that passes the limit is
-//! given up, if its group can lose it: else all blocks that the member still reads would go with it.
+//! A read that fails is made good from the others and rewritten, and counted; a write that fails is tried
+//! again (see [`refusals`](crate::members::refusals)), and counted if that helped. The count halves with every
+//! window that passes. (md halves by the hours since the last error, so an error every 59 minutes adds up for
+//! ever.) A member that passes the limit is given up, if its group can lose it: else all blocks that the member
+//! still reads would go with it.
 //!
 //! # Slowness
 //!

@@ -236,7 +236,6 @@ impl<D: BlockDevice> MemberSet<D> {
     }
 
     /// Tries a request again for as long as members fail all reads: the cause may be a common one, which passes.
-    /// Once more when they do not.
     #[cold]
     pub(crate) async fn try_again<T>(
         &self,
@@ -244,28 +243,53 @@ impl<D: BlockDevice> MemberSet<D> {
         mut request: impl AsyncFnMut() -> IoResult<T>,
     ) -> IoResult<T> {
         let mut is_last = false;
-        while let Err(IoError::Medium) = result
-            && !is_last
+        while let Err(IoError::Medium | IoError::Gone) = result
             && let Some(rest_ns) = self.refusals().rest_of_reads()
+            && !is_last
         {
-            is_last = !self.is_any_unreachable().await;
-            if !is_last {
+            if self.is_any_unreachable().await {
                 self.handle.sleep(rest_ns).await;
+            } else if self.refusals().reads_of_late().len() > 1 {
+                // They may have come back since the request failed.
+                is_last = true;
+            } else {
+                break;
             }
             result = request().await;
         }
         result
     }
 
-    /// Whether a member that failed reads of late answers none at all: not even its first block can be read.
+    /// Whether a member that failed reads of late answers none at all.
     async fn is_any_unreachable(&self) -> bool {
         for member in self.refusals().reads_of_late() {
-            let Ok(device) = self[member].device() else { continue };
-            if device.read(Lba(0), Buf::new(PROBE_BYTES)).await.is_err() {
+            if self.is_unreachable(member).await {
                 return true;
             }
         }
         false
+    }
+
+    /// Whether not even the first block of a member in service can be read. That is no matter of single
+    /// blocks, and may pass.
+    async fn is_unreachable(&self, member: MemberIndex) -> bool {
+        let Ok(device) = self[member].device() else { return false };
+        device.read(Lba(0), Buf::new(PROBE_BYTES)).await.is_err()
+    }
+
+    /// Whether so many members of a member's group refuse requests that the group cannot lose them all. Those
+    /// that nobody has asked for anything of late are asked now.
+    async fn is_refusal_common_now(&self, member: MemberIndex) -> bool {
+        let group = self.geometry.members_of(self.geometry.group_of_member(member));
+        for other in group.filter(|other| *other != member && self[*other].is_online()) {
+            if self.is_refusal_common(member) {
+                return true;
+            }
+            if self.is_unreachable(other).await {
+                self.refusals().note_change(other, IoError::Medium);
+            }
+        }
+        self.is_refusal_common(member)
     }
 
     /// Fills buffers with what lies behind one another on a member. A failure says nothing of any one of
@@ -500,7 +524,7 @@ impl<D: BlockDevice> MemberSet<D> {
             }
         }
         let is_of_use = || self[member].is_device(device);
-        let is_common = || self.is_refusal_common(member);
+        let is_common = async || self.is_refusal_common_now(member).await;
         self.refusals().again(member, result, is_of_use, is_common, change).await
     }
 

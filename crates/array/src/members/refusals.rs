@@ -101,21 +101,25 @@ impl Refusals {
         member: MemberIndex,
         mut result: IoResult<()>,
         is_of_use: impl Fn() -> bool,
-        is_common: impl Fn() -> bool,
+        is_common: impl AsyncFn() -> bool,
         change: impl Fn() -> F,
     ) -> IoResult<()> {
-        let mut rests = RESTS_NS.into_iter();
+        let (mut rests, mut is_last) = (RESTS_NS.into_iter(), false);
         while let Err(error) = result
             && may_pass(error)
             && is_of_use()
+            && !is_last
         {
             let now = self.handle.now();
             let since = self.changes.note(member, error, now);
             // A file system that is full stays so for as long as nobody does anything.
             let waits = error != IoError::NoSpace && now < since + COMMON_NS_MAX;
-            let further = || (waits && is_common()).then_some(COMMON_REST_NS);
-            let Some(rest_ns) = rests.next().or_else(further) else { break };
-            self.handle.sleep(rest_ns).await;
+            match rests.next() {
+                Some(rest_ns) => self.handle.sleep(rest_ns).await,
+                None if waits && is_common().await => self.handle.sleep(COMMON_REST_NS).await,
+                // The members may have come back since the change failed.
+                None => is_last = true,
+            }
             result = change().await;
             if result.is_ok() {
                 self.changes.0.borrow_mut().remove(&member);

@@ -22,7 +22,7 @@ use crate::log::load::{load_before_replay, load_open_segments};
 use crate::log::open::{Label, OpenError, OpenOptions, Opened, origin_error, ssd_error};
 use crate::log::replay::replay;
 use crate::map::contents::Contents;
-use crate::memory::memory_of;
+use crate::needs::memory_of;
 use crate::numbers::SegmentSlot;
 
 /// A cache as its SSD has it, ready to serve when the SSD has the superblock of this generation.
@@ -208,7 +208,8 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
     }
     let clean = found.state.get() == STATE_CLEAN;
     let policy = policy_of(found.policy.get());
-    options.memory.ask(memory_of(&geometry, policy, options.settings.admission))?;
+    let needed = memory_of(&geometry, policy, options.settings.admission);
+    options.memory.ask(needed).map_err(OpenError::NoRoom)?;
     let mut map = Contents::new(geometry.clone(), policy, options.seed)?;
     let mut log = LogState::new(geometry, found.uuid, options.settings.ordered);
     load_before_replay(ssd, &found, &mut map, found.uuid).await?;

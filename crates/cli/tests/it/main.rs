@@ -33,6 +33,7 @@ mod own_volume;
 mod packaging;
 mod plain_volumes;
 mod pulled_drives;
+mod refusing_members;
 mod spare_pools;
 mod stops;
 mod support;

@@ -199,7 +199,7 @@ fn with_an_older_registry() -> (Instance, Vec<String>, [String; 2]) {
 
 #[test]
 fn members_that_an_older_registry_does_not_know_are_found_beside_the_others() {
-    let (instance, _members, new) = with_an_older_registry();
+    let (instance, members, new) = with_an_older_registry();
     instance.run(&["start"]).ok();
     is_whole(&instance);
     assert_eq!(paths(&instance), [&members[..], &new].concat());

@@ -10,8 +10,11 @@ const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64;
 
+/// A client of an export, which may be on its way back.
 fn client(instance: &Instance, name: &str) -> NbdClient {
-    NbdClient::connect(&instance.socket(name), name).unwrap()
+    let connect = || NbdClient::connect(&instance.socket(name), name);
+    until("the export is there", || connect().is_ok());
+    connect().unwrap()
 }
 
 /// Writes and flushes one byte to all blocks.
@@ -172,7 +175,7 @@ fn what_is_not_the_newest_state_of_the_cache_is_refused_by_name_and_nothing_chan
         }
     }
     set(&instance, "ssd", &short).refused(1, "older state");
-    instance.run(&["set", "x", &format!("ssd={blank}")]).refused(1, "x is served");
+    instance.run(&["set", "x", &format!("ssd={blank}")]).refused(1, "x has no cache");
     instance.run(&["set", "v", &format!("ssd={right}"), "mode=wt"]).refused(2, "goes alone");
     assert!(before == contents(&drives), "a refused drive was written");
     set(&instance, "ssd", &right).ok();

@@ -1,0 +1,96 @@
+//! Members that refuse requests for some seconds: one of them, or all, as when an adapter restarts.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::support::arrays::{array, client, export, with};
+use crate::support::ledger::Ledger;
+use crate::support::shelf::{Conduct, Shelf};
+use crate::support::{Instance, until};
+
+const MIB: u64 = 1 << 20;
+const BLOCKS: usize = 2000;
+
+/// A volume over an array whose members are on a shelf.
+fn on_a_shelf(level: &str, count: usize) -> Option<(Instance, Shelf, Vec<String>)> {
+    let instance = Instance::new();
+    let shelf = Shelf::mount(&instance)?;
+    let drives: Vec<String> =
+        (0..count).map(|at| shelf.drive(&format!("m{at}"), 32 * MIB)).collect();
+    instance.run(&with(&["create", "a", "--level", level], &drives)).ok();
+    export(&instance);
+    Some((instance, shelf, drives))
+}
+
+/// Writes and reads beside `disturb`; how many requests failed.
+fn work_beside(instance: &Instance, ledger: &mut Ledger, disturb: impl FnOnce()) -> u64 {
+    let mut nbd = client(instance);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            for block in (0..BLOCKS as u64).cycle() {
+                if done.load(Ordering::Relaxed) {
+                    return;
+                }
+                // Failures are counted.
+                let _ = ledger.write(&mut nbd, block);
+                let _ = ledger.read(&mut nbd, block * 7 % BLOCKS as u64);
+            }
+        });
+        disturb();
+        done.store(true, Ordering::Relaxed);
+        worker.join().unwrap();
+    });
+    ledger.refused
+}
+
+fn rest(ms: u64) {
+    std::thread::park_timeout(Duration::from_millis(ms));
+}
+
+#[test]
+fn members_that_all_refuse_writes_for_seconds_cost_none_and_fail_no_request() {
+    let Some((instance, shelf, drives)) = on_a_shelf("6", 6) else { return };
+    let mut ledger = Ledger::new(BLOCKS);
+    ledger.fill(&mut client(&instance));
+    let refused = work_beside(&instance, &mut ledger, || {
+        rest(300);
+        shelf.tell_all(&drives, Conduct::RefusesWrites(Errno::IO));
+        rest(5_000);
+        shelf.tell_all(&drives, Conduct::Serves);
+        rest(2_000);
+    });
+    assert_eq!(refused, 0);
+    assert_eq!(array(&instance)["state"], "running");
+    ledger.check(&instance, "v");
+}
+
+#[test]
+fn a_member_that_refuses_writes_for_a_moment_costs_no_spare() {
+    let Some((instance, shelf, drives)) = on_a_shelf("5", 3) else { return };
+    let spare = shelf.drive("spare", 32 * MIB);
+    instance.run(&["array", "add-spare", "a", &spare]).ok();
+    let mut ledger = Ledger::new(BLOCKS);
+    ledger.fill(&mut client(&instance));
+    let refused = work_beside(&instance, &mut ledger, || {
+        rest(300);
+        shelf.tell(&drives[1], Conduct::RefusesWrites(Errno::IO));
+        rest(500);
+        shelf.tell(&drives[1], Conduct::Serves);
+        rest(1_000);
+    });
+    assert_eq!(refused, 0);
+    let shown = array(&instance);
+    assert_eq!(shown["state"], "running", "{shown}");
+    assert_eq!(shown["spares"].as_array().map_or(0, Vec::len), 1, "{shown}");
+    // One that goes on with it is lost, and the spare takes its place.
+    let refused = work_beside(&instance, &mut ledger, || {
+        shelf.tell(&drives[1], Conduct::RefusesWrites(Errno::IO));
+        rest(6_000);
+    });
+    assert_eq!(refused, 0);
+    until("the spare has taken the place", || array(&instance)["state"] == "running");
+    ledger.check(&instance, "v");
+}
