@@ -174,12 +174,16 @@ pub async fn write_spare_label<D: BlockDevice>(
 }
 
 /// Makes a plain device of a member, a journal or a spare: overwrites both copies of its superblock or label,
-/// durably, and what a cache has left.
+/// durably, and what a cache has left. The last copy goes first: a device whose wipe was interrupted still has
+/// the copy that speaks for it. By the last one alone it would be refused, and the array with it.
 ///
 /// # Errors
 /// When the device does not take the writes.
 pub async fn wipe_superblocks<D: BlockDevice>(device: &D) -> IoResult<()> {
-    write_label_copies(device, |_| [0; BLOCK_BYTES]).await?;
+    for at in MemberLayout::superblock_lbas(device.limits().sectors).into_iter().rev() {
+        let zeroes = Bytes::copy_of(&[0; BLOCK_BYTES]);
+        device.write(at, zeroes.into(), Durability::Durable).await?;
+    }
     clear_labels(device, None).await
 }
 
