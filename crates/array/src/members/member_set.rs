@@ -4,12 +4,15 @@
 //! tries a write once more, and decides what a failure means ([`MemberStates`] says who is given up).
 
 use std::cell::Cell;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::ops::Deref;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange,
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Nanos, Payload, SECTOR_BYTES,
+    SectorRange,
 };
 use voltier_ring::{Handle, JoinHandle};
 
@@ -31,6 +34,8 @@ use crate::members::refusals::FLUSH_JUDGED_NS;
 
 /// A read of so much shows whether a device answers: whole blocks of every device.
 const PROBE_BYTES: usize = 4096;
+/// A device that has not answered the read by then does not answer.
+const PROBE_NS: Nanos = 1_000_000_000;
 
 /// The members of an array in service, and the way to them.
 pub(crate) struct MemberSet<D> {
@@ -238,7 +243,7 @@ impl<D: BlockDevice> MemberSet<D> {
     /// Tries a request again for as long as members fail all reads: the cause may be a common one, which passes.
     #[cold]
     pub(crate) async fn try_again<T>(
-        &self,
+        self: &Rc<Self>,
         mut result: IoResult<T>,
         mut request: impl AsyncFnMut() -> IoResult<T>,
     ) -> IoResult<T> {
@@ -261,7 +266,7 @@ impl<D: BlockDevice> MemberSet<D> {
     }
 
     /// Whether a member that failed reads of late answers none at all.
-    async fn is_any_unreachable(&self) -> bool {
+    async fn is_any_unreachable(self: &Rc<Self>) -> bool {
         for member in self.refusals().reads_of_late() {
             if self.is_unreachable(member).await {
                 return true;
@@ -270,16 +275,34 @@ impl<D: BlockDevice> MemberSet<D> {
         false
     }
 
-    /// Whether not even the first block of a member in service can be read. That is no matter of single
-    /// blocks, and may pass.
-    async fn is_unreachable(&self, member: MemberIndex) -> bool {
+    /// Whether not even the first block of a member in service can be read, or not soon. That is no matter of
+    /// single blocks, and may pass. One probe at a time: a drive that hangs would collect them.
+    async fn is_unreachable(self: &Rc<Self>, member: MemberIndex) -> bool {
+        if self.refusals().is_probed(member) {
+            self.handle.sleep(PROBE_NS).await;
+            if self.refusals().is_probed(member) {
+                return true;
+            }
+        }
         let Ok(device) = self[member].device() else { return false };
-        device.read(Lba(0), Buf::new(PROBE_BYTES)).await.is_err()
+        self.refusals().note_probe(member, true);
+        let own = self.clone();
+        let probe = self.handle.spawn(async move {
+            let read = device.read(Lba(0), Buf::new(PROBE_BYTES)).await;
+            own.refusals().note_probe(member, false);
+            read.is_err()
+        });
+        let (mut probe, mut slept) = (pin!(probe), pin!(self.handle.sleep(PROBE_NS)));
+        poll_fn(|context| match probe.as_mut().poll(context) {
+            Poll::Ready(failed) => Poll::Ready(failed),
+            Poll::Pending => slept.as_mut().poll(context).map(|()| true),
+        })
+        .await
     }
 
     /// Whether so many members of a member's group refuse requests that the group cannot lose them all. Those
     /// that nobody has asked for anything of late are asked now.
-    async fn is_refusal_common_now(&self, member: MemberIndex) -> bool {
+    async fn is_refusal_common_now(self: &Rc<Self>, member: MemberIndex) -> bool {
         let group = self.geometry.members_of(self.geometry.group_of_member(member));
         for other in group.filter(|other| *other != member && self[*other].is_online()) {
             if self.is_refusal_common(member) {

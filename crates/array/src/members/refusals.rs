@@ -7,7 +7,7 @@
 //! thrown away so would not come back by itself.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use voltier_block::{IoError, IoResult, Nanos};
 use voltier_ring::Handle;
@@ -63,6 +63,8 @@ pub(crate) struct Refusals {
     handle: Handle,
     changes: OfMembers,
     reads: OfMembers,
+    /// Members that are being asked whether they answer at all.
+    probed: RefCell<BTreeSet<MemberIndex>>,
 }
 
 /// Whether the cause of an error may pass without anybody doing anything to the array.
@@ -72,12 +74,32 @@ const fn may_pass(error: IoError) -> bool {
 
 impl Refusals {
     pub(crate) fn new(handle: &Handle) -> Self {
-        Self { handle: handle.clone(), changes: OfMembers::default(), reads: OfMembers::default() }
+        Self {
+            handle: handle.clone(),
+            changes: OfMembers::default(),
+            reads: OfMembers::default(),
+            probed: RefCell::default(),
+        }
     }
 
     /// A member has refused a change.
     pub(crate) fn note_change(&self, member: MemberIndex, error: IoError) {
         self.changes.note(member, error, self.handle.now());
+    }
+
+    /// Whether a member is being asked whether it answers at all.
+    pub(crate) fn is_probed(&self, member: MemberIndex) -> bool {
+        self.probed.borrow().contains(&member)
+    }
+
+    /// A member is being asked that from now on, or not any more.
+    pub(crate) fn note_probe(&self, member: MemberIndex, is_probed: bool) {
+        let mut probed = self.probed.borrow_mut();
+        if is_probed {
+            probed.insert(member)
+        } else {
+            probed.remove(&member)
+        };
     }
 
     /// A member has failed a read.
@@ -114,6 +136,10 @@ impl Refusals {
             let since = self.changes.note(member, error, now);
             // A file system that is full stays so for as long as nobody does anything.
             let waits = error != IoError::NoSpace && now < since + COMMON_NS_MAX;
+            if error != IoError::NoSpace && !waits {
+                // Others have waited for it already, and a request may be many changes.
+                break;
+            }
             match rests.next() {
                 Some(rest_ns) => self.handle.sleep(rest_ns).await,
                 None if waits && is_common().await => self.handle.sleep(COMMON_REST_NS).await,
