@@ -5,7 +5,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange,
+    AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Nanos, Payload,
+    SectorRange,
 };
 use voltier_deadline::Guarded;
 use voltier_ring::Handle;
@@ -31,6 +32,7 @@ use crate::members::health::{HealthNews, HealthPolicy, MemberHealth};
 use crate::members::label_copies::{read_label, read_superblock};
 use crate::members::member_watch::MemberWatch;
 use crate::status::{ArrayStatus, status_of};
+use crate::stripe::ground::Ground;
 use crate::stripe::merge::policy::{MergeMode, MergePolicy};
 use crate::tasks::background::BackgroundTask;
 use crate::tasks::pace::Pace;
@@ -38,7 +40,7 @@ use crate::tasks::rebuild::RebuildStatus;
 use crate::tasks::replace::Replacement;
 use crate::tasks::reshape::ReshapeStatus;
 use crate::tasks::scrub::{ScrubRepair, ScrubStatus};
-use crate::{assemble, create, hung};
+use crate::{assemble, create, hung, recovery};
 
 /// An array of members, a block device itself. Clones are the same array.
 ///
@@ -68,6 +70,10 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
 
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
         let array = self.0.enter().await;
+        if array.ground.members.are_stale() {
+            drop(array);
+            return Box::pin(self.read_when_back(at, into)).await;
+        }
         let _busy = array.foreground.enter();
         let range = array.limits.checked_transfer(at, into.len())?;
         array.ground.members.counters().add(|counts| counts.reads += 1);
@@ -75,6 +81,52 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+        let written = self.write_once(at, data.clone(), durability).await;
+        if written.is_err() && Box::pin(recovery::is_back(&self.0)).await {
+            return Box::pin(self.write_once(at, data, durability)).await;
+        }
+        written
+    }
+
+    async fn flush(&self) -> IoResult<()> {
+        let flushed = self.flush_once().await;
+        if flushed.is_err() && Box::pin(recovery::is_back(&self.0)).await {
+            return Box::pin(self.flush_once()).await;
+        }
+        flushed
+    }
+
+    async fn discard(&self, range: SectorRange) -> IoResult<()> {
+        let discarded = self.discard_once(range).await;
+        if discarded.is_err() && Box::pin(recovery::is_back(&self.0)).await {
+            return Box::pin(self.discard_once(range)).await;
+        }
+        discarded
+    }
+
+    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        let written = self.write_zeroes_once(range, durability).await;
+        if written.is_err() && Box::pin(recovery::is_back(&self.0)).await {
+            return Box::pin(self.write_zeroes_once(range, durability)).await;
+        }
+        written
+    }
+}
+
+/// Requests as they are tried once, and once more when the array has failed and is back.
+impl<D: BlockDevice> Array<D> {
+    /// The members may have dropped what the journal alone has now.
+    #[cold]
+    async fn read_when_back(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+        while self.0.ground.members.are_stale() {
+            if !recovery::is_back(&self.0).await {
+                return Err(IoError::Medium);
+            }
+        }
+        self.read(at, into).await
+    }
+
+    async fn write_once(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
         let array = self.0.enter().await;
         let _busy = array.foreground.enter();
         let range = array.limits_of_change()?.checked_write(at, &data)?;
@@ -83,17 +135,21 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         array.ground.membership.barrier().await
     }
 
-    async fn flush(&self) -> IoResult<()> {
+    async fn flush_once(&self) -> IoResult<()> {
         let array = self.0.enter().await;
         if !array.ground.journal.is_in_service() {
-            return array.ground.membership.flush(&array.ground.members).await;
+            let Ground { membership, members, .. } = &array.ground;
+            let flushed = membership.flush(members).await;
+            // One that the members refused for others before may have cost what this one was to keep.
+            let told = membership.tell_unflushed();
+            return flushed.and(told);
         }
         // Every write that is complete is in the rings, durably, until it is durable in place.
         array.ground.journal.check()?;
         array.ground.membership.barrier().await
     }
 
-    async fn discard(&self, range: SectorRange) -> IoResult<()> {
+    async fn discard_once(&self, range: SectorRange) -> IoResult<()> {
         let array = self.0.enter().await;
         let _busy = array.foreground.enter();
         let range = array.limits_of_change()?.checked_change(range)?;
@@ -104,7 +160,7 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         array.ground.membership.barrier().await
     }
 
-    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+    async fn write_zeroes_once(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
         let array = self.0.enter().await;
         let _busy = array.foreground.enter();
         let range = array.limits_of_change()?.checked_change(range)?;
@@ -151,6 +207,7 @@ impl<D: BlockDevice> Array<D> {
         let foundation = Foundation::bare(geometry, members, &watch);
         let generations = Generations::new(Generation::build(handle, foundation)?);
         hung::install(&generations);
+        recovery::install(&generations);
         Ok(Self(generations))
     }
 

@@ -16,12 +16,12 @@ use crate::foundation::Foundation;
 use crate::generation::Generation;
 use crate::generations::Generations;
 use crate::geometry::numbers::MemberIndex;
-use crate::hung;
 use crate::journal::replay::ReplayReport;
 use crate::members::label_copies::{evict, write_superblock};
 use crate::members::member::Missing;
 use crate::members::member_set::MemberSet;
 use crate::members::member_watch::MemberWatch;
+use crate::{hung, recovery};
 
 /// The findings of an assembly.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +88,7 @@ pub(crate) async fn assemble<D: BlockDevice>(
         members => ArrayError::Silent { members },
     })?;
     hung::install(&generations);
+    recovery::install(&generations);
     let array = generations.ground.membership.record();
     Ok((generations, AssembleReport { array, journal, ..report }))
 }

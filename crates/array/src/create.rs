@@ -26,10 +26,10 @@ use crate::generation::Generation;
 use crate::generations::Generations;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::level::{Layout, Level};
-use crate::hung;
 use crate::journal::placement::label_for;
 use crate::members::label_copies::{write_label, write_superblock};
 use crate::members::member_watch::MemberWatch;
+use crate::{hung, recovery};
 
 /// The array that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,5 +185,6 @@ pub(crate) async fn create<D: BlockDevice>(
     generations.ground.journal.placement().take_device(journal, false);
     generations.take_into_use(record.journal()).await?;
     hung::install(&generations);
+    recovery::install(&generations);
     Ok(generations)
 }

@@ -206,6 +206,15 @@ impl<D: BlockDevice> Generation<D> {
         Ok(Self::over(ground, fittings))
     }
 
+    /// The same array with nothing in memory of its stripes. Nothing is under way.
+    ///
+    /// # Errors
+    /// When there is no code for the shape.
+    pub(crate) fn renewed(&self) -> Result<Self, ArrayError> {
+        let (geometry, limits) = (self.ground.geometry.clone(), self.limits.clone());
+        self.next(NextShape { geometry, limits, added: Vec::new(), ring: None, moving: None })
+    }
+
     /// The array in the shape that comes, when all has moved to it. Nothing is under way.
     pub(crate) fn in_one_shape(&self) -> Result<Self, ArrayError> {
         let Ground { geometry, members, journal, .. } = &self.ground;
@@ -271,7 +280,7 @@ impl<D: BlockDevice> Generation<D> {
         let Ground { members, membership, journal, .. } = &self.ground;
         let Some(durable) = membership.durable() else { return Ok(()) };
         if let Some(options) = options {
-            self.replay().run(options, JournalStart::Create).await?;
+            self.journal_start().run(options, JournalStart::Create).await?;
         }
         durable.set_usage(Usage::InUse);
         membership.recorded().await.map_err(ArrayError::Io)?;
@@ -303,7 +312,7 @@ impl<D: BlockDevice> Generation<D> {
         membership.recorded_anew().await.map_err(ArrayError::Io)?;
         membership.recorded_anew().await.map_err(ArrayError::Io)?;
         let report = match options {
-            Some(options) => self.replay().run(options, JournalStart::Replay).await?,
+            Some(options) => self.journal_start().run(options, JournalStart::Replay).await?,
             None => {
                 durable.replay_is_done();
                 ReplayReport::default()
@@ -380,8 +389,22 @@ impl<D: BlockDevice> Generation<D> {
             && !canary::is(Canary::HalfWrittenForgotten)
     }
 
+    /// Why the array takes no changes any more.
+    pub(crate) fn failure(&self) -> Option<IoError> {
+        let Ground { membership, journal, .. } = &self.ground;
+        membership.failure().or(journal.check().err())
+    }
+
+    /// Replays the journal once more. Nothing is under way.
+    ///
+    /// # Errors
+    /// When too many members fail.
+    pub(crate) async fn replay(&self, options: JournalOptions) -> Result<(), ArrayError> {
+        self.journal_start().run(options, JournalStart::Replay).await.map(drop)
+    }
+
     /// A start of the journal.
-    fn replay(&self) -> Rc<Replay<D>> {
+    fn journal_start(&self) -> Rc<Replay<D>> {
         let redo_from = self.moving().map_or(0, |it| it.record().redo_from);
         let Ground { handle, geometry, members, membership, journal, .. } = &self.ground;
         let placement = journal.placement();
@@ -477,6 +500,22 @@ impl<D: BlockDevice> Above for Reports<D> {
                 self.membership.begin_update();
             }
             MemberEvent::GivenUp => {}
+            MemberEvent::Doubted => self.membership.hold(true),
+            MemberEvent::Judged => self.membership.hold(false),
+            MemberEvent::Refused(error) => self.membership.note_refused(error),
+            MemberEvent::HalfWritten => self.membership.note_failure(),
+            MemberEvent::Unflushed(error) => {
+                let Some(generation) = self.generation.upgrade() else { return };
+                let Ground { members, bitmap, journal, .. } = &generation.ground;
+                if journal.is_in_service() {
+                    members.set_stale();
+                    journal.fail(error);
+                    return;
+                }
+                self.membership.note_unflushed(error);
+                bitmap.resync_what_was_not_flushed();
+                generation.tasks.resync.begin();
+            }
             MemberEvent::Unverified => {
                 let generation = self.generation.upgrade();
                 generation.iter().for_each(|generation| generation.tasks.vouching.begin());

@@ -37,9 +37,24 @@ pub(crate) struct Generations<D> {
     /// Requests that are through the gate.
     visits: Cell<u64>,
     is_closed: Cell<bool>,
+    /// Reasons for which requests wait.
+    holds: Cell<u32>,
     opened: Signal,
     /// Whether somebody gets devices ready for another shape.
     is_preparing: Cell<bool>,
+    /// Whether a task looks when the array can serve again.
+    is_recovering: Rc<Cell<bool>>,
+    /// When the last failure began.
+    failed_since: Cell<Nanos>,
+}
+
+/// The right to bring the array back into service, until dropped.
+pub(crate) struct Recovering(Rc<Cell<bool>>);
+
+impl Drop for Recovering {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
 }
 
 /// The right to get devices ready for another shape, until dropped.
@@ -59,6 +74,13 @@ impl<D> Generations<D> {
         }
         last
     }
+
+    /// Holds requests up for one more reason, or for one less.
+    pub(crate) fn hold(&self, is_held: bool) {
+        let holds = self.holds.get();
+        self.holds.set(if is_held { holds + 1 } else { holds.saturating_sub(1) });
+        self.opened.notify();
+    }
 }
 
 impl<D: BlockDevice> Generations<D> {
@@ -67,15 +89,18 @@ impl<D: BlockDevice> Generations<D> {
             first: Link::install(generation),
             visits: Cell::new(0),
             is_closed: Cell::new(false),
+            holds: Cell::new(0),
             opened: Signal::new(),
             is_preparing: Cell::new(false),
+            is_recovering: Rc::default(),
+            failed_since: Cell::new(0),
         })
     }
 
     /// Waits while the shape changes, and keeps it as it is until the result is dropped.
     pub(crate) async fn enter(&self) -> Visit<'_, D> {
-        while self.is_closed.get() {
-            self.opened.until(|| !self.is_closed.get()).await;
+        while self.holds.get() > 0 {
+            self.opened.until(|| self.holds.get() == 0).await;
         }
         self.visits.set(self.visits.get() + 1);
         Visit(self)
@@ -124,9 +149,28 @@ impl<D: BlockDevice> Generations<D> {
         (!self.is_preparing.replace(true)).then(|| Preparing(&self.is_preparing))
     }
 
+    /// Takes the right to bring the array back into service; none if somebody has it.
+    pub(crate) fn claim_recovery(&self) -> Option<Recovering> {
+        let is_free = !self.is_recovering.replace(true);
+        is_free.then(|| Recovering(self.is_recovering.clone()))
+    }
+
+    /// The array has failed just now.
+    pub(crate) fn note_failed(&self) {
+        self.failed_since.set(self.ground.handle.now());
+    }
+
+    /// When the last failure began.
+    pub(crate) fn failed_since(&self) -> Nanos {
+        self.failed_since.get()
+    }
+
     /// Keeps requests out; none if somebody else does.
     pub(crate) fn close(&self) -> Option<Closed<'_, D>> {
-        (!self.is_closed.replace(true)).then(|| Closed(self))
+        (!self.is_closed.replace(true)).then(|| {
+            self.hold(true);
+            Closed(self)
+        })
     }
 }
 
@@ -182,12 +226,17 @@ impl<D: BlockDevice> Closed<'_, D> {
         self.0.visits.get() == 0 && self.0.last().generation.is_at_rest()
     }
 
-    /// Puts another one in service, records it on the members, and opens the gate. Nothing is under way.
-    pub(crate) async fn succeed(self, generation: Generation<D>) -> IoResult<()> {
+    /// Puts another one in the place of the last. Nothing is under way.
+    pub(crate) fn supersede(&self, generation: Generation<D>) {
         let last = self.0.last();
         last.generation.ground.members.supersede();
         let next = Box::new(Link::install(generation));
         assert!(last.next.set(next).is_ok(), "the gate is closed to all others");
+    }
+
+    /// Puts another one in service, records it on the members, and opens the gate. Nothing is under way.
+    pub(crate) async fn succeed(self, generation: Generation<D>) -> IoResult<()> {
+        self.supersede(generation);
         let Ground { membership, bitmap, .. } = &self.0.ground;
         membership.note_change();
         let recorded = membership.recorded().await;
@@ -200,6 +249,6 @@ impl<D: BlockDevice> Closed<'_, D> {
 impl<D> Drop for Closed<'_, D> {
     fn drop(&mut self) {
         self.0.is_closed.set(false);
-        self.0.opened.notify();
+        self.0.hold(false);
     }
 }

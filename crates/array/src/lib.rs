@@ -162,6 +162,7 @@ mod journal;
 mod members;
 mod membership;
 mod memory;
+mod recovery;
 mod status;
 mod stripe;
 mod tasks;

@@ -1,6 +1,6 @@
 //! The state of an array, as it is told.
 
-use voltier_block::{BlockDevice, Nanos, SECTOR_BYTES};
+use voltier_block::{BlockDevice, IoError, Nanos, SECTOR_BYTES};
 
 use crate::format::consistency::Consistency;
 use crate::format::integrity::Integrity;
@@ -67,6 +67,8 @@ pub struct ArrayStatus {
     pub is_degraded: bool,
     /// Whether members do not answer and none of them is given up: requests wait for them.
     pub is_waiting: bool,
+    /// Why the array takes no changes any more; it tries by itself whether it can again.
+    pub failure: Option<IoError>,
     /// A region, in bytes of a member.
     pub region_bytes: u64,
     /// Regions of the array.
@@ -121,6 +123,7 @@ pub(crate) fn status_of<D: BlockDevice>(generation: &Generation<D>) -> Option<Ar
         journal_device: journal.placement().record_now(),
         is_degraded: members.is_degraded(),
         is_waiting: members.watch().is_waiting(),
+        failure: members.check_groups().err().or(generation.failure()),
         region_bytes: members.regions().region_sectors() * SECTOR_BYTES,
         regions,
         regions_written,

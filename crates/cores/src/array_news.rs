@@ -33,6 +33,7 @@ pub(super) fn take(open: &OpenArray) -> Vec<ArrayNews> {
             news,
             HealthNews::NotSlow { .. }
                 | HealthNews::WaitingEnded
+                | HealthNews::Recovered
                 | HealthNews::ChecksumsRebuilt { .. }
         ),
     });

@@ -1,6 +1,7 @@
 //! From what an array counts to what `array show` prints.
 
 use voltier_array::{Latency, MemberState, Progress, ReshapeWait};
+use voltier_block::IoError;
 use voltier_control::{
     ArrayCounts, ArrayDetail, ArrayName, ArrayState, ControlResult, HealthStatus, Identity,
     LatencyStatus, PlaceStatus, ReshapeDetail, ScrubFound, TaskPace, TaskStatus,
@@ -36,8 +37,14 @@ pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayD
     let members = members.collect();
     let journal_device = journals::status(&open, &now, plain.journal_device.as_ref());
     let counts = now.counts;
+    let failure = now.failure.map(|error| failure_in_words(name, error));
     Ok(ArrayDetail {
-        state: if now.is_degraded { ArrayState::Degraded } else { ArrayState::Running },
+        state: match (failure.is_some(), now.is_degraded) {
+            (true, _) => ArrayState::Failed,
+            (false, true) => ArrayState::Degraded,
+            (false, false) => ArrayState::Running,
+        },
+        error: failure.unwrap_or(plain.error),
         size_bytes: now.bytes,
         may_lose: open.may_lose(),
         events: now.event,
@@ -77,6 +84,20 @@ pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayD
         },
         ..plain
     })
+}
+
+/// Why an array that is assembled takes no changes, and what becomes of that.
+pub(super) fn failure_in_words(name: &ArrayName, error: IoError) -> String {
+    match error {
+        IoError::Gone => format!(
+            "more members are lost than its level allows, and what needs them fails; connect them again: then \
+             it is assembled anew by itself, or by `voltier array start {name}`"
+        ),
+        error => format!(
+            "its members refuse writes ({error}): writes fail until they take some again; that is tried \
+             every second, and all that was acknowledged is kept; see `dmesg`"
+        ),
+    }
 }
 
 fn health(member: &voltier_array::MemberStatus) -> HealthStatus {

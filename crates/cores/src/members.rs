@@ -225,6 +225,8 @@ pub(super) fn devices(name: &ArrayName) -> ControlResult<ArrayDevices> {
         incoming: of(false),
         spares_wanted: array.spares_wanted(),
         may_lose: open.may_lose(),
+        lost: open.lost_places(),
+        lost_too_many: open.lost_too_many(),
         news,
     })
 }

@@ -6,7 +6,7 @@ use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use voltier_array::{Array, HealthNews};
+use voltier_array::{Array, HealthNews, MemberIndex};
 use voltier_block::{Nanos, SectorRange};
 use voltier_control::safety::Promise;
 use voltier_control::{ArrayName, ControlError, ControlResult, DeviceSpec};
@@ -14,6 +14,7 @@ use voltier_ring::{Domain, FailsWith, Handle, OnFailure};
 use voltier_volume::{Drive, Leaf};
 
 use crate::array_news::Told;
+use crate::array_status::failure_in_words;
 use crate::drives::{KnownDevice, open_drained};
 use crate::fault::Fault;
 
@@ -182,13 +183,28 @@ impl OpenArray {
 
     /// How many more members may be lost, wherever they are.
     pub(super) fn may_lose(&self) -> u32 {
+        self.array.geometry().parity_chunks().saturating_sub(self.lost_most()) as u32
+    }
+
+    /// How many more members are lost than may be.
+    pub(super) fn lost_too_many(&self) -> u32 {
+        self.lost_most().saturating_sub(self.array.geometry().parity_chunks()) as u32
+    }
+
+    /// The members that the group lacks which lacks most.
+    fn lost_most(&self) -> usize {
         let geometry = self.array.geometry();
         let lost = |group| {
             let members = geometry.members_of(group);
             members.filter(|member| !self.array.is_online(*member)).count()
         };
-        let lost_most = geometry.groups().map(lost).max().unwrap_or(0);
-        geometry.parity_chunks().saturating_sub(lost_most) as u32
+        geometry.groups().map(lost).max().unwrap_or(0)
+    }
+
+    /// The places whose members are not in service.
+    pub(super) fn lost_places(&self) -> Vec<u32> {
+        let members = 0..self.array.geometry().member_count();
+        members.filter(|it| !self.array.is_online(MemberIndex(*it))).map(|it| it as u32).collect()
     }
 
     /// A member as a line of the log names it.
@@ -242,6 +258,11 @@ impl OpenArray {
                 s(waited_ns)
             ),
             HealthNews::WaitingEnded => "its members answer again".to_owned(),
+            HealthNews::Failed { error } => failure_in_words(&self.resident.name, error),
+            HealthNews::Recovered => {
+                "its members take writes again: the journal was replayed, and it serves as before"
+                    .to_owned()
+            }
             HealthNews::ChecksumsLost { member, sectors } => {
                 checksums_lost(&device(member), sectors)
             }

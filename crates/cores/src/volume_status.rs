@@ -44,9 +44,8 @@ pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
         if status.error.is_empty() && cache.evacuation_stalls {
             status.error = format!(
                 "its SSD {} takes no writes, and {} dirty lines on it cannot be read now: \
-                 Voltier keeps trying, and writes fail; `voltier detach --no-flush {}` gives \
-                 these lines up",
-                status.ssd.path, cache.lines_dirty, status.name
+                 Voltier keeps trying, and writes fail until they can be read again",
+                status.ssd.path, cache.lines_dirty
             );
         } else if status.error.is_empty() {
             status.error = format!(
@@ -87,14 +86,14 @@ fn note_silence(status: &mut VolumeStatus, cache: &CacheStatus) {
     let seconds = |silent_ns: Option<Nanos>| silent_ns.map_or(0, |ns| (ns / 1_000_000_000).max(1));
     status.ssd.silent_seconds = seconds(cache.ssd_silent_ns);
     status.hdd.silent_seconds = seconds(cache.origin_silent_ns);
-    let (ssd, hdd, name) = (&mut status.ssd, &mut status.hdd, &status.name);
+    let (ssd, hdd) = (&mut status.ssd, &mut status.hdd);
     let mut said = Vec::new();
     if ssd.silent_seconds > 0 && cache.health != Health::Failed {
         ssd.state = DeviceState::Silent;
         said.push(format!(
             "its SSD {} has not answered for {} s, and {} dirty lines on it have no other copy: \
              reads of these lines and all writes wait until it answers, and {} serves the other \
-             reads; `voltier detach --no-flush {name}` gives these lines up",
+             reads",
             ssd.path, ssd.silent_seconds, cache.lines_dirty, hdd.path
         ));
     }
@@ -122,13 +121,11 @@ fn note_refusal(status: &mut VolumeStatus, cache: &CacheStatus) {
         status.error = format!(
             "its backing disk {} has refused all writes for {} s: {} dirty lines stay safe on \
              {}, and writes that find no room there fail; see `dmesg` and repair the disk: \
-             writing back then goes on by itself; `voltier detach --no-flush {}` gives these \
-             lines up",
+             writing back then goes on by itself",
             status.hdd.path,
             refused_ns / 1_000_000_000,
             cache.lines_dirty,
-            status.ssd.path,
-            status.name
+            status.ssd.path
         );
     }
 }

@@ -149,6 +149,17 @@ impl RegionStates {
         self.to_resync.borrow().iter().find(|region| *region >= from)
     }
 
+    /// A region needs a resync.
+    pub(crate) fn resync(&self, region: Region) {
+        self.to_resync.borrow_mut().put(region, true);
+    }
+
+    /// All that may not be durable on all members needs a resync.
+    pub(crate) fn resync_recent(&self) {
+        let (recent, mut to_resync) = (self.recent.borrow(), self.to_resync.borrow_mut());
+        recent.iter().for_each(|region| to_resync.put(region, true));
+    }
+
     /// The parity of a region is right now; the region is cleared when all members are flushed.
     pub(crate) fn note_resynced(&self, region: Region) {
         self.to_resync.borrow_mut().put(region, false);

@@ -126,6 +126,23 @@ impl<D: BlockDevice> Bitmap<D> {
         self.states.clone()
     }
 
+    /// The parity of a region may not match any more.
+    pub(crate) fn resync(&self, region: Region) {
+        if let Some(states) = &self.states {
+            states.resync(region);
+        }
+    }
+
+    /// Members that refused a flush may have dropped what they had, each of them something else: regions that
+    /// were written since the last flush need a resync.
+    pub(crate) fn resync_what_was_not_flushed(&self) {
+        if self.geometry.parity_chunks() > 0
+            && let Some(states) = &self.states
+        {
+            states.resync_recent();
+        }
+    }
+
     pub(crate) fn is_durable(&self) -> bool {
         self.states.is_some()
     }

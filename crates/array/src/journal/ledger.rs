@@ -131,6 +131,20 @@ impl Ledger {
         grown
     }
 
+    /// A replay has brought the members to what the rings said: the journal begins anew, as that one. Nothing
+    /// is under way.
+    pub(super) fn begin_anew(&self, new: Self) {
+        assert_eq!(self.rings.len(), new.rings.len(), "a replay makes a ring for each member");
+        self.transactions.swap(&new.transactions);
+        for (own, new) in self.rings.iter().zip(&new.rings) {
+            own.swap(new);
+        }
+        self.device_ring.swap(&new.device_ring);
+        self.note_move();
+        self.failed.set(None);
+        self.notify();
+    }
+
     /// The ring that comes next, and where that ring is to be.
     pub(super) fn next_ring(&self) -> (RingIndex, JournalPlace) {
         let place = self.rings[0].borrow().place();
@@ -267,14 +281,14 @@ impl Ledger {
         })
     }
 
-    /// All members were flushed since, or not.
-    pub(super) fn end_advance(&self, candidate: u64, result: IoResult<()>) {
+    /// All members were flushed since, or not: the journal has failed then.
+    pub(super) fn end_advance(&self, candidate: u64, result: IoResult<()>) -> IoResult<()> {
         self.is_advancing.set(false);
-        match result {
-            Ok(()) => self.raise_watermark(candidate),
-            Err(error) => self.fail(error),
+        if result.is_ok() {
+            self.raise_watermark(candidate);
         }
         self.notify();
+        result
     }
 
     /// Keeps transactions from beginning.

@@ -166,9 +166,18 @@ impl<D: BlockDevice> Placement<D> {
         self.ledger.get().expect("only an array with a journal has rings")
     }
 
-    /// Begins the journal. Once.
+    /// Begins the journal: once, and again after each replay of a journal that failed.
     pub(super) fn begin(&self, ledger: Ledger) {
-        assert!(self.ledger.set(ledger).is_ok(), "an array has one journal");
+        if let Err(again) = self.ledger.set(ledger) {
+            self.in_service().begin_anew(again);
+        }
+    }
+
+    /// A change is neither in place nor given up: the next replay decides which.
+    #[cold]
+    pub(super) fn fail(&self, error: IoError) {
+        self.in_service().fail(error);
+        self.membership.note_failure();
     }
 
     /// The device of an array that is being put together; none if it has none, or it is not there.

@@ -99,6 +99,13 @@ impl<D: BlockDevice> Journal<D> {
         self.placement.ledger().map_or(Ok(()), Ledger::check)
     }
 
+    /// Members may have dropped what is in place: the next replay brings it there.
+    pub(crate) fn fail(&self, error: IoError) {
+        if self.is_in_service() {
+            self.placement.fail(error);
+        }
+    }
+
     /// A member has come or gone: a task that waits looks again.
     pub(crate) fn notify(&self) {
         if let Some(ledger) = self.placement.ledger() {
@@ -150,7 +157,7 @@ impl<D: BlockDevice> Journal<D> {
                 // Nobody looks any more where it is recorded, and nothing of it is in place.
                 Ok(()) => journal.forget(number),
                 Err(error) => {
-                    journal.fail(error);
+                    self.placement.fail(error);
                     return Err(error);
                 }
             }
@@ -216,7 +223,7 @@ impl<D: BlockDevice> Journal<D> {
             return self.losses_before_end(result).await;
         };
         if let Err(error) = result {
-            journal.fail(error);
+            self.placement.fail(error);
         }
         // Writes in place are flushed when the journal leaves its device, which is news: waited for
         // below.
@@ -224,7 +231,7 @@ impl<D: BlockDevice> Journal<D> {
         let result = self.losses_before_end(result).await;
         match result {
             Ok(()) => journal.end(number),
-            Err(error) => journal.fail(error),
+            Err(error) => self.placement.fail(error),
         }
         result
     }

@@ -54,7 +54,7 @@ impl<D: BlockDevice> JournalWriter<D> {
                 // A member without its ring is of no use: the member is lost, or the journal is.
                 if let (Ok(device), Ok(())) = (device, journal.check()) {
                     let left = self.placement.lose_ring_on_error(ring, &device, Err(error));
-                    left.unwrap_or_else(|error| journal.fail(error));
+                    left.unwrap_or_else(|error| self.placement.fail(error));
                 }
                 let waiting = journal.ring_mut(ring).close();
                 drop(waiting);
@@ -172,7 +172,9 @@ impl<D: BlockDevice> JournalWriter<D> {
         } else {
             self.membership.flush(&self.members).await
         };
-        journal.end_advance(candidate, result);
+        if let Err(error) = journal.end_advance(candidate, result) {
+            self.placement.fail(error);
+        }
     }
 
     /// Says in the members' rings that nothing in them, or anywhere else, is needed.

@@ -1,5 +1,7 @@
 //! The events that members report to the floors above, and their questions to these floors.
 
+use voltier_block::IoError;
+
 use crate::geometry::numbers::GroupIndex;
 
 /// An event of a member.
@@ -9,6 +11,17 @@ pub(crate) enum MemberEvent {
     Lost,
     /// A member was lost by choice: the record is to be stored although no request waits for that.
     GivenUp,
+    /// A member has failed a flush: what it holds may be older than what was written, and nothing is asked of
+    /// the array before the failure is judged.
+    Doubted,
+    /// The failure is judged.
+    Judged,
+    /// A member that cannot be lost has refused a flush: it may have dropped what it had.
+    Unflushed(IoError),
+    /// So many members refuse changes that none is lost for it.
+    Refused(IoError),
+    /// Members that cannot be lost have refused a change which others took: stripes are half written.
+    HalfWritten,
     /// Checksums of a member cannot be read: its blocks are to be held against the others.
     Unverified,
 }

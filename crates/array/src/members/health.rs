@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::ops::Index;
 use std::rc::Rc;
 
-use voltier_block::{Nanos, SectorRange};
+use voltier_block::{IoError, Nanos, SectorRange};
 
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::MemberIndex;
@@ -180,6 +180,13 @@ pub enum HealthNews {
     },
     /// So many of these answer again that nothing waits for them in vain.
     WaitingEnded,
+    /// Members refuse what the array cannot do without: it takes no changes.
+    Failed {
+        /// The error of the members.
+        error: IoError,
+    },
+    /// The members take changes again, and so does the array. All that was acknowledged is there.
+    Recovered,
     /// Checksums of blocks of the member cannot be read: the blocks are held against the other members.
     ChecksumsLost {
         /// The member.

@@ -464,9 +464,11 @@ impl<D: BlockDevice> MemberSet<D> {
         let flush = move |device: Rc<D>| async move { members.devices.flush(&device).await };
         let beside = self.beside(member, flush);
         let result = self.devices.flush(&device).await;
+        let mut doubt = None;
         if let Err(error) = result
             && error != IoError::Gone
         {
+            doubt = Some(self.doubt());
             self.refusals().note_change(member, error);
             self.handle.sleep(FLUSH_JUDGED_NS).await;
         }
@@ -474,7 +476,13 @@ impl<D: BlockDevice> MemberSet<D> {
             self.note_page_errors(member, &device, checked.take_errors());
         }
         self.finish_beside(member, beside).await;
-        self.lose_on_error(member, &device, result)
+        let flushed = self.lose_on_error(member, &device, result);
+        if let Err(error) = flushed {
+            // At once: the next flush may succeed, and would be taken for one that covers what was dropped.
+            self.emit(MemberEvent::Unflushed(error));
+        }
+        drop(doubt);
+        flushed
     }
 
     /// The blocks of a member's device that did not match their checksums.
@@ -621,6 +629,7 @@ impl<D: BlockDevice> MemberSet<D> {
             return Err(error);
         }
         if error != IoError::Gone && self.is_refusal_common(member) {
+            self.emit(MemberEvent::Refused(error));
             return Err(error);
         }
         if error == IoError::Gone || others_have_it {

@@ -36,7 +36,18 @@ pub(crate) struct MemberStates<D> {
     refusals: Refusals,
     /// Grows with every member that comes or goes.
     changes: Cell<u64>,
+    /// Whether members may hold older content than was acknowledged: the journal alone has the newer one.
+    are_stale: Cell<bool>,
     above: OnceCell<Box<dyn Above>>,
+}
+
+/// A failed flush that is not judged yet; it is when this is dropped.
+pub(crate) struct Doubt<'a, D: BlockDevice>(&'a MemberStates<D>);
+
+impl<D: BlockDevice> Drop for Doubt<'_, D> {
+    fn drop(&mut self) {
+        self.0.emit(MemberEvent::Judged);
+    }
 }
 
 impl<D: BlockDevice> MemberStates<D> {
@@ -55,6 +66,7 @@ impl<D: BlockDevice> MemberStates<D> {
             watch: watch.clone(),
             refusals: Refusals::new(handle),
             changes: Cell::new(0),
+            are_stale: Cell::new(false),
             above: OnceCell::new(),
         }
     }
@@ -297,6 +309,23 @@ impl<D: BlockDevice> MemberStates<D> {
     pub(crate) fn give_up(&self, member: MemberIndex) {
         self.lose(member);
         self.emit(MemberEvent::GivenUp);
+    }
+
+    /// A member has failed a flush; the failure is judged when the result is dropped.
+    pub(crate) fn doubt(&self) -> Doubt<'_, D> {
+        self.emit(MemberEvent::Doubted);
+        Doubt(self)
+    }
+
+    /// Members may have dropped what the journal alone has now: nothing of them is served.
+    pub(crate) fn set_stale(&self) {
+        self.are_stale.set(true);
+    }
+
+    /// Whether members may hold older content than was acknowledged.
+    #[inline]
+    pub(crate) fn are_stale(&self) -> bool {
+        self.are_stale.get()
     }
 
     pub(crate) fn emit(&self, event: MemberEvent) {

@@ -24,8 +24,11 @@ const COMMON_REST_NS: Nanos = SECOND_NS;
 const COMMON_NS_MAX: Nanos = 30 * SECOND_NS;
 /// For so long a member counts as one without space.
 const SHORT_NS: Nanos = 600 * SECOND_NS;
-/// For so long a member counts as one that refuses requests: longer than a rest.
-const OF_LATE_NS: Nanos = 5 * SECOND_NS;
+/// For so long a member counts as one that fails reads: longer than a rest.
+const READS_OF_LATE_NS: Nanos = 5 * SECOND_NS;
+/// For so long a member counts as one that refuses changes, unless it takes one: others may have to be judged
+/// while it is asked for nothing.
+const CHANGES_OF_LATE_NS: Nanos = 2 * COMMON_NS_MAX;
 /// Flushes of all members end in some order. One that fails waits so long before it is judged.
 pub(super) const FLUSH_JUDGED_NS: Nanos = SECOND_NS / 5;
 
@@ -43,9 +46,9 @@ struct OfMembers(RefCell<BTreeMap<MemberIndex, Refusal>>);
 
 impl OfMembers {
     /// One more of a member; when it began to refuse.
-    fn note(&self, member: MemberIndex, error: IoError, now: Nanos) -> Nanos {
+    fn note(&self, member: MemberIndex, error: IoError, now: Nanos, of_late_ns: Nanos) -> Nanos {
         let mut all = self.0.borrow_mut();
-        let before = all.get(&member).filter(|it| it.at + OF_LATE_NS > now);
+        let before = all.get(&member).filter(|it| it.at + of_late_ns > now);
         let since = before.map_or(now, |it| it.since);
         all.insert(member, Refusal { error, since, at: now });
         since
@@ -84,7 +87,7 @@ impl Refusals {
 
     /// A member has refused a change.
     pub(crate) fn note_change(&self, member: MemberIndex, error: IoError) {
-        self.changes.note(member, error, self.handle.now());
+        self.changes.note(member, error, self.handle.now(), CHANGES_OF_LATE_NS);
     }
 
     /// Whether a member is being asked whether it answers at all.
@@ -104,7 +107,7 @@ impl Refusals {
 
     /// A member has failed a read.
     pub(crate) fn note_read(&self, member: MemberIndex, error: IoError) {
-        self.reads.note(member, error, self.handle.now());
+        self.reads.note(member, error, self.handle.now(), READS_OF_LATE_NS);
     }
 
     /// The rest before reads are tried again that several members fail; none when they have failed for too
@@ -112,7 +115,7 @@ impl Refusals {
     pub(crate) fn rest_of_reads(&self) -> Option<Nanos> {
         let now = self.handle.now();
         let reads = self.reads.0.borrow();
-        let mut of_late = reads.values().filter(|it| it.at + OF_LATE_NS > now);
+        let mut of_late = reads.values().filter(|it| it.at + READS_OF_LATE_NS > now);
         of_late.any(|it| now < it.since + COMMON_NS_MAX).then_some(COMMON_REST_NS)
     }
 
@@ -133,7 +136,7 @@ impl Refusals {
             && !is_last
         {
             let now = self.handle.now();
-            let since = self.changes.note(member, error, now);
+            let since = self.changes.note(member, error, now, CHANGES_OF_LATE_NS);
             // A file system that is full stays so for as long as nobody does anything.
             let waits = error != IoError::NoSpace && now < since + COMMON_NS_MAX;
             if error != IoError::NoSpace && !waits {
@@ -164,11 +167,11 @@ impl Refusals {
 
     /// The members that refused changes of late.
     pub(crate) fn changes_of_late(&self) -> Vec<MemberIndex> {
-        self.changes.since(self.handle.now().saturating_sub(OF_LATE_NS))
+        self.changes.since(self.handle.now().saturating_sub(CHANGES_OF_LATE_NS))
     }
 
     /// The members that failed reads of late.
     pub(crate) fn reads_of_late(&self) -> Vec<MemberIndex> {
-        self.reads.since(self.handle.now().saturating_sub(OF_LATE_NS))
+        self.reads.since(self.handle.now().saturating_sub(READS_OF_LATE_NS))
     }
 }

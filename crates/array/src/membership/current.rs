@@ -29,6 +29,12 @@ use crate::members::member_set::MemberSet;
 /// Begins an update of the record, by a task of its own; false if the array is gone.
 pub(crate) type BeginUpdate = Rc<dyn Fn() -> bool>;
 
+/// Begins to bring the array back into service, by a task of its own.
+pub(crate) type BeginRecovery = Rc<dyn Fn()>;
+
+/// Holds requests up, or lets them go.
+pub(crate) type Hold = Rc<dyn Fn(bool)>;
+
 /// Runs with the event count of a record that is durable.
 pub(crate) type AfterRecord = Rc<dyn Fn(u64) -> Pin<Box<dyn Future<Output = ()>>>>;
 
@@ -63,12 +69,18 @@ pub(crate) struct Membership {
     progress: Signal,
     /// Too many members are lost, or one took no superblock and could not be left out.
     broken: Cell<Option<IoError>>,
+    /// Members refused a change, so many that none was lost, and have not taken one since.
+    refused: Cell<Option<IoError>>,
     /// Whether the record is to be stored even without news.
     is_due: Cell<bool>,
     /// Whether the array was stopped.
     is_closed: Cell<bool>,
     /// Of the array in service.
     begin_update: RefCell<Option<BeginUpdate>>,
+    begin_recovery: RefCell<Option<BeginRecovery>>,
+    hold: RefCell<Option<Hold>>,
+    /// Why members may have dropped what they had, until a client has been told.
+    unflushed: Cell<Option<IoError>>,
     /// Of the keeper of event counts, if there is one.
     after_record: RefCell<Option<AfterRecord>>,
 }
@@ -88,9 +100,13 @@ impl Membership {
             is_updating: Cell::new(false),
             progress: Signal::new(),
             broken: Cell::new(None),
+            refused: Cell::new(None),
             is_due: Cell::new(false),
             is_closed: Cell::new(false),
             begin_update: RefCell::default(),
+            begin_recovery: RefCell::default(),
+            hold: RefCell::default(),
+            unflushed: Cell::new(None),
             after_record: RefCell::default(),
         }
     }
@@ -98,6 +114,61 @@ impl Membership {
     /// Says who updates the record from now on.
     pub(crate) fn set_update(&self, begin_update: BeginUpdate) {
         self.begin_update.replace(Some(begin_update));
+    }
+
+    /// Says who brings the array back into service from now on when it has failed.
+    pub(crate) fn set_recovery(&self, begin_recovery: BeginRecovery, hold: Hold) {
+        self.begin_recovery.replace(Some(begin_recovery));
+        self.hold.replace(Some(hold));
+    }
+
+    /// Holds requests up, once more, or once less.
+    #[cold]
+    pub(crate) fn hold(&self, is_held: bool) {
+        let hold = self.hold.borrow().clone();
+        hold.iter().for_each(|hold| hold(is_held));
+    }
+
+    /// Members may have dropped what no flush covers: the next flush of a client says so.
+    pub(crate) fn note_unflushed(&self, error: IoError) {
+        self.unflushed.set(Some(error));
+    }
+
+    /// # Errors
+    /// Once, when members may have dropped what no flush covers.
+    pub(crate) fn tell_unflushed(&self) -> IoResult<()> {
+        self.unflushed.take().map_or(Ok(()), Err)
+    }
+
+    /// Members refused what the array cannot do without. The cause may pass: somebody looks for that.
+    #[cold]
+    pub(crate) fn note_failure(&self) {
+        let begin_recovery = self.begin_recovery.borrow().clone();
+        begin_recovery.iter().for_each(|begin_recovery| begin_recovery());
+    }
+
+    /// So many members refuse changes that none is lost for it.
+    #[cold]
+    pub(crate) fn note_refused(&self, error: IoError) {
+        self.refused.set(Some(error));
+        self.note_failure();
+    }
+
+    /// Why no record can be stored, or no change done, any more.
+    pub(crate) fn failure(&self) -> Option<IoError> {
+        self.broken.get().or(self.refused.get())
+    }
+
+    /// The record is stored again, although it could not be. The failure stays until the members have shown
+    /// that they take changes.
+    pub(crate) fn try_again(&self) {
+        self.refused.set(self.failure());
+        self.broken.set(None);
+    }
+
+    /// The members take changes again.
+    pub(crate) fn note_recovered(&self) {
+        self.refused.set(None);
     }
 
     /// Says what is awaited from now on once a record of other members is durable.
@@ -157,6 +228,11 @@ impl Membership {
 
     pub(crate) fn is_replay_due(&self) -> bool {
         self.is_replay_due.get()
+    }
+
+    /// Members may not be what the journal says they are to be.
+    pub(crate) fn replay_is_due(&self) {
+        self.is_replay_due.set(true);
     }
 
     pub(crate) fn replay_is_done(&self) {
@@ -254,6 +330,9 @@ impl Membership {
             Err(error) => self.broken.set(Some(error)),
         }
         self.progress.notify();
+        if result.is_err() {
+            self.note_failure();
+        }
     }
 
     /// Whether the record is to be stored even without news; asked once.

@@ -23,6 +23,7 @@ use crate::geometry::numbers::{
 use crate::geometry::plan::{SlotState, online, unusable};
 use crate::members::at_once::{at_once, together};
 use crate::members::checksums::checked::Verify;
+use crate::members::event::MemberEvent;
 use crate::members::member_set::MemberSet;
 use crate::stripe::fence::Fence;
 use crate::stripe::foreground::Foreground;
@@ -235,6 +236,29 @@ impl<D: BlockDevice> Stripes<D> {
                 half_written.insert((place.stripe, place.slot));
             }
         }
+        drop(half_written);
+        self.members.emit(MemberEvent::HalfWritten);
+    }
+
+    /// Whether stripes are half written whose members are all there: a resync makes them right when the members
+    /// take changes.
+    pub(crate) fn has_half_written_and_whole(&self) -> bool {
+        self.half_written.borrow().iter().any(|(stripe, _)| self.is_whole(*stripe))
+    }
+
+    fn is_whole(&self, stripe: StripeNumber) -> bool {
+        self.members.lost_in(self.geometry.group_of(stripe)) == 0
+    }
+
+    /// Has stripes resynced that are half written and whose members are all there.
+    pub(crate) fn resync_half_written(&self) {
+        self.half_written.borrow_mut().retain(|(stripe, _)| {
+            let is_whole = self.is_whole(*stripe);
+            if is_whole {
+                self.bitmap.resync(self.bitmap.region_of(*stripe));
+            }
+            !is_whole
+        });
     }
 
     /// Whether writes of some rows of a group failed and stand: what is in them is not one thing.

@@ -68,6 +68,50 @@ fn members_that_all_refuse_writes_for_seconds_cost_none_and_fail_no_request() {
 }
 
 #[test]
+fn an_array_whose_members_fail_everything_for_seconds_comes_back_by_itself() {
+    let Some((instance, shelf, drives)) = on_a_shelf("6", 6) else { return };
+    let mut ledger = Ledger::new(BLOCKS);
+    ledger.fill(&mut client(&instance));
+    for conduct in [Conduct::FailsOneIn(1), Conduct::RefusesFlushes(Errno::IO)] {
+        work_beside(&instance, &mut ledger, || {
+            rest(300);
+            shelf.tell_all(&drives, conduct);
+            rest(5_000);
+            shelf.tell_all(&drives, Conduct::Serves);
+            rest(2_000);
+        });
+        until("the array serves", || array(&instance)["state"] == "running");
+        let before = ledger.refused;
+        let refused = work_beside(&instance, &mut ledger, || rest(500));
+        assert_eq!(refused, before, "{}", array(&instance));
+        ledger.check(&instance, "v");
+    }
+}
+
+#[test]
+fn an_array_whose_members_are_pulled_and_put_back_is_assembled_anew() {
+    let Some((instance, shelf, drives)) = on_a_shelf("5", 3) else { return };
+    let mut ledger = Ledger::new(BLOCKS);
+    ledger.fill(&mut client(&instance));
+    work_beside(&instance, &mut ledger, || {
+        rest(300);
+        shelf.tell(&drives[0], Conduct::Gone);
+        shelf.tell(&drives[2], Conduct::Gone);
+        rest(1_000);
+    });
+    let shown = array(&instance);
+    assert_eq!(shown["state"], "failed", "{shown}");
+    assert!(shown["error"].as_str().unwrap().contains("more members are lost"), "{shown}");
+    instance.run(&["array", "show", "a"]).refused(1, "the array a has failed");
+    instance.run(&["show", "v"]).refused(1, "v has failed");
+    shelf.tell(&drives[0], Conduct::Serves);
+    shelf.tell(&drives[2], Conduct::Serves);
+    until("the volume serves", || instance.show("v")["state"] == "running");
+    until("the array is whole", || array(&instance)["state"] == "running");
+    ledger.check(&instance, "v");
+}
+
+#[test]
 fn a_member_that_refuses_writes_for_a_moment_costs_no_spare() {
     let Some((instance, shelf, drives)) = on_a_shelf("5", 3) else { return };
     let spare = shelf.drive("spare", 32 * MIB);

@@ -137,6 +137,10 @@ pub struct ArrayDevices {
     pub spares_wanted: usize,
     /// How many more members may be lost, wherever they are.
     pub may_lose: u32,
+    /// Places whose members are lost.
+    pub lost: Vec<u32>,
+    /// Members that are lost beyond what the level allows, in the group that lacks most.
+    pub lost_too_many: u32,
     /// News of the array since the last question.
     pub news: Vec<ArrayNews>,
 }
@@ -162,6 +166,8 @@ impl ArrayDevices {
             incoming: Vec::new(),
             spares_wanted: 0,
             may_lose: 0,
+            lost: Vec::new(),
+            lost_too_many: 0,
             news: Vec::new(),
         }
     }

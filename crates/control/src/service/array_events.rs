@@ -38,8 +38,13 @@ pub(super) fn record<E: Engine>(turn: &mut Turn<E>) -> bool {
             incoming,
             spares_wanted,
             may_lose,
+            lost_too_many,
             news,
+            lost: _,
         } = now;
+        if lost_too_many > 0 {
+            turn.fallen.insert(name.clone());
+        }
         let arriving = turn.live_arrays.get(&name).map(|live| live.arriving.clone());
         let arriving = arriving.unwrap_or_default();
         let mut awaited = awaited_spares(turn, &name);

@@ -4,6 +4,7 @@ use super::claims::Subject;
 use super::turn::Turn;
 use crate::array_status::{ArrayDetail, ArrayState};
 use crate::engine::Engine;
+use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::protocol::Response;
 use crate::records::RegisteredArray;
@@ -52,6 +53,27 @@ fn status_of<E: Engine>(turn: &mut Turn<E>, record: &RegisteredArray) -> ArrayDe
 pub(super) fn is_degraded<E: Engine>(turn: &mut Turn<E>, device: &DeviceSpec) -> bool {
     let record = device.array().and_then(|name| turn.registry.find_array(name)).cloned();
     record.is_some_and(|record| status(turn, &record).state == ArrayState::Degraded)
+}
+
+/// Why an array that is assembled takes no changes, if so.
+pub(super) fn failure<E: Engine>(turn: &mut Turn<E>, device: &DeviceSpec) -> Option<String> {
+    let name = device.array()?;
+    let record = turn.registry.find_array(name).cloned()?;
+    turn.size_of_array(name).ok()?;
+    let status = status(turn, &record);
+    (status.state == ArrayState::Failed).then_some(status.error)
+}
+
+/// # Errors
+/// Why an array that is assembled takes no changes.
+pub(super) fn must_take_changes<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &ArrayName,
+) -> ControlResult<()> {
+    match failure(turn, &DeviceSpec::Array(name.clone())) {
+        None => Ok(()),
+        Some(why) => Err(ControlError::failed(format!("the array {name} has failed: {why}"))),
+    }
 }
 
 /// The answer with the state of an array just handled.

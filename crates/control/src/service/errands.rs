@@ -10,7 +10,8 @@ use super::crash_wait::{CRASH_STEP, CRASH_TRIES};
 use super::state::State;
 use super::turn::{Turn, Turns};
 use super::{
-    array_open, arrays, drains, exports, faults, finish, late, pulled, spare_pools, stops, subjects,
+    array_open, arrays, drains, exports, fallen, faults, finish, late, pulled, spare_pools, stops,
+    subjects,
 };
 use crate::engine::Engine;
 use crate::name::{ArrayName, VolumeName};
@@ -32,6 +33,8 @@ pub(crate) enum Errand {
     Job(u64, VolumeName),
     /// Close a volume whose SSD is gone with dirty lines, until the SSD is back.
     Pulled(VolumeName),
+    /// Look for the members of an array that has lost too many of them.
+    Fallen(ArrayName),
     /// Give spares of pools to arrays that want some.
     Spares,
     /// Ask spares again that did not serve.
@@ -118,6 +121,7 @@ pub(crate) fn due_looks<E: Engine>(turns: &Turns<E>, now: Instant) -> Vec<Errand
     let (arrays, volumes) = late::looked_for(&turn);
     let mut errands: Vec<Errand> = arrays.into_iter().map(Errand::Members).collect();
     errands.extend(volumes.into_iter().map(Errand::Drives));
+    errands.extend(turn.fallen.iter().cloned().map(Errand::Fallen));
     errands.extend((!turn.unfit_spares.is_empty()).then_some(Errand::AskSpares));
     errands.extend(exports::due_exports(&turn, now).into_iter().map(Errand::Exports));
     errands.retain(|errand| is_free(&turn, errand));
@@ -201,6 +205,7 @@ impl Errand {
             Self::Exports(_) => "opening exports",
             Self::Job(..) => "the end of a drain",
             Self::Pulled(_) => "the loss of an SSD",
+            Self::Fallen(_) => "the search for lost members",
             Self::Spares | Self::AskSpares => "the search for spares",
             Self::Start(_) => "start",
             Self::Stop(_) => "stop",
@@ -210,7 +215,7 @@ impl Errand {
 
 fn subjects_of<E: Engine>(turn: &Turn<E>, errand: &Errand) -> BTreeSet<Subject> {
     match errand {
-        Errand::Members(name) => subjects::of_array(&turn.registry, name),
+        Errand::Members(name) | Errand::Fallen(name) => subjects::of_array(&turn.registry, name),
         Errand::Drives(name)
         | Errand::Exports(name)
         | Errand::Job(_, name)
@@ -231,6 +236,7 @@ fn carry_out<E: Engine>(turn: &mut Turn<E>, errand: &Errand, now: Instant) {
         Errand::Exports(name) => exports::try_exports_again(turn, name, now),
         Errand::Job(id, name) => finish::end_drained(turn, *id, name),
         Errand::Pulled(name) => pulled::wait_for_ssd(turn, name, now),
+        Errand::Fallen(name) => fallen::look_for_members(turn, name, now),
         Errand::Spares => spare_pools::notice_array_events(turn),
         Errand::AskSpares => spare_pools::ask_spares_again(turn, now),
         Errand::Start(_) | Errand::Stop(_) => {}

@@ -14,7 +14,8 @@ use super::moved::{self, Located};
 use super::survey::{self, Survey};
 use super::turn::Turn;
 use super::{
-    admit, array_events, array_members, array_open, array_show, faults, look, show, start, stops,
+    admit, array_events, array_members, array_open, array_show, fallen, faults, look, show, start,
+    stops,
 };
 use crate::engine::Engine;
 use crate::error::ControlResult;
@@ -103,7 +104,8 @@ pub(super) fn next_look<E: Engine>(service: &Turn<E>) -> Option<Duration> {
     if absences.clone().any(Absence::is_waiting) || is_unrecorded {
         return Some(LOOK_STEP);
     }
-    absences.any(is_late).then_some(LATE_LOOK_STEP)
+    let is_late = absences.any(is_late) || !service.fallen.is_empty();
+    is_late.then_some(LATE_LOOK_STEP)
 }
 
 /// The beginning of the hold-off with which something that is not open is tried now, if it is. A device
@@ -339,7 +341,11 @@ pub(super) fn start_array<E: Engine>(
         try_array(service, record, None, now());
         service.size_of_array(name)?;
         serve_again(service, name, now());
+    } else if array_show::failure(service, &DeviceSpec::Array(name.clone())).is_some() {
+        fallen::assemble_anew(service, record, now());
+        service.size_of_array(name)?;
     }
+    array_show::must_take_changes(service, name)?;
     Ok(array_show::response(service, name, Vec::new()))
 }
 

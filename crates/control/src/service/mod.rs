@@ -20,6 +20,7 @@ mod drains;
 mod drives;
 pub(crate) mod errands;
 mod exports;
+mod fallen;
 mod faults;
 mod finish;
 mod given_up;

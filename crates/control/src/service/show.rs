@@ -122,6 +122,7 @@ fn status_of<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> VolumeStat
     if turn.jobs.running(name).is_some() {
         status.destage = "draining".to_owned();
     }
+    let failed_array = note_failed_arrays(turn, record, &mut status);
     status.hit_rate = HitRates { read: status.reads.hit_rate(), write: status.writes.hit_rate() };
     let leaving = turn.jobs.running(name).is_some_and(|(_, why)| why != Purpose::Flush);
     let out_of_service = [DeviceState::Failed, DeviceState::Evacuating];
@@ -129,11 +130,33 @@ fn status_of<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> VolumeStat
     let is_silent = [&status.ssd, &status.hdd].iter().any(|it| does_not_work.contains(&it.state));
     let failed = out_of_service.contains(&status.ssd.state) || is_silent || status.lost_ranges > 0;
     status.state = match (leaving, failed) {
+        _ if failed_array && record.cache.is_none() => VolumeState::Failed,
         (_, true) => VolumeState::Degraded,
         (true, false) => VolumeState::Draining,
         (false, false) => VolumeState::Running,
     };
     status
+}
+
+/// Shows arrays that take no changes as drives that refuse them; whether there is one.
+fn note_failed_arrays<E: Engine>(
+    turn: &mut Turn<E>,
+    record: &VolumeRecord,
+    status: &mut VolumeStatus,
+) -> bool {
+    let ssd = record.cache.as_ref().filter(|cache| cache.failed.is_none());
+    let ssd = ssd.map(|cache| ("SSD", &cache.device));
+    let mut is_any = false;
+    for (part, device) in ssd.into_iter().chain([("backing disk", &record.origin)]) {
+        let Some(why) = array_show::failure(turn, device) else { continue };
+        let state = if part == "SSD" { &mut status.ssd.state } else { &mut status.hdd.state };
+        if *state != DeviceState::Evacuating {
+            *state = DeviceState::Refusing;
+        }
+        status.error = format!("its {part} {device} has failed: {why}");
+        is_any = true;
+    }
+    is_any
 }
 
 /// The exports of a volume that is not open.

@@ -31,6 +31,8 @@ pub(super) struct State {
     pub(super) adopted_origins: BTreeSet<VolumeName>,
     /// Volumes whose SSD went away with so many dirty lines, until they wait for that SSD.
     pub(super) pulled: BTreeMap<VolumeName, u64>,
+    /// Arrays that lost more members than their level allows while they served.
+    pub(super) fallen: BTreeSet<ArrayName>,
     pub(super) jobs: Jobs,
     pub(super) crashed: Crashed,
     pub(super) claims: Claims,
@@ -62,6 +64,7 @@ impl State {
             unfit_spares: BTreeMap::new(),
             adopted_origins: BTreeSet::new(),
             pulled: BTreeMap::new(),
+            fallen: BTreeSet::new(),
             jobs: Jobs::default(),
             crashed: Crashed::default(),
             claims: Claims::default(),

@@ -208,6 +208,8 @@ pub(crate) struct Drive {
     holds_writes: Rc<Cell<bool>>,
     /// The same of flushes.
     holds_flushes: Rc<Cell<bool>>,
+    /// Flushes give a medium error while that is set, and drop what they were to keep.
+    pub(crate) drops_flushes: Rc<Cell<bool>>,
     /// Flushes give a medium error while that is set.
     pub(crate) refuses_flushes: Rc<Cell<bool>>,
     answers: Rc<Signal>,
@@ -247,6 +249,7 @@ impl Drive {
             lost_requests: Rc::default(),
             holds_writes: Rc::default(),
             holds_flushes: Rc::default(),
+            drops_flushes: Rc::default(),
             refuses_flushes: Rc::default(),
             answers: Rc::default(),
             requests: Rc::default(),
@@ -377,6 +380,10 @@ impl BlockDevice for Drive {
             let covered = drive.medium.borrow().covered();
             drive.late().await?;
             drive.answers.until(|| !drive.holds_flushes.get()).await;
+            if drive.drops_flushes.get() {
+                drive.medium.borrow_mut().cached.clear();
+                return Err(IoError::Medium);
+            }
             if drive.refuses_flushes.get() {
                 return Err(IoError::Medium);
             }

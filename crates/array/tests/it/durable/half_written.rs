@@ -1,8 +1,8 @@
 //! Writes that fail in an array without redundancy: what is computed from their stripes is never served.
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, Consistency, Level, MemberIndex, MetadataError,
-    StripeNumber, StripeSlot,
+    Array, AssembleOptions, Consistency, Level, MemberIndex, MetadataError, StripeNumber,
+    StripeSlot,
 };
 use voltier_block::{IoError, IoResult, MIB, SECTOR_BYTES};
 
@@ -13,6 +13,7 @@ const PLAIN: AssembleOptions = AssembleOptions { force: false, degraded: false }
 const FORCE: AssembleOptions = AssembleOptions { force: true, degraded: false };
 /// A block of the second chunk of the first stripe.
 const SECOND: u64 = 16;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// The member of a slot of the first stripe.
 fn member(array: &Array<Drive>, slot: usize) -> usize {
@@ -60,18 +61,17 @@ fn a_stop_in_order_does_not_make_a_failed_write_right() {
 }
 
 #[test]
-fn with_a_journal_a_failed_write_is_redone_after_a_stop() {
+fn with_a_journal_a_failed_write_is_redone_when_its_member_takes_writes() {
     with_drives(3, |world| async move {
         let array = with_a_failed_write(&world, Consistency::Journal).await;
-        assert_eq!(
-            array.stop().await,
-            Err(ArrayError::Io(IoError::Medium)),
-            "the journal is needed"
-        );
+        world.handle.sleep(20 * SECOND_NS).await;
+        assert_eq!((read(&array, 0).await, read(&array, SECOND).await), (Ok(1), Ok(3)));
+        write(&array, SECOND, 4).await.expect("it serves");
+        array.stop().await.expect("stop");
         drop(array);
         let (array, report) = world.assemble(&[0, 1, 2], PLAIN).await.expect("enough");
-        assert!(!report.was_clean && report.journal.transactions > 0, "{report:?}");
-        assert_eq!((read(&array, 0).await, read(&array, SECOND).await), (Ok(1), Ok(3)));
+        assert!(report.was_clean, "{report:?}");
+        assert_eq!((read(&array, 0).await, read(&array, SECOND).await), (Ok(1), Ok(4)));
         array.stop().await.expect("stop");
     });
 }
@@ -114,13 +114,13 @@ fn after_a_failed_write(fails: Fails) -> (IoResult<u8>, IoResult<u8>) {
     })
 }
 
-/// A known gap: reads return what is in place, and the replay of the next start redoes the write.
+/// A known gap: while a place takes nothing, reads return what is in place, and a replay redoes the write later.
 #[test]
-fn a_write_that_fails_without_redundancy_and_is_in_the_rings_is_redone_by_the_next_start() {
-    for fails in [Fails::RingOf(1), Fails::RingOf(2), Fails::Place(1)] {
-        assert_eq!(after_a_failed_write(fails), (Ok(2), Ok(3)), "{fails:?}");
+fn a_write_that_fails_without_redundancy_and_is_in_the_rings_is_redone_by_a_replay() {
+    assert_eq!(after_a_failed_write(Fails::Place(1)), (Ok(2), Ok(3)), "the data have no place");
+    for fails in [Fails::RingOf(1), Fails::RingOf(2), Fails::Place(2)] {
+        assert_eq!(after_a_failed_write(fails), (Ok(3), Ok(3)), "{fails:?}: the data are in place");
     }
-    assert_eq!(after_a_failed_write(Fails::Place(2)), (Ok(3), Ok(3)), "the data are in place");
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Members that refuse requests for some time: alone, or all of them for a common cause.
 
-use voltier_array::{Array, AssembleOptions, Consistency, Level, MemberIndex, MemberState};
-use voltier_block::IoError;
+use voltier_array::{
+    Array, AssembleOptions, Consistency, HealthNews, Level, MemberIndex, MemberState,
+};
+use voltier_block::{BlockDevice, Bytes, Durability, IoError, Lba};
 
 use crate::durable::drive::Drive;
-use crate::durable::world::{World, made, read, with_drives, write};
+use crate::durable::world::{BLOCK, World, made, read, with_drives, write};
 
 const SECOND_NS: u64 = 1_000_000_000;
 const PLAIN: AssembleOptions = AssembleOptions { force: false, degraded: false };
@@ -104,6 +106,109 @@ fn members_that_refuse_changes_together_are_kept_and_take_them_later() {
             write(&array, 0, 3).await.expect("they take changes again");
             array.fail(MemberIndex(0)).expect("one may go");
             assert_eq!(read(&array, 0).await, Ok(3), "{level} {how:?}");
+        });
+    }
+}
+
+fn failure(array: &Array<Drive>) -> Option<IoError> {
+    array.status().expect("it has one").failure
+}
+
+/// Waits until the array serves again, for some seconds.
+async fn recovered(world: &World, array: &Array<Drive>) -> bool {
+    for _ in 0..60 {
+        world.handle.sleep(SECOND_NS / 10).await;
+        if failure(array).is_none() {
+            return true;
+        }
+    }
+    false
+}
+
+/// All blocks are as they are to be, also as parity has them.
+async fn check_all(array: &Array<Drive>, expected: &[Vec<u8>], what: &str) {
+    for (block, allowed) in (0..).zip(expected) {
+        let found = read(array, block).await;
+        assert!(found.is_ok_and(|it| allowed.contains(&it)), "{what}: block {block}: {found:?}");
+    }
+    array.fail(MemberIndex(0)).expect("one may go");
+    for (block, allowed) in (0..).zip(expected) {
+        let found = read(array, block).await;
+        assert!(found.is_ok_and(|it| allowed.contains(&it)), "{what}: block {block}: {found:?}");
+    }
+}
+
+#[test]
+fn an_array_serves_again_when_its_members_take_changes_that_they_all_refused() {
+    for (level, members, how) in each_shape() {
+        with_drives(members, move |world| async move {
+            let what = format!("{level} {how:?}");
+            let array = made(&world, level, members, how).await;
+            let mut expected = vec![vec![1]; 40];
+            for block in 0..40 {
+                write(&array, block, 1).await.expect("write");
+            }
+            for round in 2..4 {
+                let refuse = |error| world.drives.iter().for_each(|drive| drive.refuses.set(error));
+                refuse(Some(IoError::ReadOnly));
+                for block in [0, 7] {
+                    assert!(write(&array, block, round).await.is_err(), "{what}");
+                    expected[block as usize].push(round);
+                }
+                world.handle.sleep(10 * SECOND_NS).await;
+                assert!(failure(&array).is_some(), "{what}");
+                assert_eq!(read(&array, 1).await, Ok(expected[1][0]), "{what}");
+                refuse(None);
+                assert!(recovered(&world, &array).await, "{what}: {:?}", failure(&array));
+                assert!(array.take_health_news().contains(&HealthNews::Recovered), "{what}");
+                let written = write(&array, 1, 10 + round).await;
+                assert_eq!(written, Ok(()), "{what}: {:?}", failure(&array));
+                expected[1] = vec![10 + round];
+            }
+            assert_eq!(lost(&array), [0; 0], "{what}");
+            check_all(&array, &expected, &what).await;
+            array.stop().await.expect("stop");
+        });
+    }
+}
+
+#[test]
+fn what_members_drop_in_a_flush_that_all_of_them_fail_is_redone_or_told() {
+    for (level, members, how) in each_shape() {
+        with_drives(members, move |world| async move {
+            let what = format!("{level} {how:?}");
+            let array = made(&world, level, members, how).await;
+            let write = async |block: u64, byte| {
+                let data = Bytes::copy_of(&[byte; BLOCK]);
+                array.write(Lba(block * 8), data.into(), Durability::Cached).await
+            };
+            let mut expected = vec![vec![1]; 200];
+            for block in 0..200 {
+                write(block, 1).await.expect("write");
+            }
+            array.flush().await.expect("flush");
+            world.handle.sleep(20 * SECOND_NS).await;
+            world.drives.iter().for_each(|drive| drive.drops_flushes.set(true));
+            let mut is_told = false;
+            for block in 0..200 {
+                expected[block as usize] = match write(block, 2).await {
+                    Ok(()) => vec![2],
+                    Err(_) => vec![1, 2],
+                };
+                is_told |= expected[block as usize].len() > 1;
+            }
+            is_told |= array.flush().await.is_err();
+            if how == Consistency::Bitmap {
+                assert!(is_told, "{what}");
+                expected = vec![vec![1, 2]; 200];
+            }
+            world.drives.iter().for_each(|drive| drive.drops_flushes.set(false));
+            assert!(recovered(&world, &array).await, "{what}: {:?}", failure(&array));
+            world.handle.sleep(20 * SECOND_NS).await;
+            assert_eq!(lost(&array), [0; 0], "{what}");
+            check_all(&array, &expected, &what).await;
+            write(0, 3).await.expect("it serves");
+            array.stop().await.expect("stop");
         });
     }
 }

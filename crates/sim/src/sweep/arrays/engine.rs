@@ -349,6 +349,8 @@ impl ArrayEngine for ArraySimEngine {
             incoming: of(false),
             spares_wanted: array.spares_wanted(),
             may_lose: array.geometry().parity_chunks().saturating_sub(lost) as u32,
+            lost: Vec::new(),
+            lost_too_many: 0,
             news: Vec::new(),
         })
     }
