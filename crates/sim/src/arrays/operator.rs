@@ -219,6 +219,8 @@ impl Operator {
         if fixture.members.is_harmed(drive) || fixture.disks[drive].is_hung() {
             return;
         }
+        // From here on, not from when the task begins: what is drawn next must know of it.
+        fixture.members.note_harm(drive);
         let dice = fixture.world.prng();
         let task = fixture.world.handle().spawn(hang(fixture.clone(), member, drive, dice));
         self.keep(Some(task)).await;
