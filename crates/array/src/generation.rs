@@ -357,13 +357,14 @@ impl<D: BlockDevice> Generation<D> {
         deadline_ns + deadline_ns / 2
     }
 
-    /// Waits for the requests under way, also those that nobody waits for any more. Whether all have ended
-    /// within the patience of the array: no other change begins then.
+    /// Waits for the requests under way, also those that nobody waits for any more and those to devices that
+    /// come. Whether all have ended within the patience of the array: no other change begins then.
     async fn requests_ended(&self) -> bool {
         let Ground { handle, bitmap, .. } = &self.ground;
         let patience_ns = self.patience_ns();
         let began_ns = handle.now();
-        while !(self.foreground.is_quiet() && bitmap.is_quiet()) {
+        let is_coming = || !self.tasks.replacements.is_quiet();
+        while !(self.foreground.is_quiet() && bitmap.is_quiet()) || is_coming() {
             if patience_ns > 0 && handle.now() - began_ns >= patience_ns {
                 return false;
             }
