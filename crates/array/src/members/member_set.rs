@@ -254,9 +254,13 @@ impl<D: BlockDevice> MemberSet<D> {
         {
             if self.is_any_unreachable().await {
                 self.handle.sleep(rest_ns).await;
-            } else {
-                // They may have come back since the request failed, which may have waited for a lock.
+            } else if self.refusals().reads_of_late().len() > 1
+                || self.refusals().is_any_failed_read_old()
+            {
+                // They may have come back since the reads failed: the request may have waited for a lock.
                 is_last = true;
+            } else {
+                break;
             }
             result = request().await;
         }

@@ -116,6 +116,13 @@ impl Refusals {
         of_late.any(|it| now < it.since + COMMON_NS_MAX).then_some(COMMON_REST_NS)
     }
 
+    /// Whether a member failed a read some time ago, and of late: the cause may have passed.
+    pub(crate) fn is_any_failed_read_old(&self) -> bool {
+        let now = self.handle.now();
+        let reads = self.reads.0.borrow();
+        reads.values().any(|it| it.at + RESTS_NS[0] <= now && it.at + OF_LATE_NS > now)
+    }
+
     /// Does a change of a member again while the member refuses it, as long as that is of use; longer while
     /// the cause is a common one.
     pub(crate) async fn again<F: Future<Output = IoResult<()>>>(
