@@ -340,7 +340,9 @@ impl<D: BlockDevice> Generation<D> {
         membership.flush(members).await?;
         // With the event below this is the second one that a copy of a member does not have which was made while
         // the array was in use: it is stale from now on.
-        membership.recorded_anew().await?;
+        if !canary::is(Canary::CopyNotOutdated) {
+            membership.recorded_anew().await?;
+        }
         // Regions that still need a resync must do so at the next start: then the array is not called clean.
         // A half-written stripe keeps its region dirty, for the next start knows nothing else of the stripe.
         if bitmap.next_to_resync(Region(0)).is_none() && !self.is_mismatched_by_failures() {

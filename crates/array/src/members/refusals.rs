@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use voltier_block::{IoError, IoResult, Nanos};
 use voltier_ring::Handle;
 
+use crate::canary::{self, Canary};
 use crate::geometry::numbers::MemberIndex;
 
 const SECOND_NS: Nanos = 1_000_000_000;
@@ -138,6 +139,7 @@ impl Refusals {
             && may_pass(error)
             && is_of_use()
             && !is_last
+            && !canary::is(Canary::RefusalNotAwaited)
         {
             let now = self.handle.now();
             let since = self.changes.note(member, error, now);
