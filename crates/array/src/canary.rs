@@ -72,6 +72,14 @@ pub enum Canary {
     ModifyUnverified,
     /// A block whose page of checksums cannot be read is believed.
     UnverifiedBelieved,
+    /// A member that refuses a change is given up at once.
+    RefusalNotAwaited,
+    /// Members that refuse changes together are given up like one that is alone with it.
+    CommonRefusalIgnored,
+    /// A stop is one event: a copy of a member that was made before is one event behind, as the member may be.
+    CopyNotOutdated,
+    /// A device that comes keeps the labels of an earlier use until its own ones are over them.
+    OldLabelsKept,
 }
 
 voltier_ring::canary_switch!(Canary);

@@ -349,7 +349,9 @@ impl<D: BlockDevice> Generation<D> {
         membership.flush(members).await?;
         // With the event below this is the second one that a copy of a member does not have which was made while
         // the array was in use: it is stale from now on.
-        membership.recorded_anew().await?;
+        if !canary::is(Canary::CopyNotOutdated) {
+            membership.recorded_anew().await?;
+        }
         // Regions that still need a resync must do so at the next start: then the array is not called clean.
         // A half-written stripe keeps its region dirty, for the next start knows nothing else of the stripe.
         if bitmap.next_to_resync(Region(0)).is_none() && !self.is_mismatched_by_failures() {
@@ -366,13 +368,14 @@ impl<D: BlockDevice> Generation<D> {
         deadline_ns + deadline_ns / 2
     }
 
-    /// Waits for the requests under way, also those that nobody waits for any more. Whether all have ended
-    /// within the patience of the array: no other change begins then.
+    /// Waits for the requests under way, also those that nobody waits for any more and those to devices that
+    /// come. Whether all have ended within the patience of the array: no other change begins then.
     async fn requests_ended(&self) -> bool {
         let Ground { handle, bitmap, .. } = &self.ground;
         let patience_ns = self.patience_ns();
         let began_ns = handle.now();
-        while !(self.foreground.is_quiet() && bitmap.is_quiet()) {
+        let is_coming = || !self.tasks.replacements.is_quiet();
+        while !(self.foreground.is_quiet() && bitmap.is_quiet()) || is_coming() {
             if patience_ns > 0 && handle.now() - began_ns >= patience_ns {
                 return false;
             }

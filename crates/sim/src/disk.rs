@@ -14,7 +14,7 @@ use voltier_drive::model::ModelOp;
 use crate::delays::Delays;
 use crate::disk_spec::DiskSpec;
 use crate::fault::{FaultKind, FaultMix, Request};
-use crate::inject::{Injector, Stored, Told};
+use crate::inject::{Injector, Refused, Stored, Told};
 use crate::mechanism::Mechanism;
 use crate::medium::{Cut, Medium, Snapshot, Written};
 use crate::world::{Event, SSD, World, drive_name};
@@ -225,6 +225,24 @@ impl SimDisk {
         injector.fail_writes(range, FaultKind::WriteErrorRange, Stored::All);
     }
 
+    /// Requests of these kinds fail for so long. What a change stores that fails is drawn.
+    pub(crate) fn refuse(&self, refused: Refused, time_ns: Nanos) {
+        let stored = [Stored::Nothing, Stored::AnyPart, Stored::All];
+        let stored = stored[self.0.world.below(stored.len() as u64) as usize];
+        let until = self.0.world.handle().now() + time_ns;
+        self.0.injector.borrow_mut().refuse(refused, stored, until);
+        self.tell(|| {
+            format!("refuses {refused:?} for {} ms, and stores {stored:?}", time_ns / 1_000_000)
+        });
+    }
+
+    /// Puts another medium in, as somebody does who writes a copy over the drive. Nothing is under way.
+    pub(crate) fn put_in(&self, medium: Medium) {
+        assert!(self.0.requests.get() == 0, "a drive is written over that has requests");
+        self.0.medium.replace(medium);
+        self.next_order();
+    }
+
     /// Has `told` called with the range of each write that a failed flush may have lost.
     pub(crate) fn on_flush_loss(&self, told: Told) {
         self.0.on_flush_loss.replace(Some(told));
@@ -403,6 +421,10 @@ impl SimDisk {
         if trouble == Some(FaultKind::WriteErrorOnce) {
             failing = Some((FaultKind::WriteErrorOnce, Stored::AnyPart));
         }
+        let now = self.0.world.handle().now();
+        if let Some(stored) = self.0.injector.borrow().refused_change(now) {
+            failing = Some((FaultKind::Refusal, stored));
+        }
         let submitted = self.next_order();
         let written = Written { at: at.bytes(), data };
         if failing.is_none_or(|failing| failing.1 != Stored::Nothing) {
@@ -469,7 +491,10 @@ impl SimDisk {
         }
         let trouble = self.strike(Request::Read, range);
         let once = trouble.filter(|kind| *kind == FaultKind::ReadErrorOnce);
+        let now = self.0.world.handle().now();
+        let is_refused = self.0.injector.borrow().is_read_refused(now);
         let failing = self.0.injector.borrow().failing_read(range).or(once);
+        let failing = if is_refused { Some(FaultKind::Refusal) } else { failing };
         self.event(Event::Submitted, "read", range);
         // The content of some moment between begin and end.
         let early = self.0.world.below(2) == 0;

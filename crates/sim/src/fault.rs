@@ -58,6 +58,8 @@ pub enum FaultKind {
     GrownOrigin,
     /// At a start, a drive is not there, and comes within the hold-off.
     LateDrive,
+    /// A drive refuses requests for a time, alone or with all others of its adapter.
+    Refusal,
 }
 
 /// A request, as far as faults are concerned.
@@ -72,7 +74,7 @@ pub(crate) enum Request {
 
 impl FaultKind {
     /// All kinds, in the order of the tables.
-    pub const ALL: [FaultKind; 25] = [
+    pub const ALL: [FaultKind; 26] = [
         FaultKind::ReadErrorOnce,
         FaultKind::ReadErrorRange,
         FaultKind::ReadErrorForEver,
@@ -98,6 +100,7 @@ impl FaultKind {
         FaultKind::ForeignOrigin,
         FaultKind::GrownOrigin,
         FaultKind::LateDrive,
+        FaultKind::Refusal,
     ];
 
     /// Kinds that a drive makes at one of its requests, and that a seed draws. A seed has no slow reads
@@ -145,6 +148,7 @@ impl FaultKind {
             FaultKind::ForeignOrigin => "foreign-origin",
             FaultKind::GrownOrigin => "grown-origin",
             FaultKind::LateDrive => "late-drive",
+            FaultKind::Refusal => "refusal",
         }
     }
 
@@ -165,6 +169,7 @@ impl FaultKind {
                 | FaultKind::PowerCut
                 | FaultKind::DaemonKill
                 | FaultKind::LateDrive
+                | FaultKind::Refusal
         )
     }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use voltier_block::{Lba, Prng, SectorRange};
+use voltier_block::{Lba, Nanos, Prng, SectorRange};
 
 use crate::fault::{FaultKind, FaultMix, Request};
 use crate::world::SSD;
@@ -35,6 +35,23 @@ pub(crate) enum Stored {
     All,
 }
 
+/// The requests that a drive refuses for a time. No flushes are among them: a flush that all members fail is
+/// never repeated, and after it an array with a journal fails every write until the array is stopped and
+/// started. When it takes writes again by itself, flushes are to be refused here as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Writes, zeroes and discards.
+    Changes,
+    ReadsAndChanges,
+}
+
+/// A time in which a drive refuses requests.
+struct Refusal {
+    refused: Refused,
+    stored: Stored,
+    until: Nanos,
+}
+
 struct Failing {
     range: SectorRange,
     kind: FaultKind,
@@ -50,6 +67,7 @@ pub(crate) struct Injector {
     reads: Vec<Failing>,
     writes: Vec<Failing>,
     pub(crate) flushes_fail: bool,
+    refusal: Option<Refusal>,
     /// Flushes that made something durable.
     flushes: u64,
     /// Places of the last writes, and the flushes before each.
@@ -66,6 +84,7 @@ impl Default for Injector {
             reads: Vec::new(),
             writes: Vec::new(),
             flushes_fail: false,
+            refusal: None,
             flushes: 0,
             places: VecDeque::new(),
             fresh_until: 0,
@@ -88,6 +107,7 @@ impl Injector {
         self.reads.clear();
         self.writes.clear();
         self.flushes_fail = false;
+        self.refusal = None;
     }
 
     pub(crate) fn is_active(&self) -> bool {
@@ -115,6 +135,21 @@ impl Injector {
         let mut prng = Prng::new(self.prng.clone().next_u64() ^ STORED);
         let drawn = *prng.pick(&[Stored::Nothing, Stored::AnyPart, Stored::All]);
         if drive == SSD { drawn } else { Stored::AnyPart }
+    }
+
+    /// Requests fail until then.
+    pub(crate) fn refuse(&mut self, refused: Refused, stored: Stored, until: Nanos) {
+        self.refusal = Some(Refusal { refused, stored, until });
+    }
+
+    /// What a change stores that is refused now; none if it is not refused.
+    pub(crate) fn refused_change(&self, now: Nanos) -> Option<Stored> {
+        self.refusal.as_ref().filter(|it| now < it.until).map(|it| it.stored)
+    }
+
+    pub(crate) fn is_read_refused(&self, now: Nanos) -> bool {
+        let refusal = self.refusal.as_ref().filter(|it| now < it.until);
+        refusal.is_some_and(|it| it.refused == Refused::ReadsAndChanges)
     }
 
     pub(crate) fn failing_read(&self, range: SectorRange) -> Option<FaultKind> {

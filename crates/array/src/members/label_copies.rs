@@ -8,6 +8,7 @@ use voltier_block::{
     SectorRange, Unsupported, clear_labels,
 };
 
+use crate::canary::{self, Canary};
 use crate::errors::metadata::DeviceError;
 use crate::format::checksum::{Rejected, check_head};
 use crate::format::journal_label::{JOURNAL_FORMAT, JOURNAL_MAGIC, JournalLabel};
@@ -193,5 +194,8 @@ pub async fn wipe_superblocks<D: BlockDevice>(device: &D) -> IoResult<()> {
 /// # Errors
 /// When the device does not take the writes.
 pub(crate) async fn clear_for_member<D: BlockDevice>(device: &D) -> IoResult<()> {
+    if canary::is(Canary::OldLabelsKept) {
+        return Ok(());
+    }
     clear_labels(device, Some(LabelPart::Spare)).await
 }

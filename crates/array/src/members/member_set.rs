@@ -254,8 +254,10 @@ impl<D: BlockDevice> MemberSet<D> {
         {
             if self.is_any_unreachable().await {
                 self.handle.sleep(rest_ns).await;
-            } else if self.refusals().reads_of_late().len() > 1 {
-                // They may have come back since the request failed.
+            } else if self.refusals().reads_of_late().len() > 1
+                || self.refusals().is_any_failed_read_old()
+            {
+                // They may have come back since the reads failed: the request may have waited for a lock.
                 is_last = true;
             } else {
                 break;
@@ -301,10 +303,12 @@ impl<D: BlockDevice> MemberSet<D> {
     }
 
     /// Whether so many members of a member's group refuse requests that the group cannot lose them all. Those
-    /// that nobody has asked for anything of late are asked now.
+    /// that nobody has asked for anything of late are asked now. A group that cannot lose any more has nobody to
+    /// compare the member with: then it counts whether the member answers at all.
     async fn is_refusal_common_now(self: &Rc<Self>, member: MemberIndex) -> bool {
-        let group = self.geometry.members_of(self.geometry.group_of_member(member));
-        for other in group.filter(|other| *other != member && self[*other].is_online()) {
+        let group = self.geometry.group_of_member(member);
+        let is_other = |other: &MemberIndex| *other != member && self[*other].is_online();
+        for other in self.geometry.members_of(group).filter(is_other) {
             if self.is_refusal_common(member) {
                 return true;
             }
@@ -312,7 +316,9 @@ impl<D: BlockDevice> MemberSet<D> {
                 self.refusals().note_change(other, IoError::Medium);
             }
         }
-        self.is_refusal_common(member)
+        let is_last = self.lost_in(group) >= self.geometry.parity_chunks();
+        let is_needed = is_last && self[member].is_online();
+        self.is_refusal_common(member) || (is_needed && self.is_unreachable(member).await)
     }
 
     /// Fills buffers with what lies behind one another on a member. A failure says nothing of any one of

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, IoError, IoResult, Nanos};
 use voltier_ring::Handle;
 
+use crate::canary::{self, Canary};
 use crate::format::superblock::ArrayRecord;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::{GroupIndex, MemberIndex};
@@ -119,6 +120,9 @@ impl<D: BlockDevice> MemberStates<D> {
     /// Whether so many members of a member's group refuse changes that the group cannot lose them all: the
     /// cause may be a common one, which passes.
     pub(crate) fn is_refusal_common(&self, member: MemberIndex) -> bool {
+        if canary::is(Canary::CommonRefusalIgnored) {
+            return false;
+        }
         self.is_too_many_with(member, self.refusals.changes_of_late())
     }
 

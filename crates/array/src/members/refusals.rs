@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use voltier_block::{IoError, IoResult, Nanos};
 use voltier_ring::Handle;
 
+use crate::canary::{self, Canary};
 use crate::geometry::numbers::MemberIndex;
 
 const SECOND_NS: Nanos = 1_000_000_000;
@@ -119,6 +120,13 @@ impl Refusals {
         of_late.any(|it| now < it.since + COMMON_NS_MAX).then_some(COMMON_REST_NS)
     }
 
+    /// Whether a member failed a read some time ago, and of late: the cause may have passed.
+    pub(crate) fn is_any_failed_read_old(&self) -> bool {
+        let now = self.handle.now();
+        let reads = self.reads.0.borrow();
+        reads.values().any(|it| it.at + RESTS_NS[0] <= now && it.at + READS_OF_LATE_NS > now)
+    }
+
     /// Does a change of a member again while the member refuses it, as long as that is of use; longer while
     /// the cause is a common one.
     pub(crate) async fn again<F: Future<Output = IoResult<()>>>(
@@ -134,6 +142,7 @@ impl Refusals {
             && may_pass(error)
             && is_of_use()
             && !is_last
+            && !canary::is(Canary::RefusalNotAwaited)
         {
             let now = self.handle.now();
             let since = self.changes.note(member, error, now, CHANGES_OF_LATE_NS);

@@ -43,6 +43,22 @@ pub(crate) struct Spare<D> {
     uuid: [u8; 16],
 }
 
+/// A device whose labels are being cleared, until dropped.
+struct Clearing<'a>(&'a Cell<u32>);
+
+impl<'a> Clearing<'a> {
+    fn new(clearing: &'a Cell<u32>) -> Self {
+        clearing.set(clearing.get() + 1);
+        Self(clearing)
+    }
+}
+
+impl Drop for Clearing<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
 /// Spares that wait.
 pub(crate) type Spares<D> = VecDeque<Spare<D>>;
 
@@ -82,6 +98,8 @@ pub(crate) struct Replacements<D> {
     closing: Closing,
     spares: RefCell<Spares<D>>,
     is_using_spares: Cell<bool>,
+    /// Devices whose labels are being cleared.
+    clearing: Cell<u32>,
     /// The place for which a spare has left the queue, until the spare is in it or is refused.
     place_of_spare: Cell<Option<MemberIndex>>,
 }
@@ -108,6 +126,7 @@ impl<D: BlockDevice> Replacements<D> {
             closing: closing.clone(),
             spares: RefCell::new(spares),
             is_using_spares: Cell::new(false),
+            clearing: Cell::new(0),
             place_of_spare: Cell::new(None),
         })
     }
@@ -215,9 +234,20 @@ impl<D: BlockDevice> Replacements<D> {
     ) -> Result<(), ArrayError> {
         if !is_returning && self.membership.is_durable() {
             self.check_device(device, uuid)?;
+            // After a stop somebody else may have the device. A stop that began meanwhile does not wait for a
+            // clearing that is yet to begin.
+            if self.closing.is_begun() {
+                return Err(ReplaceError::Stopped.into());
+            }
+            let _clearing = Clearing::new(&self.clearing);
             clear_for_member(device).await.map_err(ReplaceError::Device)?;
         }
         Ok(())
+    }
+
+    /// Whether no device is being written to that has no place yet.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.clearing.get() == 0
     }
 
     /// The same of a spare, which fills the place of a lost member and does not become a successor.

@@ -9,13 +9,16 @@ use voltier_ring::{Executor, NoFiles};
 
 use crate::arrays::checks::{check_all, check_members};
 use crate::arrays::clients::{age, run_clients};
+use crate::arrays::copies;
 use crate::arrays::fixture::ArrayFixture;
 use crate::arrays::half_written;
 use crate::arrays::hanging::start_beside_a_hang;
-use crate::arrays::known::last_ones;
+use crate::arrays::known::{check_both_ends, last_ones};
 use crate::arrays::left::Left;
 use crate::arrays::operator::{finish, take_care};
+use crate::arrays::outages;
 use crate::arrays::page_rot;
+use crate::arrays::reuse;
 use crate::arrays::scrubbing::scrub_again;
 use crate::arrays::sets::{DriveSet, MemberSet};
 use crate::arrays::setup::{Care, Setup, losses};
@@ -25,7 +28,7 @@ use crate::budget;
 use crate::crash_points::CrashPoints;
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
-use crate::medium::Cut;
+use crate::medium::{Cut, Medium};
 use crate::rest::{Buffers, check_tasks};
 use crate::world::World;
 
@@ -65,6 +68,9 @@ pub fn run(seed: u64, setup: Setup, only: Option<u64>, ledger: &Rc<Ledger>) {
 
 /// The life that is recorded.
 async fn record(fixture: Rc<ArrayFixture>, seed: u64, only: Option<u64>) {
+    if let Some(dice) = reuse::drawn(seed) {
+        reuse::use_before(&fixture, dice).await;
+    }
     if fixture.setup.from_the_start {
         watch(&fixture, seed, only);
     }
@@ -81,12 +87,18 @@ async fn record(fixture: Rc<ArrayFixture>, seed: u64, only: Option<u64>) {
     check_all(&fixture, "at the end of the recorded life").await;
     finish(&fixture).await;
     check_all(&fixture, "at rest").await;
+    if let Some(dice) = outages::drawn(seed) {
+        outages::refuse_for_a_time(&fixture, dice).await;
+    }
     fixture.stop().await;
     fixture.drop_array();
     start_again(&fixture, fixture.world.prng()).await;
     fixture.world.unwatch();
     if let Some(dice) = page_rot::drawn(seed) {
         page_rot::rot_and_start(&fixture, dice).await;
+    }
+    if let Some(dice) = copies::drawn(seed) {
+        copies::put_back(&fixture, dice).await;
     }
     if let Some(dice) = half_written::drawn(seed) {
         half_written::fail_and_stop(&fixture, dice).await;
@@ -156,6 +168,7 @@ fn verify(
     cuts: Cuts,
 ) {
     let known = left.known(setup);
+    check_both_ends(setup, left.media.iter().map(Medium::snapshot));
     if left.is_made {
         let last = last_ones(&left.lives, DriveSet::ALL);
         let by_record = known.current(last, MemberState::InService);

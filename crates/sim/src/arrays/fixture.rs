@@ -15,6 +15,7 @@ use crate::arrays::hang;
 use crate::arrays::known::{Known, last_ones, superblock_on};
 use crate::arrays::left::{JournalFate, Left};
 use crate::arrays::members::MemberMap;
+use crate::arrays::reuse::check_labels;
 use crate::arrays::sets::{DriveSet, MemberSet};
 use crate::arrays::setup::Setup;
 use crate::arrays::uncovered::Uncovered;
@@ -214,6 +215,7 @@ impl ArrayFixture {
         let array = Array::create_with_journal(handle, &options, disks, journal).await?;
         assert_eq!(array.geometry(), &self.setup.geometry, "the shape is another");
         self.serve(array);
+        (0..members).for_each(|drive| check_labels(self, drive));
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use voltier_ring::JoinHandle;
 use crate::arrays::checks::check_refused;
 use crate::arrays::fixture::ArrayFixture;
 use crate::arrays::members::MemberMap;
+use crate::arrays::reuse::check_labels;
 
 /// Whether the array could be given a parity row now, as far as can be seen.
 fn can_grow(fixture: &ArrayFixture) -> bool {
@@ -62,8 +63,9 @@ pub(crate) fn grow(fixture: &Rc<ArrayFixture>, dice: &mut Prng) -> Option<JoinHa
         let devices = drives.iter().map(|drive| growing.disks[*drive].clone()).collect();
         let grown = growing.array().grow(devices, &uuids).await;
         growing.world.tell(|| format!("care: a row on drives {drives:?}: {grown:?}"));
-        if let Err(error) = grown {
-            check_not_grown(&growing, &drives, &error);
+        match grown {
+            Ok(()) => drives.iter().for_each(|drive| check_labels(&growing, *drive)),
+            Err(error) => check_not_grown(&growing, &drives, &error),
         }
     });
     Some(grown)

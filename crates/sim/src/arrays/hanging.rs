@@ -20,14 +20,13 @@ const START_REQUESTS: u64 = 60;
 /// How often a drive that does not answer is offered again.
 const OFFER_NS: Nanos = 3_000_000;
 
-/// Has the drive of a member hang, and waits until it has done all that it was asked for. If the drive's
-/// member was given up for that, the drive is offered again, from the moment on in which it answers
-/// anything.
+/// Has the drive of a member hang, which is noted as harm already, and waits until it has done all that it was
+/// asked for. If the drive's member was given up for that, the drive is offered again, from the moment on in
+/// which it answers anything.
 pub(crate) async fn hang(fixture: Rc<ArrayFixture>, member: usize, drive: usize, mut dice: Prng) {
     let disk = &fixture.disks[drive];
     let time_ns = draw_time_ns(&mut dice);
     let ends = fixture.world.handle().now() + time_ns;
-    fixture.members.note_harm(drive);
     disk.hang(time_ns);
     // Sometimes it is offered while nothing of it answers.
     let is_early = dice.one_in(4);

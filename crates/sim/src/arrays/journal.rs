@@ -7,6 +7,7 @@ use voltier_block::{BlockDevice, Lba, MIB, Prng, SectorRange};
 
 use crate::arrays::fixture::ArrayFixture;
 use crate::arrays::left::JournalFate;
+use crate::arrays::reuse::check_labels;
 use crate::hang_times::draw_time_ns;
 
 /// Does harm to the device of the journal, or puts the journal elsewhere.
@@ -62,5 +63,8 @@ async fn move_journal(fixture: &Rc<ArrayFixture>, to_device: bool) {
         |drive: usize| fixture.disks[drive].limits().block_bytes > fixture.limits().block_bytes;
     let is_refused = matches!(moved, Err(ArrayError::JournalDevice(JournalError::Blocks { .. })));
     let is_right = moved.is_ok() || (is_refused && new.is_some_and(has_larger));
+    if let Some(drive) = new.filter(|_| moved.is_ok()) {
+        check_labels(fixture, drive);
+    }
     assert!(is_right, "the journal does not go to drive {new:?}: {moved:?}");
 }

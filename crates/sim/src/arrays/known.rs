@@ -14,8 +14,11 @@ use voltier_block::{
 };
 
 use crate::arrays::sets::{DriveSet, MemberSet};
-use crate::arrays::setup::Setup;
+use crate::arrays::setup::{ARRAY_UUID, Setup};
 use crate::medium::Snapshot;
+
+/// How a part of the array is called in errors, by the name of the array.
+const OF_ARRAY: &str = "of the array sim (";
 
 /// Of some drives those that were part of the last life that any of them was part of.
 pub(crate) fn last_ones(lives: &[u64], given: DriveSet) -> DriveSet {
@@ -57,8 +60,8 @@ impl Known {
         for ((number, drive), medium) in setup.drives.iter().enumerate().zip(media) {
             let still = Still(medium, Limits::plain(drive.bytes));
             let is_member = number < setup.member_drives();
-            superblocks.push(if is_member { found(Array::examine(&still)) } else { None });
-            labels.push(if is_member { None } else { found(Array::examine_journal(&still)) });
+            superblocks.push(if is_member { member_on(&still) } else { None });
+            labels.push(if is_member { None } else { journal_on(&still) });
         }
         Self(superblocks, labels)
     }
@@ -143,6 +146,26 @@ impl Known {
     }
 }
 
+/// Holds what drives say at one end to what they say at the other. A start refuses a drive of the array that
+/// begins as something and ends as something else.
+///
+/// # Panics
+/// When nobody but the array wrote to a drive, and it is one of these.
+pub(crate) fn check_both_ends(setup: &Setup, media: impl Iterator<Item = Snapshot>) {
+    for ((number, drive), medium) in setup.drives.iter().enumerate().zip(media) {
+        let still = Still(medium, Limits::plain(drive.bytes));
+        let error = if number < setup.member_drives() {
+            examined_now(Array::examine(&still)).err()
+        } else {
+            examined_now(Array::examine_journal(&still)).err()
+        };
+        if let Some(DeviceError::Disagree { begins, ends, .. }) = error {
+            let is_of_array = [&begins, &ends].iter().any(|words| words.contains(OF_ARRAY));
+            assert!(!is_of_array, "drive {number} begins {begins} and ends {ends}");
+        }
+    }
+}
+
 /// A medium without a drive around it: requests take no time.
 struct Still(Snapshot, Limits);
 
@@ -173,14 +196,26 @@ impl BlockDevice for Still {
     }
 }
 
-/// The superblock on a medium, if there is one that can be believed.
+/// The superblock on a medium, if there is one of the array that can be believed.
 pub(crate) fn superblock_on(medium: Snapshot, bytes: u64) -> Option<Superblock> {
-    found(Array::examine(&Still(medium, Limits::plain(bytes))))
+    member_on(&Still(medium, Limits::plain(bytes)))
+}
+
+fn member_on(device: &Still) -> Option<Superblock> {
+    found(Array::examine(device)).filter(|own| own.array.uuid == ARRAY_UUID)
+}
+
+fn journal_on(device: &Still) -> Option<JournalLabel> {
+    found(Array::examine_journal(device)).filter(|label| label.array == ARRAY_UUID)
 }
 
 fn found<T>(examined: impl Future<Output = Result<Option<T>, DeviceError>>) -> Option<T> {
+    examined_now(examined).ok().flatten()
+}
+
+fn examined_now<T>(examined: impl Future<Output = T>) -> T {
     match pin!(examined).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(found) => found.ok().flatten(),
+        Poll::Ready(found) => found,
         Poll::Pending => unreachable!("nothing of it takes time"),
     }
 }

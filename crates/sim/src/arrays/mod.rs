@@ -21,6 +21,8 @@
 //!   meanwhile.
 //! - `half_written`: a write that fails, before a stop in order; `page_rot`: pages of checksums that turn over
 //!   while the array is stopped.
+//! - `outages`: members that refuse requests for a time; `copies`: members whose place an older copy of them has,
+//!   or something else, after a stop; `reuse`: devices that had other uses before.
 //! - `trial`, `start`: how a start is tried, and what may be refused.
 //! - `crash`: the crash-point sweep.
 //! - `stacked`: a cache over two arrays.
@@ -28,6 +30,7 @@
 mod bit_rot;
 mod checks;
 mod clients;
+mod copies;
 mod crash;
 mod draw;
 mod expansion;
@@ -42,8 +45,10 @@ mod left;
 mod members;
 mod merge;
 mod operator;
+mod outages;
 mod page_rot;
 mod parity;
+mod reuse;
 mod rows;
 mod scrubbing;
 mod sets;

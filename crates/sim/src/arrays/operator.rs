@@ -17,6 +17,7 @@ use crate::arrays::growth::grow;
 use crate::arrays::hanging::hang;
 use crate::arrays::journal::handle_journal;
 use crate::arrays::members::MemberMap;
+use crate::arrays::reuse::check_labels;
 use crate::arrays::scrubbing::scrub_for_bit_rot;
 use crate::arrays::setup::Care;
 
@@ -219,6 +220,8 @@ impl Operator {
         if fixture.members.is_harmed(drive) || fixture.disks[drive].is_hung() {
             return;
         }
+        // From here on, not from when the task begins: what is drawn next must know of it.
+        fixture.members.note_harm(drive);
         let dice = fixture.world.prng();
         let task = fixture.world.handle().spawn(hang(fixture.clone(), member, drive, dice));
         self.keep(Some(task)).await;
@@ -295,7 +298,7 @@ impl Operator {
             let replaced = array.replace(MemberIndex(member), disk, uuid).await;
             replacing.world.tell(|| format!("care: drive {drive} came: {replaced:?}"));
             match replaced {
-                Ok(_) => {}
+                Ok(_) => check_labels(&replacing, drive),
                 // The drive was taken out just now, and has not ended its requests.
                 Err(ArrayError::Replace(ReplaceError::Undrained { .. })) => {
                     replacing.members.note_former(member, drive);

@@ -101,7 +101,7 @@ fn unprotected(fixture: &ArrayFixture) -> u64 {
 }
 
 /// As many members of each group as it can lose, or fewer, with their drives.
-fn victims(fixture: &ArrayFixture, dice: &mut Prng) -> Vec<(MemberIndex, usize)> {
+pub(super) fn victims(fixture: &ArrayFixture, dice: &mut Prng) -> Vec<(MemberIndex, usize)> {
     let (array, geometry) = (fixture.array(), fixture.geometry());
     let mut victims = Vec::new();
     for group in (0..geometry.group_count()).map(GroupIndex) {

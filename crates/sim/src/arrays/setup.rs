@@ -13,6 +13,8 @@ use crate::disk_spec::DiskSpec;
 
 /// Devices that a journal can be on, behind all others.
 pub(super) const JOURNALS: usize = 2;
+/// The identity of the array of a world.
+pub(super) const ARRAY_UUID: [u8; 16] = *b"an array of sims";
 /// A region of a member of this size, in bytes.
 pub(super) const REGION_BYTES: u64 = MIB;
 /// The care that members get beside the clients.
@@ -94,7 +96,7 @@ impl Setup {
             chunk_bytes: self.geometry.chunk_sectors() * SECTOR_BYTES,
             consistency: self.consistency,
             integrity: self.integrity,
-            uuid: *b"an array of sims",
+            uuid: ARRAY_UUID,
             member_uuids: members.map(uuid).collect(),
         }
     }

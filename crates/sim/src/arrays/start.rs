@@ -138,8 +138,13 @@ pub(crate) async fn try_with_a_stranger(
     let Some(stranger) = strangers.next_back().filter(|_| fixture.is_made()) else { return };
     let order = shuffled(trial.given | DriveSet::one(stranger), dice);
     let refused = fixture.assemble(&order, trial.options).await.err();
-    let is_refused = matches!(refused, Some(ArrayError::Metadata(MetadataError::Device { .. })));
-    assert!(is_refused, "a stranger is not refused: {refused:?}");
+    assert!(is_stranger(refused.as_ref()), "a stranger is not refused: {refused:?}");
+}
+
+/// Whether a start was refused because a drive is no part of the array.
+pub(super) fn is_stranger(refused: Option<&ArrayError>) -> bool {
+    let Some(ArrayError::Metadata(refused)) = refused else { return false };
+    matches!(refused, MetadataError::Device { .. } | MetadataError::Stranger { .. })
 }
 
 /// Starts what was stopped in order, from all drives that have a superblock.

@@ -16,7 +16,7 @@ const SEEDS: u64 = 1500;
 /// Seeds in which nothing may be found without one.
 const QUIET_SEEDS: u64 = 400;
 
-const CANARIES: [Canary; 34] = [
+const CANARIES: [Canary; 38] = [
     Canary::RecordNotDurable,
     Canary::CommitBeforeRecord,
     Canary::RoomReusedEarly,
@@ -51,6 +51,10 @@ const CANARIES: [Canary; 34] = [
     Canary::ModifyUnverified,
     Canary::VoidPagesForgotten,
     Canary::UnverifiedBelieved,
+    Canary::RefusalNotAwaited,
+    Canary::CommonRefusalIgnored,
+    Canary::CopyNotOutdated,
+    Canary::OldLabelsKept,
 ];
 
 /// Those that every run of the tests looks for: quick to find, and together of every oracle.

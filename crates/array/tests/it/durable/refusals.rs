@@ -81,6 +81,32 @@ fn an_adapter_that_restarts_costs_no_member_and_fails_no_request() {
 }
 
 #[test]
+fn an_array_without_redundancy_waits_for_members_that_answer_nothing() {
+    for (level, members, how) in each_shape() {
+        with_drives(members, move |world| async move {
+            let array = made(&world, level, members, how).await;
+            write(&array, 0, 1).await.expect("write");
+            for member in 0..if level == Level::Raid6 { 2 } else { 1 } {
+                array.fail(MemberIndex(member)).expect("as many as can be lost");
+            }
+            // The losses are on record.
+            write(&array, 0, 1).await.expect("write");
+            let before = lost(&array);
+            fail_all(&world, true);
+            // A member that takes the write alone has nobody to be compared with.
+            let own = array.clone();
+            let written = world.handle.spawn(async move { write(&own, 0, 2).await });
+            world.handle.sleep(10 * SECOND_NS).await;
+            fail_all(&world, false);
+            assert_eq!(written.await, Ok(()), "{level} {how:?}");
+            assert_eq!(lost(&array), before, "{level} {how:?}");
+            assert_eq!(read(&array, 0).await, Ok(2), "{level} {how:?}");
+            array.stop().await.expect("stop");
+        });
+    }
+}
+
+#[test]
 fn members_that_refuse_changes_together_are_kept_and_take_them_later() {
     for (level, members, how) in each_shape() {
         with_drives(members, move |world| async move {
