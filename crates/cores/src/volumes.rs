@@ -24,7 +24,7 @@ use voltier_volume::{Drive, Health, Opened, Volume, VolumeError};
 
 use crate::fault::Fault;
 use crate::loss::LossGate;
-use crate::silence::{log_silences, not_answering, not_stopped_in_order};
+use crate::silence::{log_evacuation, log_silences, not_answering, not_stopped_in_order};
 use crate::table;
 use crate::volume_status::Facts;
 use voltier_control::engine::{CacheStart, OpenedVolume};
@@ -206,6 +206,7 @@ async fn put_in_front(
     volume.on_ssd_failure(move || Box::pin(gate.pass(handle)), salvaged);
     let devices = DeviceNames { origin: record.origin.to_string(), ssd: device.to_string() };
     log_silences(&record.name, &devices, volume);
+    log_evacuation(&record.name, &devices, volume);
     Ok((opened, ssd_fails))
 }
 
