@@ -375,6 +375,14 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         ground.origin.silence().on_change(move |has_begun| of_origin(Side::Origin, has_begun));
     }
 
+    /// Has `tell` called with the number of dirty lines when the SSD begins to be evacuated (true), because it
+    /// takes no writes any more, and when that has ended.
+    pub fn on_evacuation(&self, tell: impl Fn(bool, u64) + 'static) {
+        let map = self.ground().map.clone();
+        let told = move |has_begun| tell(has_begun, map.get().index().dirty_lines());
+        self.ground().health.on_evacuation(told);
+    }
+
     /// From now on the cache ends without a drive that answers nothing for the deadline, as the end of the
     /// process would. The loss of the SSD is on record nowhere, and its dirty lines stay on it. Requests that
     /// wait for the drive end with an error, and so does [`stop`](Self::stop).

@@ -163,6 +163,9 @@ pub(crate) fn judge_origin<S: BlockDevice, O: BlockDevice>(ground: &GuardedGroun
     if silence.on_silence() == OnSilence::Leave {
         silence.give_up();
         device.abandon();
+        // Writes wait for space that only this origin could give.
+        ground.pressure.notify_dirty();
+        ground.log.wake_waiters();
     } else if silence.begin() {
         ask(&ground.handle, ground.origin.clone(), |origin| origin.device(), silence);
     }

@@ -5,16 +5,24 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use voltier_control::protocol::{JobState, JobStatus, Request};
-use voltier_control::{ArrayDetail, Client, ControlError, ControlResult, TaskStatus, format_size};
+use voltier_control::{
+    ArrayDetail, Client, ControlError, ControlResult, Interrupt, TaskStatus, format_size,
+};
 
 /// How often the daemon is asked.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Waits for the end of a job. The job goes on in the daemon when this is interrupted.
+/// Waits for the end of a job. An interrupt ends the job in the daemon: what is dirty stays dirty. (When this
+/// program dies otherwise, the job goes on.)
 ///
 /// # Errors
-/// When the job failed, or the daemon went away.
-pub(crate) fn follow(client: &mut Client, first: JobStatus) -> ControlResult<JobStatus> {
+/// When the job failed or was ended, or the daemon went away.
+pub(crate) fn follow(
+    client: &mut Client,
+    first: JobStatus,
+    interrupt: &Interrupt,
+) -> ControlResult<JobStatus> {
+    let mut is_ended = false;
     let mut shown = Shown::of(&format!("{} {}", first.verb, first.volume), BarUnit::Lines);
     let mut job = first;
     loop {
@@ -30,7 +38,10 @@ pub(crate) fn follow(client: &mut Client, first: JobStatus) -> ControlResult<Job
                 return Err(error);
             }
         }
-        job = client.job(&Request::Job { id: job.id })?;
+        let id = job.id;
+        let ends = interrupt.has_come() && !is_ended;
+        is_ended |= ends;
+        job = client.job(&if ends { Request::EndJob { id } } else { Request::Job { id } })?;
     }
 }
 

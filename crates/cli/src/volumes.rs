@@ -4,8 +4,8 @@ use serde_json::json;
 use voltier_cli::output::{print, print_json, print_shown};
 use voltier_control::protocol::{JobStatus, Request};
 use voltier_control::{
-    Client, ControlError, ControlResult, ExportState, VolumeName, VolumeState, VolumeStatus,
-    recorded_volumes, unused_tail_text,
+    Client, ControlError, ControlResult, ExportState, Interrupt, VolumeName, VolumeState,
+    VolumeStatus, recorded_volumes, unused_tail_text,
 };
 
 use crate::args::{Leave, Named, Show, Start, Stop};
@@ -98,8 +98,9 @@ pub(crate) fn stop(session: &Session<'_>, args: &Stop) -> ControlResult<()> {
 
 /// Starts a job and waits for its end.
 fn follow(client: &mut Client, request: &Request) -> ControlResult<JobStatus> {
+    let interrupt = Interrupt::noted()?;
     let job = client.job(request)?;
-    progress::follow(client, job)
+    progress::follow(client, job, &interrupt)
 }
 
 /// Writes all dirty lines back.

@@ -131,8 +131,8 @@ impl Client {
         };
         self.wait_at_most(limit)?;
         protocol::send(self.stream.get_mut(), request).map_err(|_| gone())?;
-        match self.stream.fill_buf() {
-            Ok(bytes) if !bytes.is_empty() => {}
+        match self.is_answered() {
+            Ok(true) => {}
             Err(error) if is_timeout(error.kind()) => return Err(unanswered(request, limit)),
             _ => return Err(gone()),
         }
@@ -140,6 +140,17 @@ impl Client {
             Some(Response::Error { error }) => Err(error),
             Some(response) => Ok(response),
             None => Err(gone()),
+        }
+    }
+
+    /// Waits for the first byte of an answer; false when the daemon hangs up. An interrupt of the program that
+    /// is [noted](crate::Interrupt) does not end the wait.
+    fn is_answered(&mut self) -> std::io::Result<bool> {
+        loop {
+            match self.stream.fill_buf() {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                filled => return filled.map(|bytes| !bytes.is_empty()),
+            }
         }
     }
 

@@ -96,7 +96,9 @@ pub fn run_daemon<E: Engine + Send + Sync>(
     spawn("stop", &shared, move |_| bound_the_stop(&mut signals))?;
     // From here on new clients start a daemon of their own.
     let _ = std::fs::remove_file(state.socket());
-    shared.run_all(errands::begin_to_rest(shared.service().turns()));
+    for layer in errands::begin_to_rest(shared.service().turns()) {
+        shared.run_all(layer);
+    }
     lock.release();
     tracing::info!("stopped");
     log::flush();

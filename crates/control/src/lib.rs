@@ -53,6 +53,7 @@ mod file_lock;
 mod front;
 mod host;
 mod import_report;
+mod interrupt;
 pub mod log;
 mod memory;
 mod name;
@@ -90,6 +91,7 @@ pub use export_spec::{ExportSpec, NBD_PORT, NbdAddress, absolute};
 pub use front::{check_origin, configure, put_in_front, seed_of};
 pub use host::part_of;
 pub use import_report::{ImportOrder, ImportReport, ImportedArray, ImportedVolume};
+pub use interrupt::Interrupt;
 pub use memory::{Memory, VolumeMemory};
 pub use name::{ArrayName, NAME_BYTES_MAX, PoolName, VolumeName};
 pub use records::{

@@ -345,6 +345,11 @@ pub enum Request {
         /// The job.
         id: u64,
     },
+    /// Give a job up: what is dirty stays dirty. The answer says how far the job is; it ends soon.
+    EndJob {
+        /// The job.
+        id: u64,
+    },
 }
 
 impl Request {
@@ -375,6 +380,7 @@ impl Request {
             Self::Unexport { .. } => "unexport",
             Self::Import { .. } => "import",
             Self::Job { .. } => "job status",
+            Self::EndJob { .. } => "the end of a job",
             Self::Array { ask } => ask.command(),
         }
     }

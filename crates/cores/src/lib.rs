@@ -347,6 +347,13 @@ impl Engine for CoreEngine {
         if sent { Ok(()) } else { Err(ControlError::failed("a core has ended; see daemon.log")) }
     }
 
+    fn end_drain(&self, name: &VolumeName) {
+        let volume = name.clone();
+        // A volume that is not open has no drain.
+        let end = move |_| async move { volumes::end_drain(&volume) };
+        let _ = self.homes.volume(name).and_then(|home| home.way.ask(end));
+    }
+
     fn drain(&self, name: &VolumeName) -> Drain {
         match self.homes.find(name) {
             Some(home) => home.drain.get().clone(),

@@ -21,6 +21,26 @@ pub(super) fn log_silences(name: &VolumeName, devices: &DeviceNames, volume: &Vo
     });
 }
 
+/// Has the log told when the SSD of the volume's cache takes no writes any more, and when its dirty lines are
+/// written back.
+pub(super) fn log_evacuation(name: &VolumeName, devices: &DeviceNames, volume: &Volume<Drive>) {
+    let Some(cache) = volume.cache() else { return };
+    let (name, DeviceNames { origin, ssd }) = (name.clone(), devices.clone());
+    cache.on_evacuation(move |has_begun, dirty| match (has_begun, dirty) {
+        (true, _) => tracing::warn!(
+            "{name}: its SSD {ssd} takes no writes any more: {dirty} dirty lines are being written to {origin}, \
+             and writes of clients wait for that; `voltier show {name}` says how many are left"
+        ),
+        (false, 0) => {
+            tracing::info!("{name}: all dirty lines of its SSD {ssd} are on {origin}, which serves alone now");
+        }
+        (false, _) => tracing::warn!(
+            "{name}: {dirty} dirty lines of its SSD {ssd} could not be written to {origin}; `voltier show \
+             {name}` lists them"
+        ),
+    });
+}
+
 fn drive_of(devices: &DeviceNames, side: Side) -> String {
     match side {
         Side::Ssd => format!("SSD {}", devices.ssd),

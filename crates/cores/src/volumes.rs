@@ -24,7 +24,7 @@ use voltier_volume::{Drive, Health, Opened, Volume, VolumeError};
 
 use crate::fault::Fault;
 use crate::loss::LossGate;
-use crate::silence::{log_silences, not_answering, not_stopped_in_order};
+use crate::silence::{log_evacuation, log_silences, not_answering, not_stopped_in_order};
 use crate::table;
 use crate::volume_status::Facts;
 use voltier_control::engine::{CacheStart, OpenedVolume};
@@ -38,9 +38,9 @@ struct Resident {
     /// The volume as its exports see it.
     exported: Rc<ByteDevice<Volume<Drive>>>,
     servers: RefCell<Vec<(StreamAddress, NbdServer)>>,
-    /// How often its dirty lines were given up: a drain that is under way ends then.
-    given_up: Cell<u64>,
-    giving_up: Signal,
+    /// How often its drains were ended.
+    ended_drains: Cell<u64>,
+    ending_drains: Signal,
     /// The array that is the origin fails with the volume.
     _origin_fails: Option<FailsWith>,
     /// The array that is the SSD fails with the volume.
@@ -78,9 +78,23 @@ thread_local! {
 
 impl Resident {
     /// Ends a drain that is under way.
-    fn give_up(&self) {
-        self.given_up.set(self.given_up.get() + 1);
-        self.giving_up.notify();
+    fn end_drain(&self) {
+        self.ended_drains.set(self.ended_drains.get() + 1);
+        self.ending_drains.notify();
+    }
+
+    /// Writes something back; `None` when that is ended early.
+    async fn unless_ended<T>(&self, drain: impl Future<Output = T>) -> Option<T> {
+        let ended = self.ended_drains.get();
+        let mut drained = pin!(drain);
+        let mut ending = pin!(self.ending_drains.until(|| self.ended_drains.get() != ended));
+        poll_fn(|context| {
+            if let Poll::Ready(outcome) = drained.as_mut().poll(context) {
+                return Poll::Ready(Some(outcome));
+            }
+            ending.as_mut().poll(context).map(|()| None)
+        })
+        .await
     }
 }
 
@@ -134,8 +148,8 @@ pub(super) async fn open(
         exported: Rc::new(ByteDevice::new(volume.clone())),
         volume,
         servers: RefCell::default(),
-        given_up: Cell::new(0),
-        giving_up: Signal::new(),
+        ended_drains: Cell::new(0),
+        ending_drains: Signal::new(),
         _origin_fails: origin_fails,
         ssd_fails,
         memory: given,
@@ -192,6 +206,7 @@ async fn put_in_front(
     volume.on_ssd_failure(move || Box::pin(gate.pass(handle)), salvaged);
     let devices = DeviceNames { origin: record.origin.to_string(), ssd: device.to_string() };
     log_silences(&record.name, &devices, volume);
+    log_evacuation(&record.name, &devices, volume);
     Ok((opened, ssd_fails))
 }
 
@@ -212,7 +227,7 @@ pub(super) async fn close(name: VolumeName, devices: DeviceNames) -> ControlResu
     for (_, server) in servers {
         server.stop().await;
     }
-    resident.give_up();
+    resident.end_drain();
     let stopped = resident.volume.stop().await;
     stopped.map_err(|error| {
         if let Some(silent) = resident.volume.cache().and_then(|cache| cache.left_drive()) {
@@ -242,9 +257,13 @@ pub(super) async fn attach(
 
 /// Writes everything back and has requests wait.
 pub(super) async fn quiesce(name: VolumeName, devices: DeviceNames) -> ControlResult<()> {
-    let volume = resident(&name)?.volume.clone();
+    let resident = resident(&name)?;
+    let volume = resident.volume.clone();
     let origin_errors = origin_errors(&volume);
-    volume.quiesce().await.map_err(|error| match error {
+    let Some(quiesced) = resident.unless_ended(volume.quiesce()).await else {
+        return Err(ended_early(&name));
+    };
+    quiesced.map_err(|error| match error {
         VolumeError::Io { error, .. } => {
             not_written_back(&name, &volume, &devices, origin_errors, error)
         }
@@ -267,7 +286,7 @@ pub(super) async fn detach(
 ) -> ControlResult<()> {
     let resident = resident(&name)?;
     if !write_back {
-        resident.give_up();
+        resident.end_drain();
     }
     let volume = resident.volume.clone();
     let origin_errors = origin_errors(&volume);
@@ -320,24 +339,26 @@ pub(super) async fn configure(
 pub(super) async fn drain(name: VolumeName, devices: DeviceNames) -> ControlResult<()> {
     let resident = resident(&name)?;
     let volume = resident.volume.clone();
-    let (origin_errors, given_up) = (origin_errors(&volume), resident.given_up.get());
-    let mut drained = pin!(volume.drain());
-    let mut ended = pin!(resident.giving_up.until(|| resident.given_up.get() != given_up));
-    let outcome = poll_fn(|context| {
-        if let Poll::Ready(outcome) = drained.as_mut().poll(context) {
-            return Poll::Ready(Some(outcome));
-        }
-        ended.as_mut().poll(context).map(|()| None)
-    });
-    match outcome.await {
+    let origin_errors = origin_errors(&volume);
+    match resident.unless_ended(volume.drain()).await {
         Some(Ok(())) => Ok(()),
         Some(Err(VolumeError::Io { error, .. })) => {
             Err(not_written_back(&name, &volume, &devices, origin_errors, error))
         }
         Some(Err(VolumeError::Silent(silent))) => Err(not_answering(&name, &devices, silent)),
         Some(Err(other)) => Err(ControlError::from_error(other)),
-        None => Err(ControlError::failed(format!("the dirty lines of {name} were given up"))),
+        None => Err(ended_early(&name)),
     }
+}
+
+/// Ends a drain that is under way.
+pub(super) fn end_drain(name: &VolumeName) -> ControlResult<()> {
+    resident(name)?.end_drain();
+    Ok(())
+}
+
+fn ended_early(name: &VolumeName) -> ControlError {
+    ControlError::failed(format!("writing {name} back was ended early"))
 }
 
 fn origin_errors(volume: &Volume<Drive>) -> u64 {

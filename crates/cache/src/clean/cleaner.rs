@@ -31,6 +31,7 @@ use crate::log::damage::Damage;
 use crate::log::pressure::Pressure;
 use crate::log::stage::Lifecycle;
 use crate::map::shared::Map;
+use crate::numbers::Slot;
 
 /// Writes to the origin at once: the depth at which a disk's own reordering pays (NCQ has 32).
 const RUNS_IN_FLIGHT_MAX: usize = 32;
@@ -45,6 +46,9 @@ const ERROR_REST_NS: u64 = 1_000_000_000;
 const IDLE_SWEEPS_MAX: u32 = 7;
 /// Rest after the first sweep that brought nothing; doubled after each further one of these.
 const IDLE_REST_NS: u64 = 750_000_000;
+
+/// The same where the lines left only lack a flush of the SSD: three quarters of a second.
+const FLUSHLESS_SWEEPS_MAX: u32 = 2;
 
 /// Sweeps that bring nothing, after which lines left by an evacuation are not tried again.
 const SALVAGE_SWEEPS: u32 = 2;
@@ -227,6 +231,9 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
         evacuation.note_sweep(sweeps, errors, dirty);
         self.damage.clear();
         self.ssd.forget_read_errors();
+        if evacuation.idle_sweeps >= FLUSHLESS_SWEEPS_MAX && self.all_left_lack_a_flush(dirty) {
+            return EvacuationStep::End;
+        }
         if evacuation.stalls() {
             if !evacuation.is_of_start {
                 return EvacuationStep::End;
@@ -235,6 +242,16 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             evacuation.errors = self.destage_errors.get();
         }
         evacuation.rest_ns().map_or(EvacuationStep::Sweep, EvacuationStep::Rest)
+    }
+
+    /// Whether every line that is left may be missing where a replay ends, because the SSD has failed the flush
+    /// for it. No later flush is believed, so a long rest brings nothing: such lines go out when the loss of
+    /// the SSD is on record.
+    fn all_left_lack_a_flush(&self, dirty: u64) -> bool {
+        let slots = self.log.slots_not_durable();
+        let contents = self.map.get();
+        let is_left = |slot: &&Slot| contents.index().is_dirty(**slot);
+        slots.len() as u64 >= dirty && slots.iter().filter(is_left).count() as u64 >= dirty
     }
 
     /// How hard to work: an evacuation waits for nobody.

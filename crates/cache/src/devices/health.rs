@@ -25,6 +25,9 @@ pub enum Health {
 /// A future that records the loss of the SSD where the next start finds it.
 pub(crate) type FailureGate = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>>>;
 
+/// Called when an evacuation begins (true) or has ended.
+type Tell = Rc<dyn Fn(bool)>;
+
 /// Facts of an SSD when it went out of service. No state: no transition asks for them, and the states that
 /// follow keep them.
 #[derive(Clone, Copy, Default)]
@@ -56,6 +59,8 @@ pub(crate) struct SsdHealth {
     gate: RefCell<Option<FailureGate>>,
     /// Called when the cleaner has tried lines that were left.
     salvaged: RefCell<Option<Box<dyn FnOnce()>>>,
+    /// Told of an evacuation.
+    tell: RefCell<Option<Tell>>,
     /// The origin did not take what was to be evacuated, so many times. No state: requests compare the
     /// number with that of their begin.
     failed_batches: Cell<u64>,
@@ -91,6 +96,7 @@ impl Drop for Salvage {
     fn drop(&mut self) {
         let salvaged = self.0.salvaged.take();
         self.0.step(SsdEvent::SalvageEnded);
+        self.0.tell(false);
         if let Some(salvaged) = salvaged {
             salvaged();
         }
@@ -107,6 +113,7 @@ impl SsdHealth {
             loss: Cell::default(),
             gate: RefCell::new(None),
             salvaged: RefCell::new(None),
+            tell: RefCell::new(None),
             failed_batches: Cell::new(0),
             releases: Cell::new(0),
             news: Signal::new(),
@@ -123,6 +130,16 @@ impl SsdHealth {
     pub(crate) fn set_gate(&self, gate: FailureGate, salvaged: Box<dyn FnOnce()>) {
         self.gate.replace(Some(gate));
         self.salvaged.replace(Some(salvaged));
+    }
+
+    /// Has `tell` called when an evacuation begins (true), and when it has ended.
+    pub(crate) fn on_evacuation(&self, tell: impl Fn(bool) + 'static) {
+        self.tell.replace(Some(Rc::new(tell)));
+    }
+
+    fn tell(&self, has_begun: bool) {
+        let tell = self.tell.borrow().clone();
+        tell.iter().for_each(|tell| tell(has_begun));
     }
 
     /// Whether the SSD is given up: nothing is read from it any more.
@@ -184,6 +201,7 @@ impl SsdHealth {
             (consequences.end_log)();
             (consequences.wake_all)();
         }
+        self.tell(true);
     }
 
     /// Whether the SSD went away while the cache relied on it.
@@ -202,9 +220,12 @@ impl SsdHealth {
     /// Gives the SSD up. The index stays as it is: its dirty lines are the list of what is lost, none after
     /// an evacuation.
     pub(crate) fn give_up(self: &Rc<Self>) {
-        let has_gate = self.gate.borrow().is_some();
+        let (has_gate, evacuated) = (self.gate.borrow().is_some(), self.is_evacuating());
         if !self.end_use(SsdEvent::GivenUp { has_gate }) {
             return;
+        }
+        if evacuated {
+            self.tell(false);
         }
         if has_gate {
             self.record_loss();

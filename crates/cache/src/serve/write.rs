@@ -46,7 +46,8 @@ enum Wait {
 /// Whether a write that can only go on when the origin takes dirty lines ends with an error instead.
 fn waits_no_more<O: BlockDevice>(origin: &Origin<O>, health: &SsdHealth) -> bool {
     let refusal = origin.refusal();
-    refusal.lasts() || (refusal.has_begun() && health.ends_waits())
+    let has_left = origin.silence().has_left();
+    has_left || refusal.lasts() || (refusal.has_begun() && health.ends_waits())
 }
 
 /// Whether a write that waits for space of the log ends with an error instead. Only the cleaner can make

@@ -2,11 +2,13 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::support::nbd::NbdClient;
-use crate::support::{Instance, fio_is_content};
+use crate::support::{Answer, Instance, fio_is_content};
 
 const MIB: u64 = 1 << 20;
 
@@ -354,6 +356,57 @@ fn no_flush_does_not_wait_for_a_drain_and_lets_go_of_the_devices() {
         instance.run(&["delete", "v", "--no-flush"]).refused(1, "no volume");
     }
     instance.run(&["create", "-f", "-s", &ssd, "-p", &slow, "v"]).ok();
+}
+
+#[test]
+fn a_flush_and_a_detach_can_be_given_up_and_what_is_dirty_stays_so() {
+    let instance = Instance::new();
+    let (ssd, hdd) = (instance.drive("ssd", 32 * MIB), instance.drive("hdd", 256 * MIB));
+    let slow = format!("model:hdd-7200:{hdd}");
+    instance.run(&["create", "-f", "-s", &ssd, "-p", &slow, "-t", "wb", "v"]).ok();
+    instance.export("v");
+    let mut nbd = client(&instance);
+    let write = |nbd: &mut NbdClient| {
+        for block in 0..2000_u64 {
+            nbd.write((block * 7919 % 4000) * 65536, &[1; 4096]).unwrap();
+        }
+    };
+    let begin = |verb: &str| {
+        let before = number(&instance, "/lines/dirty");
+        let child = instance.command(&[verb, "v"]).stderr(Stdio::piped()).spawn().unwrap();
+        while number(&instance, "/lines/dirty") >= before {}
+        child
+    };
+    let end = |child: Child| Answer::from(child.wait_with_output().unwrap());
+    for verb in ["flush", "detach"] {
+        write(&mut nbd);
+        let child = begin(verb);
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let (words, said) = (format!("the {verb} of v was ended early"), end(child));
+        // Lines that say how far it was come before.
+        assert_eq!(said.code, 1, "{said:?}");
+        let last = said.err.lines().last().unwrap();
+        assert!(last.contains(&words) && last.contains("dirty lines stay on its SSD"), "{said:?}");
+        let shown = instance.show("v");
+        assert!(number(&instance, "/lines/dirty") > 0, "{shown}");
+        assert_eq!((&shown["state"], &shown["mode"]), (&"running".into(), &"wb".into()), "{shown}");
+    }
+    // Of two that wait for the same one both hear of it.
+    write(&mut nbd);
+    drop(nbd);
+    let (first, second) = (begin("flush"), begin("flush"));
+    instance.run(&["stop", "v"]).ok();
+    for child in [first, second] {
+        let said = end(child);
+        assert_eq!(said.code, 1, "{said:?}");
+        assert!(said.err.ends_with("dirty lines stay on its SSD: v was stopped\n"), "{said:?}");
+    }
+    instance.run(&["start", "v"]).ok();
+    assert!(number(&instance, "/lines/dirty") > 0);
+    let mut nbd = client(&instance);
+    assert_eq!(nbd.read(1999 * 7919 % 4000 * 65536, 4096).unwrap(), [1; 4096]);
+    drop(nbd);
+    instance.run(&["delete", "v", "--no-flush"]).ok();
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Drives that fail requests by chance, or refuse some for a time, through the real binary.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use crate::support::arrays::{array, client, drives, export, with};
 use crate::support::ledger::{BLOCK, Ledger, content};
@@ -108,6 +109,30 @@ fn an_origin_without_room_keeps_dirty_lines_on_the_ssd_until_it_has_room() {
     shelf.tell(&hdd, Conduct::Serves);
     instance.run(&["flush", "v"]).ok();
     instance.run(&["detach", "v"]).ok();
+    ledger.check(&instance, "v");
+}
+
+#[test]
+fn an_ssd_that_refuses_writes_and_flushes_is_evacuated_without_a_rest_and_the_log_says_so() {
+    let instance = Instance::new();
+    let Some(shelf) = Shelf::mount(&instance) else { return };
+    let (ssd, hdd) = (shelf.drive("ssd", 32 * MIB), shelf.drive("hdd", 64 * MIB));
+    instance.run(&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", "v"]).ok();
+    instance.export("v");
+    shelf.tell(&hdd, Conduct::Takes(Duration::from_millis(2)));
+    let mut ledger = Ledger::new(BLOCKS);
+    let mut nbd = client(&instance);
+    ledger.fill(&mut nbd);
+    shelf.tell(&ssd, Conduct::RefusesChanges(Errno::IO));
+    #[expect(clippy::disallowed_methods, reason = "a test that bounds a wait")]
+    let begun = std::time::Instant::now();
+    ledger.write(&mut nbd, 7).unwrap();
+    // Tries of the SSD take 3.4 s, and the disk needs some. Rests between sweeps took 47 s.
+    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+    let log = fs::read_to_string(instance.state().join("daemon.log")).unwrap();
+    for words in ["takes no writes any more", "which serves alone now"] {
+        assert!(log.contains(words), "{words:?} in {log}");
+    }
     ledger.check(&instance, "v");
 }
 

@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::support::Instance;
+use crate::support::nbd::NbdClient;
 
 const MIB: u64 = 1 << 20;
 /// No write waits so long, unless it waits for itself.
@@ -85,4 +86,39 @@ fn the_loss_of_an_ssd_is_recorded_below_a_file_system_that_waits_for_the_record(
     let registry = fs::read_to_string(instance.state().join("registry.json")).unwrap();
     assert!(registry.contains("failed while it served"), "{registry}");
     assert_eq!(instance.show("v")["state"], "degraded");
+}
+
+/// Stops a daemon with a volume whose disk is a file that another volume of it exports.
+#[test]
+fn a_volume_on_the_export_of_another_one_stops_first_and_a_stop_waits_for_no_client() {
+    let instance = Instance::new();
+    let (disk, file) = (instance.drive("disk", 64 * MIB), instance.path("lower.raw"));
+    let file = file.to_str().unwrap();
+    let mut start = instance.command(&["start"]);
+    assert!(start.env("VOLTIER_STOP_WAIT", "60").status().unwrap().success());
+    // By their names the lower one would stop first.
+    instance.run(&["create", "-p", &disk, "a"]).ok();
+    let exported = instance.run(&["export", "a", "--fuse", file]);
+    if exported.code != 0 {
+        println!("left out: FUSE: {exported:?}");
+        return;
+    }
+    let ssd = instance.drive("ssd", 32 * MIB);
+    instance.run(&["create", "-s", &ssd, "-p", file, "-t", "wt", "b"]).ok();
+    instance.export("b");
+    let mut nbd = NbdClient::connect(&instance.socket("b"), "b").unwrap();
+    nbd.write(8 * MIB, &[7; 4096]).unwrap();
+    drop(nbd);
+    let said =
+        instance.run(&["stop", "a"]).refused(1, "is in use by volume b (`voltier stop b` first)");
+    assert!(!said.err.contains("process"), "{}", said.err);
+    #[expect(clippy::disallowed_methods, reason = "a test that bounds a wait")]
+    let begun = std::time::Instant::now();
+    instance.stop();
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    let log = fs::read_to_string(instance.state().join("daemon.log")).unwrap();
+    for words in ["waiting for clients", "after a crash", "ERROR"] {
+        assert!(!log.contains(words), "{words:?} in {log}");
+    }
+    assert_eq!(fs::read(&disk).unwrap()[8 * MIB as usize..][..4096], [7; 4096]);
 }

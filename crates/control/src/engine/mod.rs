@@ -312,6 +312,10 @@ pub trait Engine: ArrayEngine + 'static {
     /// When the volume is not open.
     fn start_drain(&self, name: &VolumeName) -> ControlResult<()>;
 
+    /// Ends a drain that is under way, and a [`quiesce`](Engine::quiesce) too, with an error: what is dirty
+    /// stays dirty. An engine whose drains take no time has nothing to end.
+    fn end_drain(&self, _: &VolumeName) {}
+
     /// Where the last drain stands.
     fn drain(&self, name: &VolumeName) -> Drain;
 

@@ -1,5 +1,6 @@
 //! The users of a file that is an export: loop devices over it, what is mounted on those, programs.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,9 +20,19 @@ struct LoopDevice {
     mount_points: Vec<PathBuf>,
 }
 
-/// The users of a file, in words: the first ones. Programs of other users are seen by root alone.
-pub(crate) fn users_of_file(machine: &Machine, file: &Path) -> Vec<String> {
-    let loops = loops_over(machine, file).into_iter().map(|device| {
+/// The users of a file, in words: the first ones. Programs of other users are seen by root alone. If volumes of
+/// this daemon use the file, `own` has the paths of their devices, and these are left out.
+pub(crate) fn users_of_file(
+    machine: &Machine,
+    file: &Path,
+    own: &BTreeSet<PathBuf>,
+) -> Vec<String> {
+    let is_own = |device: &LoopDevice| {
+        let is_it = |path: &PathBuf| loop_name(path).as_deref() == Some(&device.name);
+        device.mount_points.is_empty() && own.iter().any(is_it)
+    };
+    let others = loops_over(machine, file).into_iter().filter(|device| !is_own(device));
+    let loops = others.map(|device| {
         let points: Vec<_> =
             device.mount_points.iter().map(|it| it.display().to_string()).collect();
         match points.is_empty() {
@@ -29,7 +40,23 @@ pub(crate) fn users_of_file(machine: &Machine, file: &Path) -> Vec<String> {
             false => format!("/dev/{}, mounted on {}", device.name, points.join(" and ")),
         }
     });
-    loops.chain(programs_with(machine, file)).take(NAMED_MAX).collect()
+    let not_counted = (!own.is_empty()).then(|| std::process::id().to_string());
+    loops.chain(programs_with(machine, file, not_counted.as_deref())).take(NAMED_MAX).collect()
+}
+
+/// The file behind a loop device or a partition of one; any other path as it is. No file system is asked.
+pub(crate) fn file_behind(machine: &Machine, path: &Path) -> PathBuf {
+    let behind =
+        loop_name(path).and_then(|name| backing_file(&machine.sys.join("block").join(name)));
+    behind.unwrap_or_else(|| path.to_owned())
+}
+
+/// The name of the loop device that a path below `/dev` names, or whose partition it names.
+fn loop_name(path: &Path) -> Option<String> {
+    let name = path.strip_prefix("/dev").ok()?.to_str()?;
+    let number: String =
+        name.strip_prefix("loop")?.chars().take_while(char::is_ascii_digit).collect();
+    (!number.is_empty()).then(|| format!("loop{number}"))
 }
 
 /// Has the file systems on loop devices over a file write out what they hold, for some seconds at most.
@@ -66,15 +93,16 @@ fn loops_over(machine: &Machine, file: &Path) -> Vec<LoopDevice> {
     names(&block).into_iter().filter(is_over).filter_map(device).collect()
 }
 
-/// Programs that have a file open.
-fn programs_with(machine: &Machine, file: &Path) -> Vec<String> {
+/// Programs that have a file open, but one.
+fn programs_with(machine: &Machine, file: &Path, but: Option<&str>) -> Vec<String> {
     let has_it = |dir: &Path| {
         let Ok(descriptors) = fs::read_dir(dir.join("fd")) else { return false };
         descriptors
             .flatten()
             .any(|descriptor| fs::read_link(descriptor.path()).is_ok_and(|path| path == file))
     };
-    let processes = names(&machine.proc).into_iter().filter(|name| name.parse::<u32>().is_ok());
+    let is_other = |name: &String| name.parse::<u32>().is_ok() && Some(name.as_str()) != but;
+    let processes = names(&machine.proc).into_iter().filter(is_other);
     let in_words = |pid: String| {
         let dir = machine.proc.join(&pid);
         let program = fs::read_to_string(dir.join("comm")).unwrap_or_default();
@@ -108,9 +136,20 @@ mod tests {
         fs::create_dir_all(proc.join("41/fd")).unwrap();
         symlink("/run/w.raw", proc.join("41/fd/3")).unwrap();
         fs::write(proc.join("41/comm"), "qemu\n").unwrap();
-        let of = |path: &str| users_of_file(&machine, Path::new(path));
+        let none = BTreeSet::new();
+        let of = |path: &str| users_of_file(&machine, Path::new(path), &none);
         assert_eq!(of("/run/v.raw"), ["/dev/loop0, mounted on /srv/data"]);
         assert_eq!(of("/run/w.raw"), ["/dev/loop1", "process 41 (qemu)"]);
         assert_eq!(of("/run/x.raw"), [] as [String; 0]);
+        let behind = |path: &str| file_behind(&machine, Path::new(path)).display().to_string();
+        let files = ["/dev/loop1", "/dev/loop1p2", "/dev/loop7", "/srv/loop1"].map(behind);
+        assert_eq!(files, ["/run/w.raw", "/run/w.raw", "/dev/loop7", "/srv/loop1"]);
+        // A volume of the daemon uses a loop device that is not mounted.
+        let own = |path: &str| {
+            let own = BTreeSet::from([PathBuf::from(path)]);
+            users_of_file(&machine, Path::new("/run/w.raw"), &own)
+        };
+        assert_eq!(own("/dev/loop1p1"), ["process 41 (qemu)"]);
+        assert_eq!(own("/dev/loop0"), ["/dev/loop1", "process 41 (qemu)"]);
     }
 }

@@ -68,6 +68,7 @@ fn dispatch<E: Engine>(turn: &mut Turn<E>, request: Request) -> ControlResult<Re
         Request::Import { order } => import::import(turn, &order),
         Request::Array { ask } => dispatch_array(turn, ask),
         Request::Job { id } => drains::job_response(turn, id),
+        Request::EndJob { id } => drains::ask_to_end(turn, id),
     }
 }
 

@@ -77,13 +77,43 @@ pub(super) fn give_up_job<E: Engine>(
     Ok(())
 }
 
-pub(super) fn job_response<E: Engine>(turn: &Turn<E>, id: u64) -> ControlResult<Response> {
-    turn.jobs.status(id).map(|job| Response::Job { job })
+/// Has a job end early, if it runs. The errand of its end does the rest: it may have to wait for a device.
+pub(super) fn ask_to_end<E: Engine>(turn: &mut Turn<E>, id: u64) -> ControlResult<Response> {
+    if let Some(name) = turn.jobs.ask_to_end(id) {
+        turn.engine.end_drain(&name);
+    }
+    job_response(turn, id)
 }
 
-/// Whether nothing is under way on the volume.
-pub(super) fn has_no_job<E: Engine>(turn: &Turn<E>, name: &VolumeName) -> ControlResult<()> {
-    turn.jobs.running(name).map_or(Ok(()), |(_, purpose)| Err(busy(name, purpose)))
+/// The error of a job that was ended early.
+pub(super) fn ended_early<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+    purpose: Purpose,
+) -> ControlError {
+    let (verb, dirty) = (purpose.verb(), dirty_lines(turn, name));
+    let stays = match purpose {
+        Purpose::Flush => "",
+        Purpose::Detach => ", and so does its cache",
+        Purpose::Delete => ", and so does the volume, without its exports",
+    };
+    ControlError::failed(format!(
+        "the {verb} of {name} was ended early; {dirty} dirty lines stay on its SSD{stays}"
+    ))
+}
+
+/// Ends the flush of a volume that stops.
+pub(super) fn end_flush<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) {
+    if let Some((id, Purpose::Flush)) = turn.jobs.running(name) {
+        turn.engine.end_drain(name);
+        let error = ended_early(turn, name, Purpose::Flush);
+        let why = format!("{error}: {name} was stopped");
+        turn.jobs.end(id, Err(ControlError::failed(why)));
+    }
+}
+
+pub(super) fn job_response<E: Engine>(turn: &Turn<E>, id: u64) -> ControlResult<Response> {
+    turn.jobs.status(id).map(|job| Response::Job { job })
 }
 
 /// Whether a request may change the volume: no detach or delete is under way.
@@ -100,6 +130,10 @@ pub(super) fn drained_jobs<E: Engine>(turn: &mut Turn<E>) -> Vec<(u64, VolumeNam
     for (id, name, _) in turn.jobs.all_running() {
         let dirty = dirty_lines(turn, &name);
         turn.jobs.progress(id, dirty);
+        if turn.jobs.is_to_end(id) {
+            // The drain may have begun after the first try.
+            turn.engine.end_drain(&name);
+        }
         if turn.engine.drain(&name) != Drain::Running {
             drained.push((id, name));
         }

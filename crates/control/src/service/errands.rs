@@ -10,8 +10,8 @@ use super::crash_wait::{CRASH_STEP, CRASH_TRIES};
 use super::state::State;
 use super::turn::{Turn, Turns};
 use super::{
-    array_open, arrays, drains, exports, fallen, faults, finish, late, pulled, spare_pools, stops,
-    subjects,
+    array_open, arrays, drains, exports, fallen, faults, finish, late, pulled, spare_pools,
+    stacked, stops, subjects,
 };
 use crate::engine::Engine;
 use crate::name::{ArrayName, VolumeName};
@@ -158,12 +158,45 @@ pub(crate) fn due_spares<E: Engine>(turns: &Turns<E>) -> Option<Errand> {
         .then_some(Errand::Spares)
 }
 
-/// The way to rest, group by group.
-pub(crate) fn begin_to_rest<E: Engine>(turns: &Turns<E>) -> Vec<Errand> {
+/// The way to rest: each errand of a layer stops a group, and all of a layer end before the next one begins.
+/// Volumes stop before those whose exports they stand on.
+pub(crate) fn begin_to_rest<E: Engine>(turns: &Turns<E>) -> Vec<Vec<Errand>> {
     let mut turn = turns.begin();
     (turn.stopping, turn.at_rest) = (true, true);
     faults::notice(&mut turn);
-    groups(&turn).into_iter().map(Errand::Stop).collect()
+    let layers = layers(&turn, groups(&turn)).into_iter();
+    layers.map(|groups| groups.into_iter().map(Errand::Stop).collect()).collect()
+}
+
+/// Groups by layers, those first that no other group stands on; the volumes of each in such an order, too.
+fn layers<E: Engine>(turn: &Turn<E>, mut groups: Vec<Group>) -> Vec<Vec<Group>> {
+    let stands_on = |upper: &VolumeName, lower: &VolumeName| {
+        upper != lower && stacked::stands_on(turn, &turn.machine, upper, lower)
+    };
+    for group in &mut groups {
+        group.volumes = top_first(std::mem::take(&mut group.volumes), stands_on).concat();
+    }
+    top_first(groups, |upper, lower| {
+        upper != lower
+            && upper.volumes.iter().any(|it| lower.volumes.iter().any(|low| stands_on(it, low)))
+    })
+}
+
+/// Things by layers: nothing that is left stands on one that is taken. A circle is one layer.
+fn top_first<T>(mut left: Vec<T>, stands_on: impl Fn(&T, &T) -> bool) -> Vec<Vec<T>> {
+    let mut layers = Vec::new();
+    while !left.is_empty() {
+        let is_below: Vec<bool> =
+            left.iter().map(|it| left.iter().any(|other| stands_on(other, it))).collect();
+        let is_circle = is_below.iter().all(|below| *below);
+        let (mut layer, mut rest) = (Vec::new(), Vec::new());
+        for (thing, below) in left.into_iter().zip(is_below) {
+            if below && !is_circle { rest.push(thing) } else { layer.push(thing) }
+        }
+        layers.push(layer);
+        left = rest;
+    }
+    layers
 }
 
 /// Does an errand, unless another command has its subjects by now.
@@ -284,4 +317,21 @@ fn is_starting_quickly<E: Engine>(turn: &Turn<E>) -> bool {
     let mut starting = turn.starting.iter();
     !starting.clone().any(|claim| turn.claims.hangs(*claim, QUICK_STEP))
         && starting.next().is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_on_something_goes_before_it_and_a_circle_goes_at_once() {
+        let stands_on =
+            |upper: &u32, lower: &u32| [(3, 1), (4, 3), (5, 2)].contains(&(*upper, *lower));
+        assert_eq!(
+            top_first(vec![1, 2, 3, 4, 5, 6], stands_on),
+            [vec![4, 5, 6], vec![2, 3], vec![1]]
+        );
+        let circle = |upper: &u32, lower: &u32| [(1, 2), (2, 1)].contains(&(*upper, *lower));
+        assert_eq!(top_first(vec![1, 2], circle), [[1, 2]]);
+    }
 }

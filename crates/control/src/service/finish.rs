@@ -13,8 +13,10 @@ pub(super) fn end_drained<E: Engine>(turn: &mut Turn<E>, id: u64, name: &VolumeN
     let Some((_, purpose)) = turn.jobs.running(name).filter(|(own, _)| *own == id) else {
         return;
     };
-    let outcome = match turn.engine.drain(name) {
+    let is_to_stay = purpose != Purpose::Flush && turn.jobs.is_to_end(id);
+    let mut outcome = match turn.engine.drain(name) {
         Drain::Running => return,
+        Drain::Done if is_to_stay => Err(drains::ended_early(turn, name, purpose)),
         // Lines that clients dirtied meanwhile are written while they wait: see [`removal::forget_cache`].
         Drain::Done => match purpose {
             Purpose::Flush => drains::record_dirt(turn, name, false),
@@ -23,6 +25,9 @@ pub(super) fn end_drained<E: Engine>(turn: &mut Turn<E>, id: u64, name: &VolumeN
         },
         Drain::Failed(why) => Err(ControlError::failed(why)),
     };
+    if outcome.is_err() && turn.jobs.is_to_end(id) {
+        outcome = Err(drains::ended_early(turn, name, purpose));
+    }
     drains::end_job(turn, id, outcome);
 }
 

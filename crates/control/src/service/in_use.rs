@@ -1,5 +1,6 @@
 //! The users of exports, from whom nothing is taken away unless a command says so.
 
+use super::stacked;
 use super::turn::Turn;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
@@ -23,10 +24,19 @@ pub(super) fn sync_above<E: Engine>(turn: &mut Turn<E>, name: &VolumeName, expor
 /// Everybody who uses an export now, in words.
 pub(super) fn users<E: Engine>(turn: &mut Turn<E>) -> Vec<String> {
     let records = turn.registry.volumes().to_vec();
-    records.iter().flat_map(|record| users_of(turn, record)).collect()
+    records.iter().flat_map(|record| users_of(turn, record, Own::StopsFirst)).collect()
 }
 
-fn users_of<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> Vec<String> {
+/// The part of other volumes of this daemon that use an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Own {
+    /// They are users like others.
+    Counts,
+    /// They stop before the volume that they use.
+    StopsFirst,
+}
+
+fn users_of<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord, own: Own) -> Vec<String> {
     let name = &record.name;
     if !turn.is_open(name) {
         return Vec::new();
@@ -37,10 +47,20 @@ fn users_of<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> Vec<String>
             ExportSpec::Nbd(_) => {
                 format!("{clients} client(s) use {} of {name}", export.uri(name))
             }
-            ExportSpec::Fuse(path) => match users::users_of_file(&turn.machine, path).join(", ") {
-                known if known.is_empty() => format!("{} of {name} is open", path.display()),
-                known => format!("{} of {name} is in use by {known}", path.display()),
-            },
+            ExportSpec::Fuse(path) => {
+                let (volumes, devices) = stacked::users_of(turn, &turn.machine, path);
+                let others = users::users_of_file(&turn.machine, path, &devices);
+                if own == Own::StopsFirst && !volumes.is_empty() && others.is_empty() {
+                    return None;
+                }
+                let volumes = volumes
+                    .into_iter()
+                    .map(|it| format!("volume {it} (`voltier stop {it}` first)"));
+                match volumes.chain(others).collect::<Vec<_>>().join(", ") {
+                    known if known.is_empty() => format!("{} of {name} is open", path.display()),
+                    known => format!("{} of {name} is in use by {known}", path.display()),
+                }
+            }
         }),
     };
     record.exports.iter().filter_map(in_words).collect()
@@ -52,7 +72,7 @@ pub(super) fn is_unused<E: Engine>(
     record: &VolumeRecord,
     cut_off: &str,
 ) -> ControlResult<()> {
-    refuse(&users_of(turn, record), cut_off)
+    refuse(&users_of(turn, record, Own::Counts), cut_off)
 }
 
 pub(super) fn refuse(users: &[String], cut_off: &str) -> ControlResult<()> {

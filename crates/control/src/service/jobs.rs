@@ -34,6 +34,8 @@ struct Job {
     lines_dirty: u64,
     lines_given_up: u64,
     state: JobState,
+    /// A user has asked for its early end.
+    is_to_end: bool,
     /// Whether a client has heard of its end.
     is_told: bool,
 }
@@ -94,8 +96,16 @@ impl Jobs {
         self.last_id += 1;
         let state = JobState::Running;
         let lines_total = lines_dirty;
-        let (lines_given_up, is_told) = (0, false);
-        let job = Job { purpose, volume, lines_total, lines_dirty, lines_given_up, state, is_told };
+        let job = Job {
+            purpose,
+            volume,
+            lines_total,
+            lines_dirty,
+            lines_given_up: 0,
+            state,
+            is_to_end: false,
+            is_told: false,
+        };
         self.jobs.insert(self.last_id, job);
         self.last_id
     }
@@ -104,6 +114,18 @@ impl Jobs {
     pub(super) fn all_running(&self) -> Vec<(u64, VolumeName, Purpose)> {
         let running = self.jobs.iter().filter(|(_, job)| job.state == JobState::Running);
         running.map(|(id, job)| (*id, job.volume.clone(), job.purpose)).collect()
+    }
+
+    /// Notes that a job is to end early. Its volume, if the job runs.
+    pub(super) fn ask_to_end(&mut self, id: u64) -> Option<VolumeName> {
+        let job = self.jobs.get_mut(&id).filter(|job| job.state == JobState::Running)?;
+        job.is_to_end = true;
+        Some(job.volume.clone())
+    }
+
+    /// Whether a user has asked for the early end of a job.
+    pub(super) fn is_to_end(&self, id: u64) -> bool {
+        self.jobs.get(&id).is_some_and(|job| job.is_to_end)
     }
 
     /// How many dirty lines a job has still to write back.

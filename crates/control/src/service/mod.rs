@@ -42,6 +42,7 @@ pub(crate) mod show;
 mod silence;
 mod spare_labels;
 mod spare_pools;
+mod stacked;
 mod start;
 mod state;
 mod stopped;
@@ -159,7 +160,7 @@ impl<E: Engine> Service<E> {
     /// Brings everything to rest: exports closed, logs checkpointed, dirty lines kept.
     pub fn stop(&self) {
         let stop = errands::begin_to_rest(&self.turns);
-        stop.iter().for_each(|errand| errands::run(&self.turns, errand, now()));
+        stop.iter().flatten().for_each(|errand| errands::run(&self.turns, errand, now()));
     }
 
     /// Whether something recorded is not open yet because a device of it is awaited, or not tried yet.

@@ -26,11 +26,12 @@ pub(super) fn stop_volume<E: Engine>(
         Desired::Serving => {}
         Desired::Detaching | Desired::Deleting => {
             return Err(ControlError::failed(format!(
-                "{name} is being detached or deleted; wait until that has ended"
+                "{name} is being detached or deleted; wait until that has ended, or give the same command \
+                 again and press Ctrl-C"
             )));
         }
     }
-    drains::has_no_job(service, name)?;
+    drains::not_leaving(service, name)?;
     if !now {
         silence::must_answer(service, &record, WayOn::StopNow)?;
         in_use::is_unused(service, &record, &format!("voltier stop {name} --now"))?;
@@ -44,6 +45,7 @@ pub(super) fn stop_volume<E: Engine>(
             service.registry.put(VolumeRecord { desired: Desired::Serving, ..record })?;
             return Err(error);
         }
+        drains::end_flush(service, name);
         record.exports.retain(|export| matches!(export, ExportSpec::Nbd(_)));
         closed = bring_to_rest(service, &record);
     }

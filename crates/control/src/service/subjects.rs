@@ -14,9 +14,11 @@ use crate::spec::DeviceSpec;
 pub(super) fn of_request(request: &Request) -> Option<BTreeSet<Subject>> {
     let volume = |name: &VolumeName| Subject::Volume(name.clone());
     let (named, devices): (Vec<Subject>, Vec<&DeviceSpec>) = match request {
-        Request::Ping | Request::Show { .. } | Request::Job { .. } | Request::StopDaemon { .. } => {
-            return None;
-        }
+        Request::Ping
+        | Request::Show { .. }
+        | Request::Job { .. }
+        | Request::EndJob { .. }
+        | Request::StopDaemon { .. } => return None,
         Request::Create { name, origin, cache } => {
             (vec![volume(name)], std::iter::once(origin).chain(device_of(cache.as_ref())).collect())
         }
@@ -127,6 +129,7 @@ pub(super) fn needs_a_record(request: &Request) -> bool {
         Request::Ping
         | Request::Show { .. }
         | Request::Job { .. }
+        | Request::EndJob { .. }
         | Request::Start { .. }
         | Request::Flush { .. } => false,
         Request::Import { order } => !order.dry_run,

@@ -65,6 +65,40 @@ fn a_stop_does_not_wait_for_an_origin_that_does_not_answer() {
 }
 
 #[test]
+fn writes_that_wait_for_room_end_when_a_stop_leaves_an_origin_that_does_not_answer() {
+    with_world(|world| async move {
+        let cache = world.open(Mode::WriteBack).await;
+        world.origin_hang.begin();
+        let miss = world.reads(&cache, 500, LINE);
+        let mut line = 1000;
+        let waiting = loop {
+            let written = world.writes(&cache, line, 2);
+            world.handle.sleep(SECOND_NS / 10).await;
+            match written.end() {
+                None => break written,
+                written => assert_eq!(written, Some(Ok(()))),
+            }
+            line += 1;
+        };
+        world.seconds(100 * SILENT_S).await;
+        assert_eq!((miss.end(), waiting.end()), (None, None), "they wait for the origin");
+        cache.leave_silent_drives();
+        world.seconds(SILENT_S).await;
+        assert!(miss.end().is_some_and(|end| end.is_err()), "nobody waits for the origin");
+        assert!(waiting.end().is_some_and(|end| end.is_err()), "nor for room that it could give");
+        let stopping = cache.clone();
+        let stops = world.ask(async move { stopping.stop().await });
+        world.seconds(SILENT_S).await;
+        assert!(stops.end().is_some_and(|end| end.is_err()), "the next start is after a crash");
+        cache.audit().expect("nothing is held");
+        world.origin_hang.end();
+        world.seconds(1).await;
+        let cache = world.open(Mode::WriteBack).await;
+        assert_eq!(read(&cache, line - 1, LINE).await, Ok(2));
+    });
+}
+
+#[test]
 fn zeroes_go_to_the_log_while_the_origin_does_not_answer() {
     with_world(|world| async move {
         let cache = world.clean(Mode::WriteBack, 64).await;

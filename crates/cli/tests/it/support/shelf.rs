@@ -42,6 +42,8 @@ pub enum Conduct {
     RefusesWrites(Errno),
     /// The drive fails every flush so.
     RefusesFlushes(Errno),
+    /// The drive fails every write and every flush so, as a failing SSD does.
+    RefusesChanges(Errno),
     /// The drive takes so long for each request.
     Takes(Duration),
     /// The drive answers nothing. Requests wait, and are done later.
@@ -102,7 +104,10 @@ impl State {
             (Conduct::Gone, _) => Some(Errno::NXIO),
             (Conduct::RefusesReads(errno), Request::Read { .. })
             | (Conduct::RefusesWrites(errno), Request::Write { .. })
-            | (Conduct::RefusesFlushes(errno), Request::Flush { .. }) => Some(errno),
+            | (Conduct::RefusesFlushes(errno), Request::Flush { .. })
+            | (Conduct::RefusesChanges(errno), Request::Write { .. } | Request::Flush { .. }) => {
+                Some(errno)
+            }
             (Conduct::FailsOneIn(rate), _) => {
                 self.dice ^= self.dice << 13;
                 self.dice ^= self.dice >> 7;
