@@ -516,6 +516,7 @@ impl<D: BlockDevice> Above for Reports<D> {
                     return;
                 }
                 self.membership.note_unflushed(error);
+                members.forget_failed_flushes();
                 bitmap.resync_what_was_not_flushed();
                 generation.tasks.resync.begin();
             }

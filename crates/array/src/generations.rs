@@ -155,9 +155,10 @@ impl<D: BlockDevice> Generations<D> {
         is_free.then(|| Recovering(self.is_recovering.clone()))
     }
 
-    /// The array has failed just now.
+    /// The array has failed: requests have waited since its members began to refuse them.
     pub(crate) fn note_failed(&self) {
-        self.failed_since.set(self.ground.handle.now());
+        let began = self.ground.members.refusals().first_of_late();
+        self.failed_since.set(began.unwrap_or(self.ground.handle.now()));
     }
 
     /// When the last failure began.

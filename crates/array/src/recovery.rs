@@ -143,6 +143,7 @@ async fn replay<D: BlockDevice>(array: &Generations<D>, options: JournalOptions)
         return Err(IoError::Gone);
     }
     // Whatever is in memory of stripes that were half written is of no use any more.
+    array.ground.members.forget_failed_flushes();
     let were_stale = array.ground.members.are_stale();
     let renewed = array.renewed().map_err(|_| IoError::Unsupported)?;
     gate.supersede(renewed);

@@ -1,12 +1,12 @@
 //! From what an array counts to what `array show` prints.
 
-use voltier_array::{Latency, MemberState, Progress, ReshapeWait};
-use voltier_block::IoError;
+use voltier_array::{ArrayStatus, Latency, MemberState, Progress, ReshapeWait};
 use voltier_control::{
     ArrayCounts, ArrayDetail, ArrayName, ArrayState, ControlResult, HealthStatus, Identity,
     LatencyStatus, PlaceStatus, ReshapeDetail, ScrubFound, TaskPace, TaskStatus,
 };
 
+use crate::array_failure::failure_in_words;
 use crate::drives::trouble_of;
 use crate::journals;
 use crate::table;
@@ -39,11 +39,7 @@ pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayD
     let counts = now.counts;
     let failure = now.failure.map(|error| failure_in_words(name, error));
     Ok(ArrayDetail {
-        state: match (failure.is_some(), now.is_degraded) {
-            (true, _) => ArrayState::Failed,
-            (false, true) => ArrayState::Degraded,
-            (false, false) => ArrayState::Running,
-        },
+        state: state_of(&now),
         error: failure.unwrap_or(plain.error),
         size_bytes: now.bytes,
         may_lose: open.may_lose(),
@@ -86,17 +82,11 @@ pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayD
     })
 }
 
-/// Why an array that is assembled takes no changes, and what becomes of that.
-pub(super) fn failure_in_words(name: &ArrayName, error: IoError) -> String {
-    match error {
-        IoError::Gone => format!(
-            "more members are lost than its level allows, and what needs them fails; connect them again: then \
-             it is assembled anew by itself, or by `voltier array start {name}`"
-        ),
-        error => format!(
-            "its members refuse writes ({error}): writes fail until they take some again; that is tried \
-             every second, and all that was acknowledged is kept; see `dmesg`"
-        ),
+fn state_of(now: &ArrayStatus) -> ArrayState {
+    match (now.failure.is_some(), now.is_degraded) {
+        (true, _) => ArrayState::Failed,
+        (false, true) => ArrayState::Degraded,
+        (false, false) => ArrayState::Running,
     }
 }
 

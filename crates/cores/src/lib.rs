@@ -28,6 +28,7 @@
 //! service. `loss`, `fault` and `silence` tell the control plane of failures.
 
 mod access;
+mod array_failure;
 mod array_news;
 mod array_status;
 mod assemble;

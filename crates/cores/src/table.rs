@@ -13,8 +13,8 @@ use voltier_control::{ArrayName, ControlError, ControlResult, DeviceSpec};
 use voltier_ring::{Domain, FailsWith, Handle, OnFailure};
 use voltier_volume::{Drive, Leaf};
 
+use crate::array_failure::failure_in_words;
 use crate::array_news::Told;
-use crate::array_status::failure_in_words;
 use crate::drives::{KnownDevice, open_drained};
 use crate::fault::Fault;
 

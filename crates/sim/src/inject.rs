@@ -35,14 +35,15 @@ pub(crate) enum Stored {
     All,
 }
 
-/// The requests that a drive refuses for a time. No flushes are among them: a flush that all members fail is
-/// never repeated, and after it an array with a journal fails every write until the array is stopped and
-/// started. When it takes writes again by itself, flushes are to be refused here as well.
+/// The requests that a drive refuses for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// Writes, zeroes and discards.
     Changes,
     ReadsAndChanges,
+    /// Flushes as well. The drive fails all later ones, too, until somebody says that what it dropped is written
+    /// anew.
+    Everything,
 }
 
 /// A time in which a drive refuses requests.
@@ -149,7 +150,12 @@ impl Injector {
 
     pub(crate) fn is_read_refused(&self, now: Nanos) -> bool {
         let refusal = self.refusal.as_ref().filter(|it| now < it.until);
-        refusal.is_some_and(|it| it.refused == Refused::ReadsAndChanges)
+        refusal.is_some_and(|it| it.refused != Refused::Changes)
+    }
+
+    pub(crate) fn is_flush_refused(&self, now: Nanos) -> bool {
+        let refusal = self.refusal.as_ref().filter(|it| now < it.until);
+        refusal.is_some_and(|it| it.refused == Refused::Everything)
     }
 
     pub(crate) fn failing_read(&self, range: SectorRange) -> Option<FaultKind> {

@@ -491,6 +491,13 @@ impl<D: BlockDevice> MemberSet<D> {
         flushed
     }
 
+    /// Has devices flush again that failed a flush: what they may have dropped is written anew, or told.
+    pub(crate) fn forget_failed_flushes(&self) {
+        for device in self.indexes().filter_map(|member| self[member].device().ok()) {
+            device.forget_failed_flush();
+        }
+    }
+
     /// The blocks of a member's device that did not match their checksums.
     pub(crate) fn checksum_counts(&self, member: MemberIndex) -> ChecksumCounts {
         self[member]

@@ -174,6 +174,13 @@ impl Refusals {
         others.any(|(_, it)| it.error == IoError::NoSpace && it.at >= since)
     }
 
+    /// When the first of the members that refused changes of late began to.
+    pub(crate) fn first_of_late(&self) -> Option<Nanos> {
+        let then = self.handle.now().saturating_sub(CHANGES_OF_LATE_NS);
+        let changes = self.changes.0.borrow();
+        changes.values().filter(|it| it.at >= then).map(|it| it.since).min()
+    }
+
     /// The members that refused changes of late.
     pub(crate) fn changes_of_late(&self) -> Vec<MemberIndex> {
         self.changes.since(self.handle.now().saturating_sub(CHANGES_OF_LATE_NS))

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::nbd::NbdClient;
-use crate::support::{Answer, Instance, fio_is_content};
+use crate::support::{Answer, Instance, fio_is_content, until};
 
 const MIB: u64 = 1 << 20;
 
@@ -361,13 +361,13 @@ fn no_flush_does_not_wait_for_a_drain_and_lets_go_of_the_devices() {
 #[test]
 fn a_flush_and_a_detach_can_be_given_up_and_what_is_dirty_stays_so() {
     let instance = Instance::new();
-    let (ssd, hdd) = (instance.drive("ssd", 32 * MIB), instance.drive("hdd", 256 * MIB));
+    let (ssd, hdd) = (instance.drive("ssd", 64 * MIB), instance.drive("hdd", 256 * MIB));
     let slow = format!("model:hdd-7200:{hdd}");
     instance.run(&["create", "-f", "-s", &ssd, "-p", &slow, "-t", "wb", "v"]).ok();
     instance.export("v");
     let mut nbd = client(&instance);
     let write = |nbd: &mut NbdClient| {
-        for block in 0..2000_u64 {
+        for block in 0..4000_u64 {
             nbd.write((block * 7919 % 4000) * 65536, &[1; 4096]).unwrap();
         }
     };
@@ -402,9 +402,9 @@ fn a_flush_and_a_detach_can_be_given_up_and_what_is_dirty_stays_so() {
         assert!(said.err.ends_with("dirty lines stay on its SSD: v was stopped\n"), "{said:?}");
     }
     instance.run(&["start", "v"]).ok();
-    assert!(number(&instance, "/lines/dirty") > 0);
+    until("its lines are read in", || number(&instance, "/lines/dirty") > 0);
     let mut nbd = client(&instance);
-    assert_eq!(nbd.read(1999 * 7919 % 4000 * 65536, 4096).unwrap(), [1; 4096]);
+    assert_eq!(nbd.read(3999 * 7919 % 4000 * 65536, 4096).unwrap(), [1; 4096]);
     drop(nbd);
     instance.run(&["delete", "v", "--no-flush"]).ok();
 }

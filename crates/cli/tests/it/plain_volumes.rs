@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::support::nbd::NbdClient;
-use crate::support::{Instance, fio_is_content};
+use crate::support::{Instance, fio_is_content, until};
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
@@ -239,8 +239,8 @@ fn the_end_of_a_file_that_does_not_fill_a_block_is_said_to_be_left_out() {
     instance.run(&["stop", "v"]).ok();
     let started = instance.run(&["start", "v"]).ok().err;
     assert!(started.starts_with(&line), "{started}");
-    let log = std::fs::read_to_string(instance.state().join("daemon.log")).unwrap();
-    assert_eq!(log.matches("v: the last 100 bytes of").count(), 2, "{log}");
+    let log = || std::fs::read_to_string(instance.state().join("daemon.log")).unwrap();
+    until("the log has it", || log().matches("v: the last 100 bytes of").count() == 2);
     let even = instance.drive("even", 8 << 20);
     assert_eq!(instance.run(&["create", "-p", &even, "w"]).ok().err, "");
     assert!(instance.show("w")["hdd"].get("unused_tail_bytes").is_none());

@@ -89,6 +89,21 @@ fn an_array_whose_members_fail_everything_for_seconds_comes_back_by_itself() {
 }
 
 #[test]
+fn a_flush_that_a_member_without_redundancy_failed_is_told_and_later_ones_succeed() {
+    let Some((instance, shelf, drives)) = on_a_shelf("0", 2) else { return };
+    let mut nbd = client(&instance);
+    for block in 0..64 {
+        nbd.write(block * 4096, &[1; 4096]).unwrap();
+    }
+    shelf.tell(&drives[1], Conduct::RefusesFlushes(Errno::IO));
+    nbd.flush().unwrap_err();
+    shelf.tell(&drives[1], Conduct::Serves);
+    // The one that failed may be told once more.
+    assert!(nbd.flush().is_ok() || nbd.flush().is_ok());
+    nbd.flush().unwrap();
+}
+
+#[test]
 fn an_array_whose_members_are_pulled_and_put_back_is_assembled_anew() {
     let Some((instance, shelf, drives)) = on_a_shelf("5", 3) else { return };
     let mut ledger = Ledger::new(BLOCKS);

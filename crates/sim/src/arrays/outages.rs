@@ -67,6 +67,9 @@ fn refuse_all(fixture: &ArrayFixture, dice: &mut Prng) -> Nanos {
     // answers no reads either.
     let refused = if has_redundancy(fixture) && dice.one_in(2) {
         Refused::Changes
+    } else if fixture.setup.has_journal() && fixture.is_all_online() && dice.one_in(2) {
+        // Without a journal a client hears of a flush that fails.
+        Refused::Everything
     } else {
         Refused::ReadsAndChanges
     };

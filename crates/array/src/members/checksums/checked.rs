@@ -476,8 +476,16 @@ impl Checked {
         if !refused.is_empty() && are_called_void && self.list.add(&refused) {
             self.table.begin_era();
         }
-        let listed = self.store_list(&*device).await;
+        let mut listed = self.store_list(&*device).await;
         if !refused.is_empty() {
+            // A device that takes neither may refuse all changes for a moment.
+            for rest_ns in RESTS_NS {
+                if listed.is_ok() || listed == Err(IoError::Gone) {
+                    break;
+                }
+                self.handle.sleep(rest_ns).await;
+                listed = self.store_list(&*device).await;
+            }
             listed?;
         }
         let unflushed = self.table.take_unflushed();
