@@ -147,6 +147,8 @@ async fn replay<D: BlockDevice>(array: &Generations<D>, options: JournalOptions)
     let were_stale = array.ground.members.are_stale();
     let renewed = array.renewed().map_err(|_| IoError::Unsupported)?;
     gate.supersede(renewed);
+    // A replay that fails leaves the members as they are.
+    array.ground.members.set_stale(were_stale);
     array.ground.membership.replay_is_due();
     let replayed = array.replay(options).await;
     replayed.map_err(|error| match error {
@@ -157,6 +159,7 @@ async fn replay<D: BlockDevice>(array: &Generations<D>, options: JournalOptions)
         // Parity may have been computed from what a member had dropped, before that was known.
         array.ground.bitmap.resync_what_was_not_flushed();
     }
+    array.ground.members.set_stale(false);
     drop(gate);
     Ok(())
 }

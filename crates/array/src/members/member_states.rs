@@ -321,9 +321,10 @@ impl<D: BlockDevice> MemberStates<D> {
         Doubt(self)
     }
 
-    /// Members may have dropped what the journal alone has now: nothing of them is served.
-    pub(crate) fn set_stale(&self) {
-        self.are_stale.set(true);
+    /// Members may have dropped what the journal alone has now, and nothing of them is served; or they have it
+    /// again.
+    pub(crate) fn set_stale(&self, are_stale: bool) {
+        self.are_stale.set(are_stale);
     }
 
     /// Whether members may hold older content than was acknowledged.

@@ -3,7 +3,7 @@
 use voltier_array::{
     Array, AssembleOptions, Consistency, HealthNews, Level, MemberIndex, MemberState,
 };
-use voltier_block::{BlockDevice, Bytes, Durability, IoError, Lba};
+use voltier_block::{BlockDevice, Bytes, Durability, IoError, Lba, MIB, SECTOR_BYTES};
 
 use crate::durable::drive::Drive;
 use crate::durable::world::{BLOCK, World, made, read, with_drives, write};
@@ -237,6 +237,36 @@ fn what_members_drop_in_a_flush_that_all_of_them_fail_is_redone_or_told() {
             array.stop().await.expect("stop");
         });
     }
+}
+
+#[test]
+fn nothing_older_is_read_while_a_replay_cannot_bring_back_what_members_dropped() {
+    with_drives(3, |world| async move {
+        let array = made(&world, Level::Raid5, 3, Consistency::Journal).await;
+        let write = async |byte| {
+            let data = Bytes::copy_of(&[byte; BLOCK]);
+            array.write(Lba(0), data.into(), Durability::Cached).await
+        };
+        write(1).await.expect("write");
+        array.empty_journal().await.expect("all is in place");
+        write(2).await.expect("write");
+        // The labels are taken, and what was dropped is not.
+        let chunk = 2 * MIB / SECTOR_BYTES;
+        for drive in &world.drives {
+            drive.drops_flushes.set(true);
+            drive.unwritable.borrow_mut().extend(chunk..chunk + 128);
+        }
+        assert!(array.empty_journal().await.is_err());
+        world.drives.iter().for_each(|drive| drive.drops_flushes.set(false));
+        for _ in 0..60 {
+            world.handle.sleep(SECOND_NS).await;
+            assert_ne!(read(&array, 0).await, Ok(1), "it was written over");
+        }
+        world.drives.iter().for_each(|drive| drive.unwritable.borrow_mut().clear());
+        world.handle.sleep(40 * SECOND_NS).await;
+        assert_eq!((failure(&array), read(&array, 0).await), (None, Ok(2)));
+        array.stop().await.expect("stop");
+    });
 }
 
 #[test]
