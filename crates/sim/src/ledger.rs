@@ -2,15 +2,18 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use voltier_block::Nanos;
 
 use crate::fault::FaultKind;
 use crate::medium::Cut;
 
-/// Lines of a tale that are kept, the last ones: of drives' requests, and of all else.
-const REQUEST_LINES: usize = 24;
-const OTHER_LINES: usize = 48;
+/// Lines of a tale that are kept, the last ones of all worlds: of drives' requests, and of all else.
+const LINES_KEPT: usize = 20_000;
+/// Those that are told, of the world that ended it: of drives' requests, and of all else.
+const REQUEST_LINES: usize = 200;
+const OTHER_LINES: usize = 100;
 /// Number of fault kinds.
 const KINDS: usize = FaultKind::ALL.len();
 
@@ -63,9 +66,11 @@ impl Counts {
     }
 }
 
-type Lines = VecDeque<(u64, String)>;
+/// A line with its number, so that both kinds can be put in one order, and where the run was.
+type Line = (u64, Rc<str>, String);
+type Lines = VecDeque<Line>;
 
-/// The last lines of both kinds: numbered, so that they can be put in one order.
+/// The last lines of both kinds.
 #[derive(Default)]
 struct Tale {
     count: u64,
@@ -80,7 +85,7 @@ pub struct Ledger {
     tale: Option<RefCell<Tale>>,
     trace: Cell<u64>,
     /// Where the run is, and the crash point that is being tried.
-    place: RefCell<(String, Option<u64>)>,
+    place: RefCell<(Rc<str>, Option<u64>)>,
 }
 
 impl Ledger {
@@ -94,13 +99,17 @@ impl Ledger {
         self.counts.borrow().clone()
     }
 
-    /// The last lines of the tale, oldest first.
+    /// The last lines of the tale that are of the place where the run is, oldest first: a world that is recorded
+    /// has many others between two of its events.
     pub fn tale(&self) -> Vec<String> {
         let Some(tale) = &self.tale else { return Vec::new() };
-        let tale = tale.borrow();
-        let mut lines: Vec<_> = tale.requests.iter().chain(&tale.others).cloned().collect();
+        let (tale, place) = (tale.borrow(), self.place.borrow());
+        let is_of_place = |line: &&Line| *line.1 == *place.0;
+        let requests = tale.requests.iter().rev().filter(is_of_place).take(REQUEST_LINES);
+        let others = tale.others.iter().rev().filter(is_of_place).take(OTHER_LINES);
+        let mut lines: Vec<_> = requests.chain(others).collect();
         lines.sort_unstable();
-        lines.into_iter().map(|line| line.1).collect()
+        lines.into_iter().map(|line| line.2.clone()).collect()
     }
 
     /// A number that two runs share only if the same happened in all their worlds.
@@ -110,11 +119,12 @@ impl Ledger {
 
     /// Where the run is, and the event of the crash point that is being tried.
     pub fn place(&self) -> (String, Option<u64>) {
-        self.place.borrow().clone()
+        let (place, event) = &*self.place.borrow();
+        (place.to_string(), *event)
     }
 
     pub(crate) fn at(&self, place: String, event: Option<u64>) {
-        self.place.replace((place, event));
+        self.place.replace((place.into(), event));
     }
 
     pub(crate) fn count(&self, change: impl FnOnce(&mut Counts)) {
@@ -141,28 +151,24 @@ impl Ledger {
     }
 
     pub(crate) fn tell(&self, time_ns: Nanos, line: impl FnOnce() -> String) {
-        self.keep(time_ns, line, |tale| (&mut tale.others, OTHER_LINES));
+        self.keep(time_ns, line, |tale| &mut tale.others);
     }
 
     pub(crate) fn tell_request(&self, time_ns: Nanos, line: impl FnOnce() -> String) {
-        self.keep(time_ns, line, |tale| (&mut tale.requests, REQUEST_LINES));
+        self.keep(time_ns, line, |tale| &mut tale.requests);
     }
 
-    fn keep(
-        &self,
-        time_ns: Nanos,
-        line: impl FnOnce() -> String,
-        of: fn(&mut Tale) -> (&mut Lines, usize),
-    ) {
+    fn keep(&self, time_ns: Nanos, line: impl FnOnce() -> String, of: fn(&mut Tale) -> &mut Lines) {
         let Some(tale) = &self.tale else { return };
         let mut tale = tale.borrow_mut();
         tale.count += 1;
         let number = tale.count;
-        let (lines, most) = of(&mut tale);
-        if lines.len() == most {
+        let lines = of(&mut tale);
+        if lines.len() == LINES_KEPT {
             lines.pop_front();
         }
         let millis = time_ns as f64 / 1e6;
-        lines.push_back((number, format!("{millis:12.3} ms  {}", line())));
+        let place = self.place.borrow().0.clone();
+        lines.push_back((number, place, format!("{millis:12.3} ms  {}", line())));
     }
 }

@@ -249,18 +249,16 @@ impl<D: BlockDevice> MemberSet<D> {
     ) -> IoResult<T> {
         let mut is_last = false;
         while let Err(IoError::Medium | IoError::Gone) = result
-            && let Some(rest_ns) = self.refusals().rest_of_reads()
             && !is_last
         {
-            if self.is_any_unreachable().await {
-                self.handle.sleep(rest_ns).await;
-            } else if self.refusals().reads_of_late().len() > 1
-                || self.refusals().is_any_failed_read_old()
-            {
-                // They may have come back since the reads failed: the request may have waited for a lock.
-                is_last = true;
-            } else {
-                break;
+            match self.refusals().rest_of_reads() {
+                Some(rest_ns) if self.is_any_unreachable().await => {
+                    self.handle.sleep(rest_ns).await;
+                }
+                // They may have come back since the reads failed: the request may have waited for a lock, or for
+                // changes elsewhere.
+                _ if self.refusals().may_have_come_back() => is_last = true,
+                _ => break,
             }
             result = request().await;
         }
@@ -469,21 +467,30 @@ impl<D: BlockDevice> MemberSet<D> {
         let members = self.clone();
         let flush = move |device: Rc<D>| async move { members.devices.flush(&device).await };
         let beside = self.beside(member, flush);
+        let failed_flushes = || self.devices.checked(&device).map(|it| it.failed_flushes());
+        let before = failed_flushes();
         let result = self.devices.flush(&device).await;
+        let may_have_dropped = before.is_none() || failed_flushes() != before;
         let mut doubt = None;
-        if let Err(error) = result
-            && error != IoError::Gone
-        {
-            doubt = Some(self.doubt());
-            self.refusals().note_change(member, error);
-            self.handle.sleep(FLUSH_JUDGED_NS).await;
+        match result {
+            Ok(()) => self.refusals().forget_flush(member),
+            Err(IoError::Gone) => {}
+            Err(error) => {
+                doubt = Some(self.doubt());
+                self.refusals().note_flush(member, error);
+                self.handle.sleep(FLUSH_JUDGED_NS).await;
+                // Others may have had nothing to store, and flush whatever they would refuse.
+                self.is_refusal_common_now(member).await;
+            }
         }
         if let Some(checked) = self.devices.checked(&device) {
             self.note_page_errors(member, &device, checked.take_errors());
         }
         self.finish_beside(member, beside).await;
         let flushed = self.lose_on_error(member, &device, result);
-        if let Err(error) = flushed {
+        if let Err(error) = flushed
+            && may_have_dropped
+        {
             // At once: the next flush may succeed, and would be taken for one that covers what was dropped.
             self.emit(MemberEvent::Unflushed(error));
         }

@@ -6,6 +6,7 @@
 mod lookup;
 
 use std::cell::{Cell, OnceCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, IoError, IoResult, Nanos};
@@ -126,7 +127,7 @@ impl<D: BlockDevice> MemberStates<D> {
         self.is_too_many_with(member, self.refusals.changes_of_late())
     }
 
-    fn is_too_many_with(&self, member: MemberIndex, failing: Vec<MemberIndex>) -> bool {
+    fn is_too_many_with(&self, member: MemberIndex, failing: BTreeSet<MemberIndex>) -> bool {
         let group = self.geometry.group_of_member(member);
         let is_other = |other: &MemberIndex| {
             *other != member

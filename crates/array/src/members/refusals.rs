@@ -56,7 +56,7 @@ impl OfMembers {
     }
 
     /// The members that refused something since then.
-    fn since(&self, then: Nanos) -> Vec<MemberIndex> {
+    fn since(&self, then: Nanos) -> BTreeSet<MemberIndex> {
         let all = self.0.borrow();
         all.iter().filter(|(_, it)| it.at >= then).map(|(member, _)| *member).collect()
     }
@@ -66,6 +66,8 @@ impl OfMembers {
 pub(crate) struct Refusals {
     handle: Handle,
     changes: OfMembers,
+    /// Apart from the changes: a drive that takes a write again has not said yet that it flushes.
+    flushes: OfMembers,
     reads: OfMembers,
     /// Members that are being asked whether they answer at all.
     probed: RefCell<BTreeSet<MemberIndex>>,
@@ -81,6 +83,7 @@ impl Refusals {
         Self {
             handle: handle.clone(),
             changes: OfMembers::default(),
+            flushes: OfMembers::default(),
             reads: OfMembers::default(),
             probed: RefCell::default(),
         }
@@ -89,6 +92,16 @@ impl Refusals {
     /// A member has refused a change.
     pub(crate) fn note_change(&self, member: MemberIndex, error: IoError) {
         self.changes.note(member, error, self.handle.now(), CHANGES_OF_LATE_NS);
+    }
+
+    /// A member has failed a flush.
+    pub(crate) fn note_flush(&self, member: MemberIndex, error: IoError) {
+        self.flushes.note(member, error, self.handle.now(), CHANGES_OF_LATE_NS);
+    }
+
+    /// A member has flushed.
+    pub(crate) fn forget_flush(&self, member: MemberIndex) {
+        self.flushes.0.borrow_mut().remove(&member);
     }
 
     /// Whether a member is being asked whether it answers at all.
@@ -120,11 +133,16 @@ impl Refusals {
         of_late.any(|it| now < it.since + COMMON_NS_MAX).then_some(COMMON_REST_NS)
     }
 
-    /// Whether a member failed a read some time ago, and of late: the cause may have passed.
-    pub(crate) fn is_any_failed_read_old(&self) -> bool {
+    /// Whether several members failed reads of late, or one did so some time ago, but not longer than a request may
+    /// wait for changes: the cause may have passed.
+    pub(crate) fn may_have_come_back(&self) -> bool {
         let now = self.handle.now();
         let reads = self.reads.0.borrow();
-        reads.values().any(|it| it.at + RESTS_NS[0] <= now && it.at + READS_OF_LATE_NS > now)
+        let of_late = reads.values().filter(|it| it.at + READS_OF_LATE_NS > now).count();
+        let is_old = |it: &Refusal| {
+            it.at + RESTS_NS[0] <= now && it.at + COMMON_NS_MAX + READS_OF_LATE_NS > now
+        };
+        of_late > 1 || reads.values().any(is_old)
     }
 
     /// Does a change of a member again while the member refuses it, as long as that is of use; longer while
@@ -174,20 +192,22 @@ impl Refusals {
         others.any(|(_, it)| it.error == IoError::NoSpace && it.at >= since)
     }
 
-    /// When the first of the members that refused changes of late began to.
+    /// When the first of the members that refused changes or flushes of late began to.
     pub(crate) fn first_of_late(&self) -> Option<Nanos> {
         let then = self.handle.now().saturating_sub(CHANGES_OF_LATE_NS);
-        let changes = self.changes.0.borrow();
-        changes.values().filter(|it| it.at >= then).map(|it| it.since).min()
+        let (changes, flushes) = (self.changes.0.borrow(), self.flushes.0.borrow());
+        let all = changes.values().chain(flushes.values());
+        all.filter(|it| it.at >= then).map(|it| it.since).min()
     }
 
-    /// The members that refused changes of late.
-    pub(crate) fn changes_of_late(&self) -> Vec<MemberIndex> {
-        self.changes.since(self.handle.now().saturating_sub(CHANGES_OF_LATE_NS))
+    /// The members that refused changes or flushes of late.
+    pub(crate) fn changes_of_late(&self) -> BTreeSet<MemberIndex> {
+        let then = self.handle.now().saturating_sub(CHANGES_OF_LATE_NS);
+        &self.changes.since(then) | &self.flushes.since(then)
     }
 
     /// The members that failed reads of late.
-    pub(crate) fn reads_of_late(&self) -> Vec<MemberIndex> {
+    pub(crate) fn reads_of_late(&self) -> BTreeSet<MemberIndex> {
         self.reads.since(self.handle.now().saturating_sub(READS_OF_LATE_NS))
     }
 }

@@ -340,10 +340,11 @@ impl<D: BlockDevice> Stripes<D> {
         are_verified: bool,
     ) -> Result<(Vec<Buf>, Vouched), Vec<StripeSlot>> {
         let verify = if are_verified { self.verify_of(stripe) } else { Verify::Nothing };
+        let changes = self.members.changes();
         match self.read_slots_as(stripe, reads, verify).await {
             Ok(read) => Ok((read, Vouched::Right)),
             Err(failed) if verify == Verify::All => {
-                Box::pin(self.read_unverified(stripe, reads, failed)).await
+                Box::pin(self.read_unverified(stripe, reads, failed, changes)).await
             }
             Err(failed) => Err(failed),
         }
@@ -355,12 +356,14 @@ impl<D: BlockDevice> Stripes<D> {
         Voucher(self).vouch(stripe, span).await
     }
 
-    /// Reads slots of which some could not be read, perhaps because blocks of theirs have no checksums.
+    /// Reads slots of which some could not be read, perhaps because blocks of theirs have no checksums. `changes` are
+    /// those of the members before they were read.
     async fn read_unverified(
         &self,
         stripe: StripeNumber,
         reads: &[(StripeSlot, Span)],
         failed: Vec<StripeSlot>,
+        changes: u64,
     ) -> Result<(Vec<Buf>, Vouched), Vec<StripeSlot>> {
         let mut hull: Option<Span> = None;
         for (slot, span) in reads.iter().filter(|(slot, _)| failed.contains(slot)) {
@@ -368,7 +371,14 @@ impl<D: BlockDevice> Stripes<D> {
                 hull = Some(hull.map_or(*span, |hull| hull.hull(*span)));
             }
         }
-        let Some(hull) = hull else { return Err(failed) };
+        let Some(hull) = hull else {
+            if self.members.changes() == changes {
+                return Err(failed);
+            }
+            // A successor may have taken the place of a member that lacked them, and have them.
+            let read = self.read_slots_as(stripe, reads, Verify::All).await?;
+            return Ok((read, Vouched::Right));
+        };
         let vouched = self.vouch(stripe, hull).await;
         let read = self.read_slots_as(stripe, reads, Verify::Known).await?;
         Ok((read, vouched))

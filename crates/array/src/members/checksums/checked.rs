@@ -95,6 +95,8 @@ pub(crate) struct Checked {
     /// Requests for a flush so far.
     asked: Cell<u64>,
     flushed: FlushOnce,
+    /// Flushes of the device itself that failed.
+    failed_flushes: Cell<u64>,
     /// One storing after the other: each page has one writing under way.
     turn: BlockLocks,
     /// When a page could not be stored of late.
@@ -206,6 +208,7 @@ impl Checked {
             loaded: Signal::new(),
             asked: Cell::new(0),
             flushed: FlushOnce::default(),
+            failed_flushes: Cell::new(0),
             turn: BlockLocks::default(),
             refused_at: Cell::new(None),
             errors: PageErrors::default(),
@@ -469,6 +472,11 @@ impl Checked {
         self.flushed.until(wanted, || self.asked.get(), flush).await
     }
 
+    /// How often the device itself has failed a flush. It has dropped nothing when only a page was refused.
+    pub(crate) fn failed_flushes(&self) -> u64 {
+        self.failed_flushes.get()
+    }
+
     async fn flush_now<D: BlockDevice>(self: Rc<Self>, device: Rc<D>) -> IoResult<()> {
         let _turn = self.turn.lock(0..1, Use::Change).await;
         let refused = self.store_due(&*device, usize::MAX).await?;
@@ -490,6 +498,7 @@ impl Checked {
         }
         let unflushed = self.table.take_unflushed();
         if let Err(error) = device.flush().await {
+            self.failed_flushes.set(self.failed_flushes.get() + 1);
             self.table.note_not_flushed(&unflushed);
             self.list.note_not_flushed();
             return Err(error);
