@@ -12,22 +12,21 @@ trap 'scripts/step.sh --table' EXIT
 
 base=${BASE:-HEAD}
 git rev-parse --quiet --verify "$base^{commit}" >/dev/null || { echo "BASE=$base is no commit" >&2; exit 2; }
-packages=()
+folders=()
 for folder in $( (git diff --name-only "$base"; git ls-files --others --exclude-standard) |
   grep -oE '^(crates/[^/]+|fuzz|xtask)/' | sort -u); do
-  [ -e "$folder/Cargo.toml" ] || continue
-  packages+=(--package "$(sed -n 's/^name = "\(.*\)"/\1/p' "$folder/Cargo.toml" | head -n 1)")
+  [ -e "$folder/Cargo.toml" ] && folders+=("${folder%/}")
 done
 
 step format cargo fmt --all --check
 step tidy cargo xtask tidy
 step lint cargo clippy "${workspace[@]}" --all-targets -- -D warnings
-if [ ${#packages[@]} -eq 0 ]; then
+if [ ${#folders[@]} -eq 0 ]; then
   echo "no crate changed since $base: no tests to run"
   exit 0
 fi
-echo "changed since $base: ${packages[*]}"
-if [[ " ${packages[*]} " = *" voltier "* ]]; then
-  step programs cargo build --locked --package voltier --package voltier-lab-cli
-fi
-step tests cargo test --locked "${packages[@]}"
+echo "changed since $base: ${folders[*]}"
+# The same choice of packages and features as in `make test`: what was compiled for one is there for the other.
+step build cargo build "${workspace[@]}" --all-targets
+step tests cargo test "${workspace[@]}" --tests \
+  --config "target.'cfg(all())'.runner = ['$PWD/scripts/run-if-in-folder.sh', '${folders[*]}']"
