@@ -74,10 +74,16 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
             drop(array);
             return Box::pin(self.read_when_back(at, into)).await;
         }
-        let _busy = array.foreground.enter();
+        let busy = array.foreground.enter();
         let range = array.limits.checked_transfer(at, into.len())?;
         array.ground.members.counters().add(|counts| counts.reads += 1);
-        array.reader.read(range, into).await
+        let read = array.reader.read(range, into).await;
+        if read.is_err() && array.ground.members.are_stale() {
+            drop(busy);
+            drop(array);
+            return Box::pin(self.read_when_back(at, Buf::new(range.bytes() as usize))).await;
+        }
+        read
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
@@ -89,9 +95,13 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     }
 
     async fn flush(&self) -> IoResult<()> {
-        let flushed = self.flush_once().await;
+        let mut flushed = self.flush_once().await;
         if flushed.is_err() && Box::pin(recovery::is_back(&self.0)).await {
-            return Box::pin(self.flush_once()).await;
+            flushed = Box::pin(self.flush_once()).await;
+        }
+        if flushed.is_err() {
+            // Told hereby.
+            let _ = self.0.ground.membership.tell_unflushed();
         }
         flushed
     }
@@ -139,10 +149,9 @@ impl<D: BlockDevice> Array<D> {
         let array = self.0.enter().await;
         if !array.ground.journal.is_in_service() {
             let Ground { membership, members, .. } = &array.ground;
-            let flushed = membership.flush(members).await;
-            // One that the members refused for others before may have cost what this one was to keep.
-            let told = membership.tell_unflushed();
-            return flushed.and(told);
+            membership.flush(members).await?;
+            // One that the members failed before may have cost what this one was to keep.
+            return membership.tell_unflushed();
         }
         // Every write that is complete is in the rings, durably, until it is durable in place.
         array.ground.journal.check()?;

@@ -45,28 +45,26 @@ fn begin<D: BlockDevice>(array: &Rc<Generations<D>>) {
         for tries in 0.. {
             // Whoever met the failure has the word first.
             handle.sleep(if tries < QUICK_TRIES { TRY_NS } else { LATE_TRY_NS }).await;
-            let Some(is_recovered) = try_once(&own, &mut is_told).await else { break };
-            // It may have failed again meanwhile: looked at once more.
-            is_told &= !is_recovered;
+            if try_once(&own, &mut is_told).await {
+                break;
+            }
         }
         drop(claim);
     }));
 }
 
-/// Tries once, and says whether the array serves again; none when there is nothing to do any more.
-async fn try_once<D: BlockDevice>(
-    array: &Weak<Generations<D>>,
-    is_told: &mut bool,
-) -> Option<bool> {
-    let array = array.upgrade()?;
-    if is_stopped(&array) {
-        return None;
+/// Tries once; whether there is nothing to do any more.
+async fn try_once<D: BlockDevice>(array: &Weak<Generations<D>>, is_told: &mut bool) -> bool {
+    let Some(array) = array.upgrade().filter(|array| !is_stopped(array)) else { return true };
+    if !is_wanted(&array) {
+        if !array.stripes.has_any_half_written() {
+            array.ground.membership.is_right_again();
+            array.ground.bitmap.begin_rounds();
+        }
+        return true;
     }
     let health = |news| array.ground.members.health().say(news);
     let failure = array.failure();
-    if failure.is_none() && !array.stripes.has_half_written_and_whole() {
-        return None;
-    }
     if let Some(error) = failure.filter(|_| !*is_told) {
         health(HealthNews::Failed { error });
         *is_told = true;
@@ -74,8 +72,16 @@ async fn try_once<D: BlockDevice>(
     let is_recovered = recover(&array).await.is_ok();
     if is_recovered && *is_told {
         health(HealthNews::Recovered);
+        *is_told = false;
     }
-    Some(is_recovered)
+    // It may have failed again meanwhile: then it is tried again.
+    is_recovered && !is_wanted(&array)
+}
+
+fn is_wanted<D: BlockDevice>(array: &Generations<D>) -> bool {
+    array.failure().is_some()
+        || array.stripes.has_half_written_and_whole()
+        || array.ground.members.are_stale()
 }
 
 /// Waits for an array that has failed, but not for longer than it takes an adapter to restart. Whether it serves
@@ -111,20 +117,31 @@ fn is_settled<D: BlockDevice>(array: &Generations<D>) -> bool {
 async fn recover<D: BlockDevice>(array: &Generations<D>) -> IoResult<()> {
     let Ground { membership, journal, members, .. } = &array.ground;
     members.check_groups()?;
-    let has_journal_failed = journal.check().is_err();
+    // A replay that failed is tried again.
+    let has_journal_failed =
+        journal.check().is_err() || membership.is_replay_due() || members.are_stale();
     if has_journal_failed && !is_settled(array) {
         return Err(IoError::Unsupported);
     }
     // Shows that the members take writes, all of them: those that do not are alone with that, or this fails.
     membership.try_again();
     membership.recorded_anew().await?;
+    members.refusals().forget();
     membership.note_recovered();
-    match membership.record().journal().filter(|_| has_journal_failed) {
-        Some(options) => replay(array, options).await?,
+    let record = membership.durable().map(|durable| durable.record());
+    match record.and_then(|record| record.journal()).filter(|_| has_journal_failed) {
+        Some(options) => {
+            let replayed = replay(array, options).await;
+            replayed.inspect_err(|error| membership.note_refused(*error))?;
+        }
         None => array.stripes.resync_half_written(),
+    }
+    if !is_wanted(array) && !array.stripes.has_any_half_written() {
+        membership.is_right_again();
     }
     array.ground.bitmap.begin_rounds();
     array.tasks.resync.begin();
+    array.tasks.replacements.begin_to_use_spares();
     Ok(())
 }
 
@@ -133,9 +150,14 @@ async fn replay<D: BlockDevice>(array: &Generations<D>, options: JournalOptions)
     let gate = array.close().ok_or(IoError::Gone)?;
     // A scrub begins anew when somebody wants it.
     array.tasks.cancel(BackgroundTask::Scrub);
+    let until = array.ground.handle.now() + array.patience_ns();
     while !gate.is_at_rest() || has_requests(array) {
         if is_stopped(array) {
             return Err(IoError::Gone);
+        }
+        if array.ground.handle.now() > until {
+            // A drive that answers nothing has to be given up first, and requests may be what tells.
+            return Err(IoError::Medium);
         }
         array.ground.handle.sleep(REST_LOOK_NS).await;
     }
@@ -145,19 +167,26 @@ async fn replay<D: BlockDevice>(array: &Generations<D>, options: JournalOptions)
     // Whatever is in memory of stripes that were half written is of no use any more.
     array.ground.members.forget_failed_flushes();
     let were_stale = array.ground.members.are_stale();
-    let renewed = array.renewed().map_err(|_| IoError::Unsupported)?;
-    gate.supersede(renewed);
-    // A replay that fails leaves the members as they are.
-    array.ground.members.set_stale(were_stale);
-    array.ground.membership.replay_is_due();
+    if array.ground.journal.is_in_service() {
+        let renewed = array.renewed().map_err(|_| IoError::Unsupported)?;
+        gate.supersede(renewed);
+        // A replay that fails leaves the members as they are.
+        array.ground.members.set_stale(were_stale);
+        array.ground.membership.replay_is_due();
+    }
     let replayed = array.replay(options).await;
     replayed.map_err(|error| match error {
         ArrayError::Io(error) | ArrayError::Journal(error) => error,
         _ => IoError::Medium,
     })?;
     if were_stale {
-        // Parity may have been computed from what a member had dropped, before that was known.
-        array.ground.bitmap.resync_what_was_not_flushed();
+        // Parity may have been computed from what a member had dropped, before that was known. A start has to
+        // know of it, too.
+        let Ground { bitmap, membership, .. } = &array.ground;
+        bitmap.resync_what_was_not_flushed();
+        membership.resync_is_needed();
+        bitmap.call_dirty_what_may_be_missing().await?;
+        membership.recorded_anew().await?;
     }
     array.ground.members.set_stale(false);
     drop(gate);

@@ -105,7 +105,10 @@ impl<D: BlockDevice> UpdateRecord<D> {
         }
         drop(claim);
         self.members.health().tell();
-        self.replacements.begin_to_use_spares();
+        // What a replay brings in place is nowhere else: nobody is filled before. The recovery does this then.
+        if self.journal.check().is_ok() {
+            self.replacements.begin_to_use_spares();
+        }
     }
 
     /// Makes durable on all members what is true now and the record does not say. The order is the protocol:
@@ -114,6 +117,9 @@ impl<D: BlockDevice> UpdateRecord<D> {
         self.journal.leave_failing_device().await?;
         self.flush_before_loss().await?;
         self.members.check_groups()?;
+        if let Some(next) = self.membership.stored_in_part() {
+            self.store(self.membership.record(), next, true).await?;
+        }
         let needs_resync = self.flush_before_resync_ends().await?;
         let Some(news) = self.news_of_record(needs_resync) else { return Ok(()) };
         let RecordNews { before, next, is_loss, is_join } = news;
@@ -123,6 +129,18 @@ impl<D: BlockDevice> UpdateRecord<D> {
         if is_join && !canary::is(Canary::JoinBeforeMap) {
             self.bitmap.store_whole_map().await?;
         }
+        self.store(before, next, is_loss).await
+    }
+
+    /// Stores a record on all members that it is for. One that only some of them took is kept, and stored first
+    /// the next time, unchanged: one event has one record.
+    async fn store(
+        self: &Rc<Self>,
+        before: ArrayRecord,
+        next: ArrayRecord,
+        is_loss: bool,
+    ) -> IoResult<()> {
+        self.membership.begin_store(&next);
         self.journal.placement().write_device_label(&next).await;
         let (new, old) = new_and_old(&before, &next);
         self.write_superblocks(&next, new.clone()).await?;
@@ -152,6 +170,7 @@ impl<D: BlockDevice> UpdateRecord<D> {
             self.membership.needs_resync() && self.bitmap.next_to_resync(Region(0)).is_some();
         if self.membership.record().needs_resync && !needs_resync {
             self.members.flush().await?;
+            self.membership.resync_has_ended();
         }
         Ok(needs_resync)
     }

@@ -528,8 +528,8 @@ impl SimDisk {
             return Err(self.lose_unflushed());
         }
         if self.0.injector.borrow().is_flush_refused(self.0.world.handle().now()) {
-            self.0.flush_failed.set(true);
-            return Err(self.failed(FaultKind::Refusal, "flush", SectorRange::default()));
+            self.failed(FaultKind::Refusal, "flush", SectorRange::default());
+            return Err(self.lose_unflushed());
         }
         if self.0.flush_failed.get() {
             return Err(IoError::Medium);

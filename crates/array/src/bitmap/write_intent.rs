@@ -220,7 +220,10 @@ impl<D: BlockDevice> Bitmap<D> {
 
     fn must_be_dirty(&self) -> bool {
         let has_parity = self.geometry.parity_chunks() > 0;
-        has_parity && (self.consistency == Consistency::Bitmap || self.members.is_degraded())
+        has_parity
+            && (self.consistency == Consistency::Bitmap
+                || self.members.is_degraded()
+                || self.membership.needs_resync())
     }
 
     /// A region of a member was filled; the next flush of its members makes that durable.
@@ -515,13 +518,17 @@ impl<D: BlockDevice> Bitmap<D> {
     /// One round; whether there is to be another one.
     pub(crate) async fn clear_idle(self: &Rc<Self>) -> bool {
         let Some(states) = self.states.as_deref() else { return false };
-        if self.members.is_degraded() || self.membership.is_closed() {
+        let is_over = || {
+            let membership = &self.membership;
+            self.members.is_degraded() || membership.is_closed() || membership.has_failed()
+        };
+        if is_over() {
             states.leave_rounds();
             return false;
         }
         let idle = states.begin_round();
         states.writes_before_ended().await;
-        if self.members.flush().await.is_ok() && !idle.is_empty() {
+        if self.members.flush().await.is_ok() && !idle.is_empty() && !is_over() {
             states.want_cleared(idle);
             let wait = states.next_batch();
             self.want_stored([]);

@@ -247,6 +247,18 @@ impl<D: BlockDevice> Replay<D> {
         found: &[Option<Found>],
         report: &mut ReplayReport,
     ) -> Result<(), ArrayError> {
+        let is_damaged =
+            |member: &MemberIndex| self.members[*member].is_online() && found[member.0].is_none();
+        for group in self.geometry.groups() {
+            // More than the group can lose: perhaps none of them answers just now, and all come back.
+            let damaged: Vec<MemberIndex> =
+                self.geometry.members_of(group).filter(is_damaged).collect();
+            if let Some(member) = damaged.first()
+                && self.members.lost_in(group) + damaged.len() > self.geometry.parity_chunks()
+            {
+                return Err(ArrayError::JournalDamaged { member: member.0 });
+            }
+        }
         for (member, found) in self.members.indexes().zip(found) {
             if self.members[member].is_online() && found.is_none() {
                 self.members
@@ -566,8 +578,15 @@ impl<D: BlockDevice> Replay<D> {
             let Ok(device) = self.placement.device_of_ring(ring) else { return Ok(()) };
             let place = self.ring_place(options, ring);
             let label = Label::encode(place.owner(options.array, ring), Start { number, ..start });
+            let label = Payload::One(label);
             let at = place.label_lba(number);
-            let written = device.write(at, Payload::One(label), Durability::Durable).await;
+            let write = || device.write(at, label.clone(), Durability::Durable);
+            let mut written = write().await;
+            if written.is_err()
+                && let Some(member) = self.members.indexes().find(|it| RingIndex::of(*it) == ring)
+            {
+                written = self.members.again(member, &device, written, write).await;
+            }
             self.placement.lose_ring_on_error(ring, &device, written)?;
         }
         Ok(())

@@ -151,8 +151,9 @@ impl<D: BlockDevice> MemberSet<D> {
         let under_way = self.begin_read(member);
         let result = device.read(at, into).await;
         self.end_read(member, under_way);
-        if let Err(error) = result {
-            self.read_failed(member, &device, error);
+        match result {
+            Ok(_) => self.settled(member, &device).await?,
+            Err(error) => self.read_failed(member, &device, error),
         }
         result
     }
@@ -180,6 +181,7 @@ impl<D: BlockDevice> MemberSet<D> {
             self.read_failed(member, &device, error);
         }
         let (read, verdict) = read?;
+        self.settled(member, &device).await?;
         if verdict == Verdict::Right {
             return Ok(read);
         }
@@ -212,8 +214,9 @@ impl<D: BlockDevice> MemberSet<D> {
             result
         };
         let read = checked.read_judged(&*device, self.on_device(at), into, timed).await;
-        if let Err(error) = read {
-            self.read_failed(member, &device, error);
+        match read {
+            Ok(_) => self.settled(member, &device).await?,
+            Err(error) => self.read_failed(member, &device, error),
         }
         read
     }
@@ -345,6 +348,9 @@ impl<D: BlockDevice> MemberSet<D> {
         let under_way = self.begin_read(member);
         let result = device.read_vectored(at, into).await;
         self.end_read(member, under_way);
+        if result.is_ok() {
+            self.settled(member, &device).await?;
+        }
         result
     }
 
@@ -364,6 +370,7 @@ impl<D: BlockDevice> MemberSet<D> {
             result
         };
         let (read, is_right) = checked.read_run(&*device, at, into, verify, timed).await?;
+        self.settled(member, &device).await?;
         if is_right {
             return Ok(read);
         }

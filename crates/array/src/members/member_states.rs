@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, IoError, IoResult, Nanos};
-use voltier_ring::Handle;
+use voltier_ring::{Handle, Signal};
 
 use crate::canary::{self, Canary};
 use crate::format::superblock::ArrayRecord;
@@ -40,6 +40,9 @@ pub(crate) struct MemberStates<D> {
     changes: Cell<u64>,
     /// Whether members may hold older content than was acknowledged: the journal alone has the newer one.
     are_stale: Cell<bool>,
+    /// Failed flushes that are not judged yet.
+    doubts: Cell<u32>,
+    judged: Signal,
     above: OnceCell<Box<dyn Above>>,
 }
 
@@ -48,6 +51,8 @@ pub(crate) struct Doubt<'a, D: BlockDevice>(&'a MemberStates<D>);
 
 impl<D: BlockDevice> Drop for Doubt<'_, D> {
     fn drop(&mut self) {
+        self.0.doubts.set(self.0.doubts.get() - 1);
+        self.0.judged.notify();
         self.0.emit(MemberEvent::Judged);
     }
 }
@@ -69,6 +74,8 @@ impl<D: BlockDevice> MemberStates<D> {
             refusals: Refusals::new(handle),
             changes: Cell::new(0),
             are_stale: Cell::new(false),
+            doubts: Cell::new(0),
+            judged: Signal::new(),
             above: OnceCell::new(),
         }
     }
@@ -318,8 +325,24 @@ impl<D: BlockDevice> MemberStates<D> {
 
     /// A member has failed a flush; the failure is judged when the result is dropped.
     pub(crate) fn doubt(&self) -> Doubt<'_, D> {
+        self.doubts.set(self.doubts.get() + 1);
         self.emit(MemberEvent::Doubted);
         Doubt(self)
+    }
+
+    /// To be awaited when a member was read, before the content is used: the member may have dropped what was
+    /// acknowledged meanwhile.
+    ///
+    /// # Errors
+    /// When the content does not count: the member was lost for a failed flush, or the journal alone has the newest.
+    #[inline]
+    pub(crate) async fn settled(&self, member: MemberIndex, device: &Rc<D>) -> IoResult<()> {
+        if self.doubts.get() == 0 && !self.are_stale.get() {
+            return Ok(());
+        }
+        self.judged.until(|| self.doubts.get() == 0).await;
+        let counts = !self.are_stale.get() && self[member].is_device(device);
+        if counts { Ok(()) } else { Err(IoError::Medium) }
     }
 
     /// Members may have dropped what the journal alone has now, and nothing of them is served; or they have it

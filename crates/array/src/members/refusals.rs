@@ -184,6 +184,12 @@ impl Refusals {
         result
     }
 
+    /// All members take changes: what they refused before does not count any more.
+    pub(crate) fn forget(&self) {
+        self.changes.0.borrow_mut().clear();
+        self.flushes.0.borrow_mut().clear();
+    }
+
     /// Whether another member had no space of late.
     pub(crate) fn is_short_elsewhere(&self, member: MemberIndex) -> bool {
         let since = self.handle.now().saturating_sub(SHORT_NS);

@@ -55,12 +55,16 @@ impl Drop for UpdateClaim {
 pub(crate) struct Membership {
     /// The record of the members; none of a bare array.
     record: Option<RefCell<ArrayRecord>>,
+    /// The record that is being stored, or could not be stored on all members.
+    stored_in_part: RefCell<Option<ArrayRecord>>,
     /// The use that the record is to name.
     usage: Cell<Usage>,
     /// Whether members may not be what the journal says they are to be.
     is_replay_due: Cell<bool>,
     /// Whether parity may not match although there is a journal.
-    needs_resync: bool,
+    needs_resync: Cell<bool>,
+    /// Since members refused what the array cannot do without, until all is right again.
+    has_failed: Cell<bool>,
     /// Grows with everything the record does not say yet.
     changes: Cell<u64>,
     /// The changes that the record holds durably.
@@ -93,8 +97,10 @@ impl Membership {
         Self {
             usage: Cell::new(usage),
             is_replay_due: Cell::new(usage == Usage::InUse),
-            needs_resync: own.is_some_and(|record| record.needs_resync),
+            needs_resync: Cell::new(own.is_some_and(|record| record.needs_resync)),
+            has_failed: Cell::new(false),
             record: record.map(RefCell::new),
+            stored_in_part: RefCell::default(),
             changes: Cell::new(0),
             stored: Cell::new(0),
             is_updating: Cell::new(false),
@@ -143,8 +149,19 @@ impl Membership {
     /// Members refused what the array cannot do without. The cause may pass: somebody looks for that.
     #[cold]
     pub(crate) fn note_failure(&self) {
+        self.has_failed.set(true);
         let begin_recovery = self.begin_recovery.borrow().clone();
         begin_recovery.iter().for_each(|begin_recovery| begin_recovery());
+    }
+
+    /// Whether changes may be in place in part: no region is called clean meanwhile.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.get()
+    }
+
+    /// What was in place in part is right again, or known to need a resync.
+    pub(crate) fn is_right_again(&self) {
+        self.has_failed.set(false);
     }
 
     /// So many members refuse changes that none is lost for it.
@@ -211,9 +228,19 @@ impl Membership {
         self.usage.get()
     }
 
-    /// Whether parity may not match although there is a journal, as the start found it.
+    /// Whether parity may not match although there is a journal.
     pub(crate) fn needs_resync(&self) -> bool {
-        self.needs_resync
+        self.needs_resync.get()
+    }
+
+    /// Parity may not match from now on, until a resync has ended.
+    pub(crate) fn resync_is_needed(&self) {
+        self.needs_resync.set(true);
+    }
+
+    /// All parity matches, durably.
+    pub(crate) fn resync_has_ended(&self) {
+        self.needs_resync.set(false);
     }
 
     /// Says that something is true which the record does not say.
@@ -340,8 +367,19 @@ impl Membership {
         self.is_due.replace(false)
     }
 
+    /// A record is about to be stored.
+    pub(crate) fn begin_store(&self, record: &ArrayRecord) {
+        self.stored_in_part.replace(Some(record.clone()));
+    }
+
+    /// The record that some members may have taken and others refused, if there is one.
+    pub(crate) fn stored_in_part(&self) -> Option<ArrayRecord> {
+        self.stored_in_part.borrow().clone()
+    }
+
     /// All members in service have this record.
     pub(crate) fn stored(&self, record: ArrayRecord) {
+        self.stored_in_part.replace(None);
         if let Some(own) = &self.record {
             own.replace(record);
         }

@@ -228,6 +228,9 @@ impl<D: BlockDevice> Stripes<D> {
     /// A member that could not be given up failed a write to these sectors, and the others have the new
     /// content of their stripes. Nothing that is computed from both is right.
     pub(crate) fn note_half_written(&self, member: MemberIndex, range: SectorRange) {
+        if self.geometry.parity_chunks() == 0 {
+            return;
+        }
         let mut half_written = self.half_written.borrow_mut();
         for piece in range.split_at_multiples(self.geometry.chunk_sectors()) {
             // Two shapes are of one group, whose stripes are its rows.

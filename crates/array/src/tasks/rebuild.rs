@@ -407,6 +407,10 @@ impl<D: BlockDevice> Rebuild<D> {
         self.membership.note_change();
         // A member that does not take the news is lost, or the array is; requests will tell.
         let _ = self.membership.recorded().await;
+        if self.membership.has_failed() {
+            // A stripe that was half written without the member can be made right now.
+            self.membership.note_failure();
+        }
         self.bitmap.begin_rounds();
     }
 

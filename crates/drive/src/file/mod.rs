@@ -35,6 +35,8 @@ pub struct FileDevice {
     /// after one failure no later flush may claim that all is well, before the owner has seen to these
     /// writes.
     flush_failed: Rc<Cell<bool>>,
+    /// Flushes that failed.
+    failed_flushes: Rc<Cell<u64>>,
     /// Held as long as the device holds its descriptor.
     own_hold: Rc<()>,
     on_failure: Option<OnFailure>,
@@ -86,6 +88,7 @@ impl FileDevice {
             can_punch,
             can_zero: Cell::new(true),
             flush_failed: Rc::default(),
+            failed_flushes: Rc::default(),
             own_hold: Rc::default(),
             on_failure: None,
         }
@@ -187,11 +190,18 @@ impl FileDevice {
             return Err(IoError::Medium);
         }
         let (handle, fd) = (self.handle.clone(), self.fd.clone());
-        let flush_failed = self.flush_failed.clone();
+        let (flush_failed, failed_flushes) =
+            (self.flush_failed.clone(), self.failed_flushes.clone());
+        let before = failed_flushes.get();
         let synced = async move {
             let result = handle.sync_data(&fd).await.map_err(io_error);
             if result.is_err() {
                 flush_failed.set(true);
+                failed_flushes.set(failed_flushes.get() + 1);
+            } else if failed_flushes.get() != before {
+                // Another flush that was under way has failed, and the kernel says so once: this one may have had
+                // nothing left to store.
+                return Err(IoError::Medium);
             }
             result
         };

@@ -64,3 +64,13 @@ pub use parity::parity;
 pub(crate) use setup::uuid;
 pub use setup::{Care, Drive, Setup};
 pub use stacked::{Stack, run as run_stack};
+
+/// Whether a seed has members that refuse requests for a time.
+pub fn draws_outages(seed: u64) -> bool {
+    outages::drawn(seed).is_some()
+}
+
+/// Whether a seed has copies of members in their places.
+pub fn draws_copies(seed: u64) -> bool {
+    copies::drawn(seed).is_some()
+}

@@ -5,6 +5,7 @@
 //! `make test` looks for some of them, `make canaries` for all, and prints the table.
 
 use voltier_array::canary::{Canary, choose};
+use voltier_sim::arrays;
 use voltier_sim::budget;
 use voltier_sim::scenario::Scenario;
 use voltier_sim::swarm::{self, catch_panics};
@@ -16,7 +17,7 @@ const SEEDS: u64 = 1500;
 /// Seeds in which nothing may be found without one.
 const QUIET_SEEDS: u64 = 400;
 
-const CANARIES: [Canary; 38] = [
+const CANARIES: [Canary; 40] = [
     Canary::RecordNotDurable,
     Canary::CommitBeforeRecord,
     Canary::RoomReusedEarly,
@@ -53,6 +54,8 @@ const CANARIES: [Canary; 38] = [
     Canary::UnverifiedBelieved,
     Canary::RefusalNotAwaited,
     Canary::CommonRefusalIgnored,
+    Canary::FailedFlushForgotten,
+    Canary::DroppedServed,
     Canary::CopyNotOutdated,
     Canary::OldLabelsKept,
 ];
@@ -88,11 +91,23 @@ fn oracle(said: &str) -> &'static str {
     signs.iter().find(|sign| said.contains(sign.0)).map_or("assertion", |sign| sign.1)
 }
 
+/// Whether a seed draws what a canary needs to be met at all: the others are not run.
+fn is_met_in(canary: Canary, seed: u64) -> bool {
+    match canary {
+        Canary::RefusalNotAwaited
+        | Canary::CommonRefusalIgnored
+        | Canary::FailedFlushForgotten
+        | Canary::DroppedServed => arrays::draws_outages(seed),
+        Canary::CopyNotOutdated => arrays::draws_copies(seed),
+        _ => true,
+    }
+}
+
 /// Looks for a canary: its row of the table, and whether it was found.
 fn row_of(canary: Canary) -> (String, bool) {
     budget::take_worlds();
     choose(Some(canary));
-    let found = (0..SEEDS).find_map(|seed| {
+    let found = (0..SEEDS).filter(|seed| is_met_in(canary, *seed)).find_map(|seed| {
         let failure = swarm::run(&Scenario::of_array_seed(seed), false).failure?;
         Some((seed + 1, failure.message))
     });
