@@ -36,7 +36,7 @@ fn row(array: &ArrayDetail) -> [String; 8] {
     let online = array.members.iter().filter(|member| member.state == "online").count();
     [
         array.name.to_string(),
-        state(array.state).to_owned(),
+        state_of(array),
         level(array),
         format_size(array.size_bytes),
         format_size(array.chunk_bytes.into()),
@@ -53,7 +53,7 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
         let _ = writeln!(text, "{key:<12} {value}");
     };
     line("name", array.name.to_string());
-    line("state", state(array.state).to_owned());
+    line("state", state_of(array));
     for problem in problems(array) {
         line("problem", problem);
     }
@@ -320,6 +320,11 @@ fn level(array: &ArrayDetail) -> String {
         0 => array.level.clone(),
         group => format!("{} in groups of {group}", array.level),
     }
+}
+
+fn state_of(array: &ArrayDetail) -> String {
+    let read_only = if array.read_only { " read-only" } else { "" };
+    format!("{}{read_only}", state(array.state))
 }
 
 fn state(state: ArrayState) -> &'static str {

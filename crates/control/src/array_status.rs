@@ -333,6 +333,9 @@ pub struct ArrayDetail {
     pub scrub_found: ScrubFound,
     /// How many more members may be lost, wherever they are.
     pub may_lose: u32,
+    /// Whether nothing is written to the devices, and changes are refused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
     /// The volume that stands on the array, if a volume does.
     pub used_by: Option<VolumeName>,
     /// Changes of membership on record.
@@ -390,6 +393,7 @@ impl ArrayDetail {
             scrub: TaskStatus { pace: record.settings.scrub, ..TaskStatus::default() },
             scrub_found: ScrubFound::default(),
             may_lose: 0,
+            read_only: record.read_only,
             used_by: None,
             events: 0,
             counts: ArrayCounts::default(),

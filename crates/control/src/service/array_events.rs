@@ -65,6 +65,11 @@ pub(super) fn record<E: Engine>(turn: &mut Turn<E>) -> bool {
         let is_kept = |it: &&DeviceSpec| arriving.contains(*it) && !next.incoming.contains(*it);
         let kept: Vec<DeviceSpec> = record.incoming.iter().filter(is_kept).cloned().collect();
         next.incoming.extend(kept);
+        if record.read_only {
+            // None of it is on a device, so none of it is to be on record.
+            turn.engine.array_recorded(&name, events);
+            continue;
+        }
         if let Some(pool) = record.settings.spare_pool.clone().filter(|_| spares_wanted > 0) {
             wanting.push(Wanting { may_lose, name: name.clone(), pool, spares_wanted });
         }
