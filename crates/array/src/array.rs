@@ -36,7 +36,7 @@ use crate::stripe::ground::Ground;
 use crate::stripe::merge::policy::{MergeMode, MergePolicy};
 use crate::tasks::background::BackgroundTask;
 use crate::tasks::pace::Pace;
-use crate::tasks::rebuild::RebuildStatus;
+use crate::tasks::rebuild::{RebuildStatus, StuckRange};
 use crate::tasks::replace::Replacement;
 use crate::tasks::reshape::ReshapeStatus;
 use crate::tasks::scrub::{ScrubRepair, ScrubStatus};
@@ -607,6 +607,11 @@ impl<D: BlockDevice> Array<D> {
     /// How far the rebuild is.
     pub fn rebuild_status(&self) -> RebuildStatus {
         self.0.tasks.rebuild_status()
+    }
+
+    /// What the rebuild could not compute, in the order of the data; at most so many ranges.
+    pub fn stuck_ranges(&self, most: usize) -> Vec<StuckRange> {
+        self.0.tasks.rebuild.work().stuck_ranges(most)
     }
 
     /// Starts a scrub of everything that was written, in the background.

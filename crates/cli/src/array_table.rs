@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use voltier_control::{
-    ArrayDetail, ArrayState, PlaceStatus, PoolStatus, ReshapeDetail, TaskStatus, format_size,
-    seconds_text, wait_text,
+    ArrayDetail, ArrayState, ByteRange, PlaceStatus, PoolStatus, ReshapeDetail, TaskStatus,
+    format_size, seconds_text, wait_text,
 };
 
 use crate::table::{columns, waits_for};
@@ -261,7 +261,22 @@ fn problems(array: &ArrayDetail) -> impl Iterator<Item = String> {
              `voltier array set {name} journal=DEV` (or journal=members)"
         )
     });
-    error.into_iter().chain(array.left_out.iter().cloned()).chain(awaited).chain(lost).chain(sick)
+    let left_out = array.left_out.iter().cloned();
+    error.into_iter().chain(left_out).chain(stuck(array)).chain(awaited).chain(lost).chain(sick)
+}
+
+/// What cannot be rebuilt: which data of the array, and on which members.
+fn stuck(array: &ArrayDetail) -> impl Iterator<Item = String> {
+    array.rebuild_stuck.iter().map(|stuck| {
+        let ByteRange { offset_bytes, length_bytes } = stuck.range;
+        let members = stuck.members.join(", ");
+        format!(
+            "{length_bytes} bytes of the array from byte {offset_bytes} on cannot be rebuilt on {members}: \
+             another member cannot be read there; what is read there may fail until it is written again, then \
+             `voltier array rebuild {}`",
+            array.name
+        )
+    })
 }
 
 /// How small writes wait for each other, and what that has brought.

@@ -9,6 +9,7 @@ use crate::array_spec::{consistency_word, integrity_word};
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::records::RegisteredArray;
 use crate::spec::DeviceSpec;
+use crate::status::ByteRange;
 
 /// State of an array as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +54,16 @@ pub struct PlaceStatus {
     /// How well its device does.
     #[serde(flatten)]
     pub health: HealthStatus,
+}
+
+/// A part of an array that cannot be rebuilt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StuckStatus {
+    /// The part of the array.
+    #[serde(flatten)]
+    pub range: ByteRange,
+    /// The devices that lack it.
+    pub members: Vec<String>,
 }
 
 /// How long something took, of late.
@@ -322,6 +333,9 @@ pub struct ArrayDetail {
     /// Regions that the rebuild cannot fill, because too much of them cannot be read.
     #[serde(default)]
     pub rebuild_stuck_regions: u64,
+    /// The data in these regions; the first of them, neighbours as one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rebuild_stuck: Vec<StuckStatus>,
     /// The move to more members; null if there is none.
     #[serde(default)]
     pub reshape: Option<ReshapeDetail>,
@@ -389,6 +403,7 @@ impl ArrayDetail {
             merge: recorded_merge(record),
             rebuild: TaskStatus { pace: record.settings.rebuild, ..TaskStatus::default() },
             rebuild_stuck_regions: 0,
+            rebuild_stuck: Vec::new(),
             reshape: None,
             scrub: TaskStatus { pace: record.settings.scrub, ..TaskStatus::default() },
             scrub_found: ScrubFound::default(),

@@ -22,7 +22,7 @@ use crate::fault::Fault;
 use crate::journals;
 use crate::members;
 use crate::table::{self, OpenArray, Resident};
-use voltier_control::engine::OpenedArray;
+use voltier_control::engine::{OpenedArray, stale_line};
 
 /// Makes an array of the record's members.
 pub(super) async fn create(
@@ -264,10 +264,7 @@ fn stale(left: &LeftOut, given: &[DeviceSpec]) -> String {
     if left.is_replaced {
         return format!("{device} was member {member} and has been replaced");
     }
-    format!(
-        "{device} was left out at the start: it was member {member}, and the array went on \
-         without it, so its data are old"
-    )
+    stale_line(device, member)
 }
 
 /// News for the user about a start.

@@ -2,7 +2,7 @@
 
 use super::turn::Turn;
 use super::wanting::Wanting;
-use crate::engine::{ArrayDevices, ArrayNews, Engine};
+use crate::engine::{ArrayDevices, ArrayNews, Engine, is_stale_line};
 use crate::name::ArrayName;
 use crate::records::RegisteredArray;
 use crate::spec::DeviceSpec;
@@ -40,7 +40,7 @@ pub(super) fn record<E: Engine>(turn: &mut Turn<E>) -> bool {
             may_lose,
             lost_too_many,
             news,
-            lost: _,
+            lost,
         } = now;
         if lost_too_many > 0 {
             turn.fallen.insert(name.clone());
@@ -51,6 +51,10 @@ pub(super) fn record<E: Engine>(turn: &mut Turn<E>) -> bool {
         awaited.extend(arriving.iter().cloned());
         if let Some(live) = turn.live_arrays.get_mut(&name) {
             live.size_bytes = live.size_bytes.map(|_| size_bytes);
+            // The place of a member that was too old has one that is not.
+            let is_whole = |place: &usize| !lost.contains(&(*place as u32));
+            let whole: Vec<usize> = (0..members.len()).filter(is_whole).collect();
+            live.left_out.retain(|line| !whole.iter().any(|place| is_stale_line(line, *place)));
         }
         for ArrayNews { line, is_warning } in news {
             let line = format!("array {name}: {line}");
