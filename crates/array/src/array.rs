@@ -36,7 +36,7 @@ use crate::stripe::ground::Ground;
 use crate::stripe::merge::policy::{MergeMode, MergePolicy};
 use crate::tasks::background::BackgroundTask;
 use crate::tasks::pace::Pace;
-use crate::tasks::rebuild::RebuildStatus;
+use crate::tasks::rebuild::{RebuildStatus, StuckRange};
 use crate::tasks::replace::Replacement;
 use crate::tasks::reshape::ReshapeStatus;
 use crate::tasks::scrub::{ScrubRepair, ScrubStatus};
@@ -294,14 +294,42 @@ impl<D: BlockDevice> Array<D> {
         options: AssembleOptions,
         deadline_ns: Nanos,
     ) -> Result<(Self, AssembleReport), ArrayError> {
+        let (generations, report) =
+            Self::put_together(handle, devices, options, false, deadline_ns).await?;
+        generations.begin_reshape();
+        Ok((Self(generations), report))
+    }
+
+    /// The same for an array that is only read. It refuses changes, and begins neither a resync nor a rebuild.
+    /// It writes to its devices what a start writes all the same: labels, and what the journal has. The caller
+    /// gives it devices that keep this in memory.
+    ///
+    /// # Errors
+    /// As [`assemble`](Self::assemble).
+    pub async fn assemble_read_only(
+        handle: &Handle,
+        devices: Vec<D>,
+        options: AssembleOptions,
+        deadline_ns: Nanos,
+    ) -> Result<(Self, AssembleReport), ArrayError> {
+        let (generations, report) =
+            Self::put_together(handle, devices, options, true, deadline_ns).await?;
+        Ok((Self(generations), report))
+    }
+
+    async fn put_together(
+        handle: &Handle,
+        devices: Vec<D>,
+        options: AssembleOptions,
+        is_read_only: bool,
+        deadline_ns: Nanos,
+    ) -> Result<(Rc<Generations<Guarded<D>>>, AssembleReport), ArrayError> {
         let watch = watch(handle);
         if deadline_ns > 0 {
             watch.set_deadline(deadline_ns);
         }
         let devices = guard_all(devices, &watch);
-        let (generations, report) = assemble::assemble(handle, devices, options, &watch).await?;
-        generations.begin_reshape();
-        Ok((Self(generations), report))
+        assemble::assemble(handle, devices, options, is_read_only, &watch).await
     }
 
     /// Brings what was acknowledged in place on all members and empties the journal: the next start has
@@ -588,6 +616,11 @@ impl<D: BlockDevice> Array<D> {
     /// How far the rebuild is.
     pub fn rebuild_status(&self) -> RebuildStatus {
         self.0.tasks.rebuild_status()
+    }
+
+    /// What the rebuild could not compute, in the order of the data; at most so many ranges.
+    pub fn stuck_ranges(&self, most: usize) -> Vec<StuckRange> {
+        self.0.tasks.rebuild.work().stuck_ranges(most)
     }
 
     /// Starts a scrub of everything that was written, in the background.

@@ -74,13 +74,14 @@ pub(crate) async fn assemble<D: BlockDevice>(
     handle: &Handle,
     devices: Vec<Guarded<D>>,
     options: AssembleOptions,
+    is_read_only: bool,
     watch: &Rc<MemberWatch>,
 ) -> Result<(Rc<Generations<Guarded<D>>>, AssembleReport), ArrayError> {
     watch.release_late();
     await_drained(&devices, watch.handle()).await;
     let mut ready = examine_all(devices, options).await?;
     let report = report_of(&ready);
-    let generations = put_together(handle, &mut ready, watch)?;
+    let generations = put_together(handle, &mut ready, is_read_only, watch)?;
     let silent = hung::install_for_start(&generations);
     let started = begin(&generations, ready).await;
     let journal = started.map_err(|error| match silent.take() {
@@ -118,6 +119,7 @@ fn report_of<D>(ready: &Ready<D>) -> AssembleReport {
 fn put_together<D: BlockDevice>(
     handle: &Handle,
     ready: &mut Ready<Guarded<D>>,
+    is_read_only: bool,
     watch: &Rc<MemberWatch>,
 ) -> Result<Rc<Generations<Guarded<D>>>, ArrayError> {
     let array = &ready.array;
@@ -126,7 +128,7 @@ fn put_together<D: BlockDevice>(
     let states = RegionStates::new(map, array.geometry.member_sectors(), to_resync, unflushed_map);
     let devices =
         array.indexes().map(|member| ready.members.remove(&member).map(|it| it.device)).collect();
-    let foundation = Foundation::of(array, devices, states, watch);
+    let foundation = Foundation { is_read_only, ..Foundation::of(array, devices, states, watch) };
     let generations = Generations::new(Generation::build(handle, foundation)?);
     let parts = &generations.ground;
     parts.members.name(array);

@@ -36,6 +36,8 @@ pub(crate) struct Foundation<D> {
     /// Set if the array moves to its geometry from one with a member less.
     pub(crate) reshape: Option<ReshapeRecord>,
     pub(crate) watch: Rc<MemberWatch>,
+    /// Whether the array takes no changes, and begins none by itself.
+    pub(crate) is_read_only: bool,
 }
 
 impl<D: BlockDevice> Foundation<D> {
@@ -57,6 +59,7 @@ impl<D: BlockDevice> Foundation<D> {
             record: Some(array.clone()),
             states: Some(states),
             watch: watch.clone(),
+            is_read_only: false,
         }
     }
 
@@ -77,6 +80,7 @@ impl<D: BlockDevice> Foundation<D> {
             record: None,
             states: None,
             watch: watch.clone(),
+            is_read_only: false,
         }
     }
 

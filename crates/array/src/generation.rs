@@ -103,6 +103,7 @@ impl<D: BlockDevice> Generation<D> {
         // Until all has moved the volume is what it was.
         let volume = moving.as_ref().map_or(&geometry, |moving| &moving.shapes().before);
         let mut limits = limits_of(volume, members.iter().flatten().map(|device| device.limits()));
+        limits.read_only |= foundation.is_read_only;
         // An acknowledged write is in the journal, durably.
         limits.volatile_cache &= !foundation.has_journal;
         let checksums = foundation.checksums.zip(foundation.record.as_ref()).map(|it| {
@@ -322,9 +323,11 @@ impl<D: BlockDevice> Generation<D> {
             // Nothing else looks at its rows while they are neither in the one shape nor in the other.
             reshape.end_section_between().await;
         }
-        bitmap.begin_rounds();
-        self.tasks.resync.begin();
-        self.tasks.rebuild.begin_if_wanted();
+        if !self.limits.read_only {
+            bitmap.begin_rounds();
+            self.tasks.resync.begin();
+            self.tasks.rebuild.begin_if_wanted();
+        }
         Ok(report)
     }
 

@@ -202,7 +202,7 @@ pub use status::{ArrayStatus, MemberStatus};
 pub use stripe::merge::policy::{MergeMode, MergePolicy};
 pub use tasks::background::BackgroundTask;
 pub use tasks::pace::{Pace, Priority, Progress};
-pub use tasks::rebuild::RebuildStatus;
+pub use tasks::rebuild::{RebuildStatus, StuckRange};
 pub use tasks::replace::Replacement;
 pub use tasks::reshape::{ReshapeStatus, ReshapeWait};
 pub use tasks::scrub::{ScrubFinding, ScrubRepair, ScrubStatus};

@@ -62,7 +62,8 @@ fn create(args: &CreateArray, session: &Session<'_>) -> ControlResult<()> {
 }
 
 fn assemble(args: &AssembleArray, session: &Session<'_>) -> ControlResult<()> {
-    let ask = ArrayRequest::Assemble { devices: devices(&args.members)?, force: args.force };
+    let (devices, force, read_only) = (devices(&args.members)?, args.force, args.read_only);
+    let ask = ArrayRequest::Assemble { devices, force, read_only };
     change(session, ask, "assembled")
 }
 

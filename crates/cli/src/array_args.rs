@@ -271,6 +271,9 @@ pub(crate) struct DeleteArray {
 
 #[derive(Debug, Args)]
 pub(crate) struct AssembleArray {
+    /// Write nothing to the members; the array and the volumes on it take no changes
+    #[arg(long)]
+    pub(crate) read_only: bool,
     /// Members, in any order
     #[arg(value_name = "DEV", required = true)]
     pub(crate) members: Vec<String>,

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use voltier_control::{
-    ArrayDetail, ArrayState, PlaceStatus, PoolStatus, ReshapeDetail, TaskStatus, format_size,
-    seconds_text, wait_text,
+    ArrayDetail, ArrayState, ByteRange, PlaceStatus, PoolStatus, ReshapeDetail, TaskStatus,
+    format_size, seconds_text, wait_text,
 };
 
 use crate::table::{columns, waits_for};
@@ -36,7 +36,7 @@ fn row(array: &ArrayDetail) -> [String; 8] {
     let online = array.members.iter().filter(|member| member.state == "online").count();
     [
         array.name.to_string(),
-        state(array.state).to_owned(),
+        state_of(array),
         level(array),
         format_size(array.size_bytes),
         format_size(array.chunk_bytes.into()),
@@ -53,7 +53,7 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
         let _ = writeln!(text, "{key:<12} {value}");
     };
     line("name", array.name.to_string());
-    line("state", state(array.state).to_owned());
+    line("state", state_of(array));
     for problem in problems(array) {
         line("problem", problem);
     }
@@ -261,7 +261,22 @@ fn problems(array: &ArrayDetail) -> impl Iterator<Item = String> {
              `voltier array set {name} journal=DEV` (or journal=members)"
         )
     });
-    error.into_iter().chain(array.left_out.iter().cloned()).chain(awaited).chain(lost).chain(sick)
+    let left_out = array.left_out.iter().cloned();
+    error.into_iter().chain(left_out).chain(stuck(array)).chain(awaited).chain(lost).chain(sick)
+}
+
+/// What cannot be rebuilt: which data of the array, and on which members.
+fn stuck(array: &ArrayDetail) -> impl Iterator<Item = String> {
+    array.rebuild_stuck.iter().map(|stuck| {
+        let ByteRange { offset_bytes, length_bytes } = stuck.range;
+        let members = stuck.members.join(", ");
+        format!(
+            "{length_bytes} bytes of the array from byte {offset_bytes} on cannot be rebuilt on {members}: \
+             another member cannot be read there; what is read there may fail until it is written again, then \
+             `voltier array rebuild {}`",
+            array.name
+        )
+    })
 }
 
 /// How small writes wait for each other, and what that has brought.
@@ -320,6 +335,11 @@ fn level(array: &ArrayDetail) -> String {
         0 => array.level.clone(),
         group => format!("{} in groups of {group}", array.level),
     }
+}
+
+fn state_of(array: &ArrayDetail) -> String {
+    let read_only = if array.read_only { " read-only" } else { "" };
+    format!("{}{read_only}", state(array.state))
 }
 
 fn state(state: ArrayState) -> &'static str {

@@ -54,7 +54,7 @@ fn row(volume: &VolumeStatus) -> [String; 9] {
     let exports: Vec<String> = volume.exports.iter().map(export_kind).collect();
     [
         volume.name.to_string(),
-        state(volume.state).to_owned(),
+        state_of(volume),
         if_cached(volume.mode.clone()),
         format_size(volume.size_bytes),
         if_cached(format_size(volume.ssd.size_bytes)),
@@ -81,7 +81,7 @@ pub(crate) fn one(volume: &VolumeStatus) -> String {
         let _ = writeln!(text, "{key:<12} {value}");
     };
     line("name", volume.name.to_string());
-    line("state", state(volume.state).to_owned());
+    line("state", state_of(volume));
     if !volume.error.is_empty() {
         line("problem", volume.error.clone());
     }
@@ -229,6 +229,11 @@ fn lost_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
     if more > 0 {
         line("", format!("and {more} more; `voltier show {} --json` lists them", volume.name));
     }
+}
+
+fn state_of(volume: &VolumeStatus) -> String {
+    let read_only = if volume.read_only { " read-only" } else { "" };
+    format!("{}{read_only}", state(volume.state))
 }
 
 fn state(state: VolumeState) -> &'static str {

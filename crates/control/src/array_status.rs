@@ -9,6 +9,7 @@ use crate::array_spec::{consistency_word, integrity_word};
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::records::RegisteredArray;
 use crate::spec::DeviceSpec;
+use crate::status::ByteRange;
 
 /// State of an array as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +54,16 @@ pub struct PlaceStatus {
     /// How well its device does.
     #[serde(flatten)]
     pub health: HealthStatus,
+}
+
+/// A part of an array that cannot be rebuilt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StuckStatus {
+    /// The part of the array.
+    #[serde(flatten)]
+    pub range: ByteRange,
+    /// The devices that lack it.
+    pub members: Vec<String>,
 }
 
 /// How long something took, of late.
@@ -322,6 +333,9 @@ pub struct ArrayDetail {
     /// Regions that the rebuild cannot fill, because too much of them cannot be read.
     #[serde(default)]
     pub rebuild_stuck_regions: u64,
+    /// The data in these regions; the first of them, neighbours as one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rebuild_stuck: Vec<StuckStatus>,
     /// The move to more members; null if there is none.
     #[serde(default)]
     pub reshape: Option<ReshapeDetail>,
@@ -333,6 +347,9 @@ pub struct ArrayDetail {
     pub scrub_found: ScrubFound,
     /// How many more members may be lost, wherever they are.
     pub may_lose: u32,
+    /// Whether nothing is written to the devices, and changes are refused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
     /// The volume that stands on the array, if a volume does.
     pub used_by: Option<VolumeName>,
     /// Changes of membership on record.
@@ -386,10 +403,12 @@ impl ArrayDetail {
             merge: recorded_merge(record),
             rebuild: TaskStatus { pace: record.settings.rebuild, ..TaskStatus::default() },
             rebuild_stuck_regions: 0,
+            rebuild_stuck: Vec::new(),
             reshape: None,
             scrub: TaskStatus { pace: record.settings.scrub, ..TaskStatus::default() },
             scrub_found: ScrubFound::default(),
             may_lose: 0,
+            read_only: record.read_only,
             used_by: None,
             events: 0,
             counts: ArrayCounts::default(),

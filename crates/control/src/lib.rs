@@ -80,7 +80,7 @@ pub use array_spec::{
 };
 pub use array_status::{
     ArrayCounts, ArrayDetail, ArrayState, HealthStatus, JournalStatus, LatencyStatus, LimitsStatus,
-    PlaceStatus, PoolStatus, ReshapeDetail, ScrubFound, TaskStatus,
+    PlaceStatus, PoolStatus, ReshapeDetail, ScrubFound, StuckStatus, TaskStatus,
 };
 pub use client::Client;
 pub use daemon::{DaemonOptions, run_daemon};

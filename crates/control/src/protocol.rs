@@ -130,6 +130,9 @@ pub enum ArrayRequest {
         devices: Vec<DeviceSpec>,
         /// Also when some of the newest data may be wrong.
         force: bool,
+        /// Write nothing to them, and take no changes.
+        #[serde(default)]
+        read_only: bool,
     },
     /// Assemble a recorded array now, with the members that are there.
     Start {

@@ -199,6 +199,9 @@ pub struct RegisteredArray {
     /// Whether the array is left at rest until it is started.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopped: bool,
+    /// Whether nothing is written to its devices: it was assembled to be read only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
     /// Choices.
     pub settings: ArraySettings,
 }
@@ -238,6 +241,18 @@ impl RegisteredArray {
             integrity: self.integrity,
             uuid: self.uuid.0,
             member_uuids,
+        }
+    }
+
+    /// Refuses what would change an array that is only read.
+    pub(crate) fn must_take_changes(&self) -> ControlResult<()> {
+        match self.read_only {
+            false => Ok(()),
+            true => Err(ControlError::failed(format!(
+                "the array {0} is assembled read-only; to use it as before: `voltier array stop {0}`, then \
+                 `voltier array assemble DEV...` without --read-only",
+                self.name
+            ))),
         }
     }
 

@@ -214,6 +214,9 @@ pub struct VolumeStatus {
     pub name: VolumeName,
     /// State.
     pub state: VolumeState,
+    /// Whether the volume takes no writes, because its array is only read; absent when it takes some.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
     /// Size in bytes.
     pub size_bytes: u64,
     /// Cache mode; `pt` without a cache.

@@ -1,15 +1,16 @@
 //! From what an array counts to what `array show` prints.
 
-use voltier_array::{ArrayStatus, Latency, MemberState, Progress, ReshapeWait};
+use voltier_array::{ArrayStatus, Latency, MemberState, Progress, ReshapeWait, StuckRange};
 use voltier_control::{
-    ArrayCounts, ArrayDetail, ArrayName, ArrayState, ControlResult, HealthStatus, Identity,
-    LatencyStatus, PlaceStatus, ReshapeDetail, ScrubFound, TaskPace, TaskStatus,
+    ArrayCounts, ArrayDetail, ArrayName, ArrayState, ByteRange, ControlResult, HealthStatus,
+    Identity, LatencyStatus, PlaceStatus, ReshapeDetail, ScrubFound, StuckStatus, TaskPace,
+    TaskStatus,
 };
 
 use crate::array_failure::failure_in_words;
 use crate::drives::trouble_of;
 use crate::journals;
-use crate::table;
+use crate::table::{self, OpenArray};
 
 /// The status of an array now.
 pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayDetail> {
@@ -49,6 +50,7 @@ pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayD
         journal_device,
         rebuild: task(&rebuild.progress, plain.rebuild.pace),
         rebuild_stuck_regions: rebuild.stuck_regions,
+        rebuild_stuck: stuck(&open),
         reshape: array.reshape_status().map(|it| reshape(&it, plain.rebuild.pace)),
         scrub: task(&scrub.progress, plain.scrub.pace),
         scrub_found: ScrubFound {
@@ -80,6 +82,18 @@ pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayD
         },
         ..plain
     })
+}
+
+/// So many ranges are named.
+const STUCK_MAX: usize = 16;
+
+fn stuck(open: &OpenArray) -> Vec<StuckStatus> {
+    let ranges = open.array.stuck_ranges(STUCK_MAX).into_iter();
+    let status = |StuckRange { sectors, members }| StuckStatus {
+        range: ByteRange { offset_bytes: sectors.start.bytes(), length_bytes: sectors.bytes() },
+        members: members.into_iter().map(|member| open.name_of(member.0)).collect(),
+    };
+    ranges.map(status).collect()
 }
 
 fn state_of(now: &ArrayStatus) -> ArrayState {

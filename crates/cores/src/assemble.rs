@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, AssembleReport, DeviceError, Integrity, JournalState,
-    LeftOut, MetadataError, Superblock,
+    Array, ArrayError, ArrayRecord, AssembleOptions, AssembleReport, DeviceError, Integrity,
+    JournalState, LeftOut, MetadataError, Superblock, Usage,
 };
-use voltier_block::BlockDevice;
+use voltier_block::{BlockDevice, SECTOR_BYTES};
 use voltier_control::safety::Promise;
 use voltier_control::{
     ArrayLevel, ArrayName, ControlError, ControlResult, DeviceSpec, ErrorKind, Identity, Memory,
@@ -17,11 +17,12 @@ use voltier_ring::Handle;
 use voltier_volume::Leaf;
 
 use crate::array_news::Told;
-use crate::drives::{KnownDevice, answered, open_all, open_drained};
+use crate::drives::{KnownDevice, answered, open_all, open_drained, open_read_only};
 use crate::fault::Fault;
 use crate::journals;
+use crate::members;
 use crate::table::{self, OpenArray, Resident};
-use voltier_control::engine::OpenedArray;
+use voltier_control::engine::{OpenedArray, stale_line};
 
 /// Makes an array of the record's members.
 pub(super) async fn create(
@@ -32,7 +33,8 @@ pub(super) async fn create(
 ) -> ControlResult<OpenedArray> {
     let given: Vec<DeviceSpec> = record.members.iter().flatten().cloned().collect();
     let (leaves, known) = open_all(&handle, &given).await?;
-    let journal = journals::open_device(&handle, record.journal.as_ref()).await?;
+    let blocks = leaves.iter().map(|leaf| leaf.limits().block_bytes).max().unwrap_or(0);
+    let journal = journals::open_device(&handle, record.journal.as_ref(), blocks).await?;
     let uuids = given.iter().map(|_| Identity::random().map(|uuid| uuid.0));
     let options = record.create_options(uuids.collect::<ControlResult<_>>()?);
     let (journal, known_journal) = journal.unzip();
@@ -130,11 +132,10 @@ pub(super) async fn assemble(
     let superblocks = candidates.iter().map(|it| &it.superblock);
     let in_service = superblocks.filter(|it| it.array.is_in_service(it.member));
     let newest = in_service.max_by_key(|it| it.array.event);
-    let promise = promised(
-        &memory,
-        newest.map_or(0, |it| voltier_array::memory_of(&it.array)),
-        &record.name,
-    )?;
+    let replayed = newest.filter(|_| record.read_only).map_or(0, |it| journal_bytes(&it.array));
+    let needed = newest.map_or(0, |it| voltier_array::memory_of(&it.array)) + replayed;
+    let promise = promised(&memory, needed, &record.name)?;
+    let block_bytes = newest.map_or(SECTOR_BYTES as u32, |it| blocks_of(&it.array));
     let newest = newest.map_or(0, |it| it.array.event);
     // This instance has seen nothing newer of the array: these members are no old half.
     let degraded = force || (record.events > 0 && newest >= record.events);
@@ -143,16 +144,25 @@ pub(super) async fn assemble(
     let members = candidates.into_iter().map(|it| (it.leaf, it.known));
     let (leaves, mut known): (Vec<Leaf>, Vec<KnownDevice>) = members.chain(journals).unzip();
     let given: Vec<DeviceSpec> = known.iter().map(|known| known.device.clone()).collect();
+    note_larger_blocks(&record.name, &leaves, &given);
     let deadline_ns = record.settings.health.for_array().deadline_ns;
-    let assembled = Array::assemble_within(&handle, leaves, options, deadline_ns).await;
+    let assembled = if record.read_only {
+        let leaves = leaves.into_iter().map(Leaf::with_writes_in_memory).collect();
+        Array::assemble_read_only(&handle, leaves, options, deadline_ns).await
+    } else {
+        let leaves = leaves.into_iter().map(|leaf| leaf.for_blocks_of(block_bytes)).collect();
+        Array::assemble_within(&handle, leaves, options, deadline_ns).await
+    };
     let (array, report) = assembled.map_err(|error| {
         let why = refusal(&error, &given, &record).message;
         ControlError::failed([&[why], &left_out[..]].concat().join("; "))
     })?;
-    log_mended(&report, &given);
+    if !record.read_only {
+        log_mended(&report, &given);
+    }
     left_out.extend(report.left_out.iter().map(|left| stale(left, &given)));
     left_out.extend(journals::left_out(&report, &given));
-    left_out.extend(news(&report));
+    left_out.extend(news(&report, record.read_only));
     let journals = known.split_off(places.len());
     let is_taken = |(at, _): &(usize, KnownDevice)| {
         let device = places.len() + at;
@@ -174,12 +184,39 @@ pub(super) async fn assemble(
     Ok(keep(resident, array, devices, journal, left_out))
 }
 
+/// The bytes of the smallest block that an assembly may send to members. A journal with something to replay may
+/// have sectors in it, also if the members have larger blocks by now: they were behind other adapters.
+fn blocks_of(array: &ArrayRecord) -> u32 {
+    let is_whole = array.usage == Usage::Clean || array.places.integrity() != Integrity::None;
+    if is_whole { u32::MAX } else { SECTOR_BYTES as u32 }
+}
+
+/// The most that the journals of an array may have, if there is something to replay.
+fn journal_bytes(array: &ArrayRecord) -> u64 {
+    match array.usage {
+        Usage::Clean => 0,
+        _ => array.places.journal.bytes() * array.members.len() as u64,
+    }
+}
+
+/// Says which members have larger blocks than others.
+fn note_larger_blocks(name: &ArrayName, leaves: &[Leaf], given: &[DeviceSpec]) {
+    let of = |leaf: &Leaf| leaf.limits().block_bytes;
+    let Some(least) = leaves.iter().map(of).min() else { return };
+    for (leaf, device) in leaves.iter().zip(given).filter(|(leaf, _)| of(leaf) > least) {
+        members::note_blocks(name, device, of(leaf), least);
+    }
+}
+
 async fn candidate(
     handle: &Handle,
     record: &RegisteredArray,
     device: DeviceSpec,
 ) -> ControlResult<Part> {
-    let leaf = open_drained(handle, &device).await?;
+    let leaf = match record.read_only {
+        true => open_read_only(handle, &device).await?,
+        false => open_drained(handle, &device).await?,
+    };
     let why_not = |why: String| ControlError::failed(format!("{device} is left out: {why}"));
     let unreadable = |error: DeviceError| match error {
         DeviceError::Unsupported { array, .. } if array == record.uuid.0 => {
@@ -227,21 +264,17 @@ fn stale(left: &LeftOut, given: &[DeviceSpec]) -> String {
     if left.is_replaced {
         return format!("{device} was member {member} and has been replaced");
     }
-    format!(
-        "{device} was left out at the start: it was member {member}, and the array went on \
-         without it, so its data are old"
-    )
+    stale_line(device, member)
 }
 
 /// News for the user about a start.
-fn news(report: &AssembleReport) -> Option<String> {
+fn news(report: &AssembleReport, is_read_only: bool) -> Option<String> {
     let regions = report.regions_to_resync;
-    (regions > 0).then(|| {
-        format!(
-            "it was not stopped cleanly: the parity of {regions} regions is being recomputed in \
-             the background"
-        )
-    })
+    let how = match is_read_only {
+        true => format!("of {regions} regions may not match, and stays as it is"),
+        false => format!("of {regions} regions is being recomputed in the background"),
+    };
+    (regions > 0).then(|| format!("it was not stopped cleanly: the parity {how}"))
 }
 
 /// The array's own words, with its devices by their names and what a command can do.

@@ -78,6 +78,29 @@ fn spec_of(device: &DeviceSpec) -> ControlResult<DriveSpec> {
     })
 }
 
+/// Opens a device that is only read; a member of a read-only array keeps in memory what is written to it.
+pub(super) async fn open_read_only(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
+    let DeviceSpec::Path(path) = device else {
+        return Err(ControlError::failed(format!(
+            "{device} is no file or block device, and only these can be read alone"
+        )));
+    };
+    let spec = DriveSpec::ReadOnlyFile { path: path.clone() };
+    open_once(handle, device, spec).await?.map_err(ControlError::from_error)
+}
+
+/// Opens a device whose label is to be read: also one that takes no writes.
+async fn open_for_label(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
+    match open_once(handle, device, spec_of(device)?).await? {
+        Err(DriveError::Open(OpenError::ReadOnly(_) | OpenError::Permission(_)))
+            if device.path().is_some() =>
+        {
+            open_read_only(handle, device).await
+        }
+        opened => opened.map_err(ControlError::from_error),
+    }
+}
+
 pub(super) async fn open_all(
     handle: &Handle,
     devices: &[DeviceSpec],
@@ -144,7 +167,7 @@ pub(super) async fn label_of(
     handle: Handle,
     device: DeviceSpec,
 ) -> ControlResult<Option<MemberLabel>> {
-    let leaf = open_leaf(&handle, &device).await?;
+    let leaf = open_for_label(&handle, &device).await?;
     let found = answered(&handle, &device, Array::examine(&leaf)).await?;
     let found = found.map_err(|error| unreadable(&device, &error))?;
     Ok(found.map(MemberLabel::from))
@@ -155,7 +178,7 @@ pub(super) async fn journal_label_of(
     handle: Handle,
     device: DeviceSpec,
 ) -> ControlResult<Option<JournalDeviceLabel>> {
-    let leaf = open_leaf(&handle, &device).await?;
+    let leaf = open_for_label(&handle, &device).await?;
     let found = answered(&handle, &device, Array::examine_journal(&leaf)).await?;
     let found = found.map_err(|error| unreadable(&device, &error))?;
     Ok(found.map(|it| JournalDeviceLabel { array: Identity(it.array), name: it.name }))
@@ -166,7 +189,7 @@ pub(super) async fn spare_label_of(
     handle: Handle,
     device: DeviceSpec,
 ) -> ControlResult<Option<SpareOwner>> {
-    let leaf = open_leaf(&handle, &device).await?;
+    let leaf = open_for_label(&handle, &device).await?;
     let found = answered(&handle, &device, read_spare_label(&leaf)).await?;
     let found = found.map_err(|error| unreadable(&device, &error))?;
     Ok(found.map(|it| SpareOwner { owner: Identity(it.owner), name: it.name }))

@@ -14,13 +14,14 @@ use crate::table::{self, OpenArray};
 /// A device to have a journal, with a new uuid.
 pub(super) type NewJournal = ((Leaf, [u8; 16]), KnownDevice);
 
-/// Opens a device that is to have a journal.
+/// Opens a device that is to have the journal of an array with blocks of so many bytes.
 pub(super) async fn open_device(
     handle: &Handle,
     device: Option<&DeviceSpec>,
+    block_bytes: u32,
 ) -> ControlResult<Option<NewJournal>> {
     let Some(device) = device else { return Ok(None) };
-    let leaf = open_leaf(handle, device).await?;
+    let leaf = open_leaf(handle, device).await?.for_blocks_of(block_bytes);
     let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
     Ok(Some(((leaf, Identity::random()?.0), known)))
 }
@@ -32,7 +33,8 @@ pub(super) async fn set(
     device: Option<DeviceSpec>,
 ) -> ControlResult<()> {
     let open = table::find(&name)?;
-    let (new, known) = open_device(&handle, device.as_ref()).await?.unzip();
+    let (new, known) =
+        open_device(&handle, device.as_ref(), open.array.limits().block_bytes).await?.unzip();
     let moved = open.array.set_journal(new).await;
     moved.map_err(|error| {
         let what = device.map_or_else(|| "the journal".to_owned(), |device| device.to_string());

@@ -6,12 +6,13 @@ use voltier_control::{
     ArrayLevel, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, Identity, Memory,
 };
 use voltier_ring::Handle;
+use voltier_volume::Leaf;
 
 use crate::array_news;
 use crate::assemble::promised;
 use crate::drives::{KnownDevice, answered, open_all, open_leaf, within};
 use crate::loss::EventGate;
-use crate::table::{self, PendingMember};
+use crate::table::{self, OpenArray, PendingMember};
 use voltier_control::engine::{ArrayDevices, Replaced};
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::HEAD_BYTES;
@@ -53,6 +54,24 @@ pub(super) async fn fail(
     }
 }
 
+/// Opens a device that is to come to an array. Its sectors may be larger than those of the others.
+async fn open_for(handle: &Handle, open: &OpenArray, device: &DeviceSpec) -> ControlResult<Leaf> {
+    let leaf = open_leaf(handle, device).await?;
+    let (has, array) = (leaf.limits().block_bytes, open.array.limits().block_bytes);
+    if has > array {
+        note_blocks(open.name(), device, has, array);
+    }
+    Ok(leaf.for_blocks_of(array))
+}
+
+/// Says in the log what larger sectors than those of the others cost.
+pub(super) fn note_blocks(name: &ArrayName, device: &DeviceSpec, has: u32, array: u32) {
+    tracing::warn!(
+        "array {name}: {device} has sectors of {has} bytes, and the array has {array}: a write that is no \
+         multiple of {has} bytes costs a read more"
+    );
+}
+
 /// Puts a device in the place of a member.
 pub(super) async fn replace(
     handle: Handle,
@@ -61,7 +80,7 @@ pub(super) async fn replace(
     device: DeviceSpec,
 ) -> ControlResult<Replaced> {
     let open = table::find(&name)?;
-    let leaf = open_leaf(&handle, &device).await?;
+    let leaf = open_for(&handle, &open, &device).await?;
     // The label may say anything: the array asks for it again, and waits for longer.
     let _ = answered(&handle, &device, Array::examine(&leaf)).await?;
     let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
@@ -91,7 +110,7 @@ pub(super) async fn restore_member(
     device: DeviceSpec,
 ) -> ControlResult<bool> {
     let open = table::find(&name)?;
-    let leaf = open_leaf(&handle, &device).await?;
+    let leaf = open_for(&handle, &open, &device).await?;
     let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
     let is_back = open.array.restore_member(place, leaf).await;
     let is_back = is_back.map_err(|error| {
@@ -115,7 +134,10 @@ pub(super) async fn grow(
     // A larger array stands beside the one it takes over from for a moment.
     let needed = voltier_array::memory_with(&open.array, devices.len());
     let promise = promised(&memory, needed, &name)?;
-    let (mut leaves, known) = open_all(&handle, &devices).await?;
+    let (leaves, known) = open_all(&handle, &devices).await?;
+    let block_bytes = open.array.limits().block_bytes;
+    let mut leaves: Vec<Leaf> =
+        leaves.into_iter().map(|leaf| leaf.for_blocks_of(block_bytes)).collect();
     let uuids = devices.iter().map(|_| Identity::random().map(|uuid| uuid.0));
     let uuids: Vec<_> = uuids.collect::<ControlResult<_>>()?;
     let grown = match (by, leaves.len()) {
@@ -146,7 +168,7 @@ pub(super) async fn add_spare(
     device: DeviceSpec,
 ) -> ControlResult<()> {
     let open = table::find(&name)?;
-    let leaf = open_leaf(&handle, &device).await?;
+    let leaf = open_for(&handle, &open, &device).await?;
     let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
     let uuid = Identity::random()?.0;
     open.array.add_spare(leaf, uuid).map_err(|error| {
@@ -175,8 +197,9 @@ pub(super) async fn check_spare(
     name: ArrayName,
     device: DeviceSpec,
 ) -> ControlResult<()> {
-    let leaf = open_leaf(&handle, &device).await?;
-    table::find(&name)?.array.check_spare(&leaf).map_err(|error| {
+    let open = table::find(&name)?;
+    let leaf = open_for(&handle, &open, &device).await?;
+    open.array.check_spare(&leaf).map_err(|error| {
         ControlError::failed(format!("{device} cannot be a spare of {name}: {error}"))
     })
 }

@@ -36,7 +36,9 @@ pub(super) async fn open(
     spec: DriveSpec,
 ) -> ControlResult<Result<Leaf, DriveError>> {
     let path = match &spec {
-        DriveSpec::File { path } | DriveSpec::ModelOverFile { path, .. } => path.clone(),
+        DriveSpec::File { path }
+        | DriveSpec::ReadOnlyFile { path }
+        | DriveSpec::ModelOverFile { path, .. } => path.clone(),
         DriveSpec::Memory { .. } | DriveSpec::Model { .. } => return Ok(Leaf::open(handle, &spec)),
     };
     if !with_opening(|opening| opening.insert(path.clone())) {

@@ -163,6 +163,10 @@ fn put(devices: &mut [Option<KnownDevice>], place: usize, known: KnownDevice) {
 }
 
 impl OpenArray {
+    pub(super) fn name(&self) -> &ArrayName {
+        &self.resident.name
+    }
+
     /// Puts a device in the place of a member.
     pub(super) fn put(&self, place: usize, known: KnownDevice) {
         put(&mut self.devices.borrow_mut(), place, known);

@@ -8,6 +8,7 @@
 //! | `file/mod`, `file/open` | a file or block device through the ring; how one is opened and locked |
 //! | `file/left_behind` | drives with I/O in flight of a device that was given up ("undrained") |
 //! | `align` | sectors over larger blocks |
+//! | `overlay` | a device that is only read: what is written to it stays in memory |
 //! | `memory` | a device in memory |
 //! | `model/mod` | modelled drives: when a request completes |
 
@@ -15,8 +16,10 @@ mod align;
 mod file;
 mod memory;
 pub mod model;
+mod overlay;
 
 pub use align::AlignDevice;
 pub use file::{FileDevice, FileFacts, FileOptions, OpenError, OpenFile, is_undrained};
 pub use memory::MemoryDevice;
 pub use model::ModelDevice;
+pub use overlay::OverlayDevice;

@@ -8,7 +8,9 @@ use voltier_block::{
     UnderWay,
 };
 use voltier_drive::model::Profile;
-use voltier_drive::{AlignDevice, FileDevice, FileOptions, MemoryDevice, ModelDevice, OpenFile};
+use voltier_drive::{
+    AlignDevice, FileDevice, FileOptions, MemoryDevice, ModelDevice, OpenFile, OverlayDevice,
+};
 use voltier_ring::Handle;
 
 /// The make of a leaf: the resolved form of a device name on the command line.
@@ -16,6 +18,11 @@ use voltier_ring::Handle;
 pub enum DriveSpec {
     /// A regular file or a raw block device.
     File {
+        /// Path of the file.
+        path: PathBuf,
+    },
+    /// The same, only to be read.
+    ReadOnlyFile {
         /// Path of the file.
         path: PathBuf,
     },
@@ -61,6 +68,12 @@ pub enum Leaf {
     Model(Box<ModelDevice<MemoryDevice>>),
     /// A modelled drive over a file.
     ModelOverFile(Box<ModelDevice<FileDevice>>),
+    /// A file or device of larger blocks, made to serve sectors.
+    AlignedFile(Box<AlignDevice<FileDevice>>),
+    /// A modelled drive over one of larger blocks, made to serve sectors.
+    AlignedModel(Box<AlignDevice<ModelDevice<FileDevice>>>),
+    /// A file or device that is only read, with what was written to it in memory.
+    Overlay(Box<OverlayDevice<FileDevice>>),
 }
 
 /// A drive in use. A cache deals with 4096-byte blocks itself; clients of an origin may send any
@@ -95,9 +108,11 @@ impl OpenLeaf {
     /// One line that says what is wrong and what to do.
     pub fn open(spec: &DriveSpec) -> Result<Self, DriveError> {
         let open = |path| OpenFile::open(path, &FileOptions::default());
+        let read_only = FileOptions { read_only: true, ..FileOptions::default() };
         Ok(match spec {
             DriveSpec::Memory { bytes } => Self::Memory(*bytes),
             DriveSpec::File { path } => Self::File(open(path)?),
+            DriveSpec::ReadOnlyFile { path } => Self::File(OpenFile::open(path, &read_only)?),
             DriveSpec::Model { profile, bytes } => {
                 let profile = Profile::find(profile)?;
                 Self::Model(profile, bytes.unwrap_or(profile.bytes))
@@ -136,11 +151,38 @@ impl Leaf {
 }
 
 impl Leaf {
+    /// The leaf for a user who may send blocks of so many bytes. One with larger blocks is made to serve
+    /// sectors: it reads what a request leaves of a block before it writes the block.
+    #[must_use]
+    pub fn for_blocks_of(self, block_bytes: u32) -> Self {
+        if self.limits().block_bytes <= block_bytes {
+            return self;
+        }
+        match self {
+            Leaf::File(file) => Leaf::AlignedFile(Box::new(AlignDevice::new(file))),
+            Leaf::ModelOverFile(model) => Leaf::AlignedModel(Box::new(AlignDevice::new(*model))),
+            leaf => leaf,
+        }
+    }
+
+    /// The leaf for a user who writes, and changes nothing of a file or device: it is only read, and what is
+    /// written stays in memory.
+    #[must_use]
+    pub fn with_writes_in_memory(self) -> Self {
+        match self {
+            Leaf::File(file) => Leaf::Overlay(Box::new(OverlayDevice::new(file))),
+            leaf => leaf,
+        }
+    }
+
     /// Bytes at the end of a file that are not used, because they do not fill a block.
     fn unused_tail_bytes(&self) -> u64 {
         let file = match self {
             Leaf::File(file) => Some(file),
             Leaf::ModelOverFile(model) => Some(model.store()),
+            Leaf::AlignedFile(aligned) => Some(aligned.below()),
+            Leaf::AlignedModel(aligned) => Some(aligned.below().store()),
+            Leaf::Overlay(overlay) => Some(overlay.below()),
             Leaf::Memory(_) | Leaf::Model(_) => None,
         };
         file.and_then(FileDevice::facts).map_or(0, |facts| facts.unused_tail_bytes)
@@ -268,5 +310,5 @@ macro_rules! delegate {
     };
 }
 
-delegate!(Leaf: Memory, File, Model, ModelOverFile);
+delegate!(Leaf: Memory, File, Model, ModelOverFile, AlignedFile, AlignedModel, Overlay);
 delegate!(Drive: Leaf, AlignedLeaf, Array, AlignedArray);

@@ -130,9 +130,9 @@ impl Daemon {
                 let array = NewArray { members, spares, journal, ..array };
                 ArrayRequest::Create { array, integrity }
             }
-            ArrayRequest::Assemble { devices, force } => {
+            ArrayRequest::Assemble { devices, force, read_only } => {
                 let devices = devices.into_iter().map(device).collect();
-                ArrayRequest::Assemble { devices, force }
+                ArrayRequest::Assemble { devices, force, read_only }
             }
             ArrayRequest::Fail { name, member: old } => {
                 ArrayRequest::Fail { name, member: member(old) }

@@ -13,14 +13,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, IoError, IoResult, Nanos};
+use voltier_block::{BlockDevice, Buf, IoError, IoResult, Lba, Nanos, SectorRange};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::format::bits::Bits;
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::{GroupIndex, MemberIndex, Region, StripeSlot, count, each};
+use crate::geometry::numbers::{GroupIndex, MemberIndex, Region, Row, StripeSlot, count, each};
 use crate::journal::transaction::Journal;
 use crate::members::member::{Member, Missing};
 use crate::members::member_set::MemberSet;
@@ -67,6 +67,15 @@ pub struct RebuildStatus {
     pub last_error: Option<IoError>,
     /// Members that were put in service since the start.
     pub rebuilt_members: u64,
+}
+
+/// A part of an array that could not be computed, in whole regions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StuckRange {
+    /// The data of the array in it, and of other groups between them.
+    pub sectors: SectorRange,
+    /// The members of one group that lack it.
+    pub members: Vec<MemberIndex>,
 }
 
 /// The rebuild of an array.
@@ -424,6 +433,38 @@ impl<D: BlockDevice> Rebuild<D> {
         let lacking: Vec<u64> = self.members.iter().filter_map(lacks).collect();
         let total = self.bitmap.written_bytes() * lacking.len() as u64;
         (total.saturating_sub(lacking.iter().sum()), total)
+    }
+
+    /// What could not be computed, in the order of the data; at most so many ranges.
+    pub(crate) fn stuck_ranges(&self, most: usize) -> Vec<StuckRange> {
+        let mut ranges: Vec<StuckRange> = Vec::new();
+        for (group, region) in self.stuck.borrow().iter().copied() {
+            let StuckRange { sectors, members } = self.stuck_range(group, region);
+            let is_full = ranges.len() == most;
+            match ranges.last_mut() {
+                Some(last) if last.members == members && last.sectors.end() == sectors.start => {
+                    last.sectors.count += sectors.count;
+                }
+                Some(_) if is_full => break,
+                _ => ranges.push(StuckRange { sectors, members }),
+            }
+        }
+        ranges.sort_by_key(|range| range.sectors.start);
+        ranges
+    }
+
+    fn stuck_range(&self, group: GroupIndex, region: Region) -> StuckRange {
+        let of_member = self.bitmap.regions().sectors_of(region);
+        let row = |sector: u64| Row(sector / self.geometry.chunk_sectors());
+        let first = self.stripes.stripe_of(group, row(of_member.start.0));
+        let last = self.stripes.stripe_of(group, row(of_member.end().0 - 1));
+        let stripe = self.geometry.stripe_sectors();
+        let (start, end) = (first.0 * stripe, (last.0 + 1) * stripe);
+        let lacks = |member: &MemberIndex| !self.members[*member].has_region(region);
+        StuckRange {
+            sectors: SectorRange::new(Lba(start), end.min(self.geometry.sectors()) - start),
+            members: self.geometry.members_of(group).filter(lacks).collect(),
+        }
     }
 
     /// How far the rebuild is; the runner's progress from bytes done and in all.

@@ -1,11 +1,60 @@
 //! Arrays whose members keep checksums, through the real binary.
 
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use crate::support::arrays::{
     MIB, after_start, array, array_volume, client, drives, fill, holds, with,
 };
 use crate::support::{Instance, until};
+
+#[test]
+fn what_cannot_be_rebuilt_is_named_by_its_place_in_the_array_and_the_member_that_lacks_it() {
+    let (instance, devices) = array_volume(&["5", "--integrity", "crc32c"], 3);
+    let mut nbd = client(&instance);
+    let bytes = nbd.size_bytes / MIB * MIB;
+    for at in (0..bytes).step_by(MIB as usize) {
+        nbd.write(at, &vec![7; MIB as usize]).unwrap();
+    }
+    nbd.flush().unwrap();
+    drop(nbd);
+    instance.stop();
+    // A block of a member that stays turns over.
+    let file = File::options().write(true).open(&devices[0]).unwrap();
+    file.write_all_at(&[9; 4096], 20 * MIB).unwrap();
+    instance.serve();
+    instance.run(&["array", "fail", "a", "1"]).ok();
+    let new = instance.drive("new", 32 * MIB);
+    let replaced = instance.run(&["array", "replace", "a", "1", &new]);
+    assert!(replaced.code == 1 && replaced.err.contains("cannot be rebuilt"), "{replaced:?}");
+    let shown = array(&instance);
+    let stuck = &shown["rebuild_stuck"][0];
+    let (start, length) =
+        (stuck["offset_bytes"].as_u64().unwrap(), stuck["length_bytes"].as_u64().unwrap());
+    assert_eq!(stuck["members"], serde_json::json!([new]), "{shown}");
+    assert!(length > 0 && start + length <= bytes + 4 * MIB, "{shown}");
+    let table = instance.run(&["array", "show", "a"]).out;
+    let line =
+        format!("{length} bytes of the array from byte {start} on cannot be rebuilt on {new}");
+    assert!(table.contains(&line), "{table}");
+    // What cannot be read is there, and nowhere else. Written again, all is whole.
+    let mut nbd = client(&instance);
+    let mut unread = Vec::new();
+    for at in (0..bytes).step_by(16384) {
+        match nbd.read(at, 16384) {
+            Ok(found) => assert_eq!(found, [7; 16384], "{at}"),
+            Err(_) => unread.push(at),
+        }
+    }
+    assert!(unread.iter().all(|at| (start..start + length).contains(at)), "{unread:?}");
+    for at in (start..start + length).step_by(16384) {
+        nbd.write(at, &[7; 16384]).unwrap();
+    }
+    drop(nbd);
+    instance.run(&["array", "rebuild", "a"]).ok();
+    let shown = array(&instance);
+    assert_eq!((&shown["state"], shown.get("rebuild_stuck")), (&"running".into(), None), "{shown}");
+}
 
 #[test]
 fn what_cannot_be_is_refused_in_one_line_and_nothing_is_made() {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::net::UnixListener;
 
-use crate::support::{Instance, crc32c};
+use crate::support::{Instance, sealed_registry};
 use rustix::process::Signal;
 use voltier_control::{ARRAY_KEYS, JOURNAL_KEY};
 
@@ -141,8 +141,6 @@ fn a_registry_that_a_newer_program_wrote_is_refused_by_name_and_left_alone() {
     instance.stop();
     let path = instance.state().join("registry.json");
     let good = fs::read_to_string(&path).unwrap();
-    let (first, rest) = good.split_once('\n').unwrap();
-    let (head, _) = first.split_once(",\"crc32c\"").unwrap();
     for (said, other, words) in [
         (
             "\"features\":[]",
@@ -151,10 +149,7 @@ fn a_registry_that_a_newer_program_wrote_is_refused_by_name_and_left_alone() {
         ),
         ("\"version\":1", "\"version\":11", "format version 11, and this Voltier reads version 1"),
     ] {
-        let head = head.replacen(said, other, 1);
-        let body = rest.strip_suffix("\n}\n").unwrap();
-        let crc = crc32c(format!("{head}{body}").as_bytes());
-        let text = format!("{head},\"crc32c\":\"{crc:08x}\",\"registry\":\n{rest}");
+        let text = sealed_registry(&good.replacen(said, other, 1));
         fs::write(&path, &text).unwrap();
         for args in [&["show"][..], &["daemon"], &["create", "-p", "mem:1M", "w"]] {
             let answer = instance.run(args).refused(1, words);

@@ -5,6 +5,7 @@ use std::fs;
 
 use crate::support::Instance;
 use crate::support::arrays::{self, MIB, array, client, drives, fill, holds};
+use crate::support::looped::Looped;
 
 /// Gives files other names, all at once.
 fn rename(instance: &Instance, moves: &[(&str, &str)]) {
@@ -21,6 +22,44 @@ fn paths(instance: &Instance) -> Vec<String> {
     let shown = array(instance);
     let members = shown["members"].as_array().unwrap();
     members.iter().map(|member| member["path"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn of_two_copies_the_one_that_was_chosen_once_is_used_at_every_start_after_that() {
+    let (instance, members) = arrays::array_volume(&["5"], 3);
+    fill(&mut client(&instance), 1);
+    instance.stop();
+    let copy = instance.aside("copy");
+    fs::copy(&members[0], &copy).unwrap();
+    let Some(disk) = Looped::new(&copy) else { return };
+    let shown = array(&instance);
+    assert!(shown["error"].as_str().unwrap().contains("so one is a copy"), "{shown}");
+    instance.run(&arrays::with(&["assemble"], &members)).ok();
+    let older = format!("{} is an older copy of member 0: it is left alone", disk.0);
+    let ends: [fn(&Instance); 3] = [Instance::stop, Instance::kill, Instance::stop];
+    for (seed, end) in (2..).zip(ends) {
+        fill(&mut client(&instance), seed);
+        end(&instance);
+        let shown = array(&instance);
+        assert_eq!(shown["state"], "running", "{shown}");
+        assert_eq!(shown["left_out"][0], older, "{shown}");
+        holds(&mut client(&instance), seed);
+    }
+    instance.stop();
+}
+
+#[test]
+fn a_member_that_was_too_old_at_the_start_is_no_problem_any_more_when_it_is_back() {
+    let (instance, members) = arrays::array_volume(&["5"], 3);
+    instance.run(&["array", "fail", "a", "1"]).ok();
+    fill(&mut client(&instance), 1);
+    instance.stop();
+    let shown = array(&instance);
+    let line = shown["left_out"][0].as_str().unwrap();
+    assert!(line.contains("its data are old"), "{shown}");
+    instance.run(&["array", "replace", "a", "1", &members[1]]).ok();
+    is_whole(&instance);
+    holds(&mut client(&instance), 1);
 }
 
 #[track_caller]

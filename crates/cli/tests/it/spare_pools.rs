@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-use crate::support::Instance;
 use crate::support::arrays::{MIB, array_called, drives, with};
 use crate::support::nbd::NbdClient;
+use crate::support::{Instance, sealed_registry, until};
 use serde_json::Value;
 
 fn make(instance: &Instance, name: &str) -> Vec<String> {
@@ -16,12 +16,12 @@ fn make(instance: &Instance, name: &str) -> Vec<String> {
 }
 
 fn until_whole(instance: &Instance, name: &str) -> Value {
-    loop {
-        let shown = array_called(instance, name);
-        if shown["state"] == "running" {
-            return shown;
-        }
-    }
+    let mut shown = Value::Null;
+    until("the array is whole", || {
+        shown = array_called(instance, name);
+        shown["state"] == "running"
+    });
+    shown
 }
 
 fn paths(shown: &Value) -> Vec<String> {
@@ -123,6 +123,48 @@ fn a_daemon_killed_while_a_spare_is_taken_gives_it_to_one_array_and_the_loss_is_
         for name in ["a", "b"] {
             holds(&instance, name, name.as_bytes()[0]);
         }
+    }
+}
+
+/// A daemon was killed when a spare was on record as a member, and before the spare had the label of one.
+fn killed_before_the_label(is_old_there: bool) {
+    let instance = Instance::new();
+    let members = make(&instance, "a");
+    instance.run(&["create", "-p", "array:a", "a"]).ok();
+    instance.export("a");
+    fill(&instance, "a", 3);
+    let spare = instance.drive("s", 32 * MIB);
+    instance.run(&["array", "add-spare", "a", &spare]).ok();
+    instance.stop();
+    let away = instance.aside("s");
+    fs::rename(&spare, &away).unwrap();
+    instance.serve();
+    instance.run(&["array", "fail", "a", &members[1]]).ok();
+    instance.kill();
+    fs::rename(&away, &spare).unwrap();
+    if !is_old_there {
+        fs::remove_file(&members[1]).unwrap();
+    }
+    let path = instance.state().join("registry.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let mut body = serde_json::from_str::<Value>(&text).unwrap()["registry"].take();
+    let record = &mut body["arrays"][0];
+    assert_eq!(record["spares"][0], *spare);
+    record["spares"].as_array_mut().unwrap().clear();
+    record["members"][1] = spare.clone().into();
+    record["events"] = (record["events"].as_u64().unwrap() + 1).into();
+    let head = text.lines().next().unwrap();
+    let body = serde_json::to_string_pretty(&body).unwrap();
+    fs::write(&path, sealed_registry(&format!("{head}\n{body}\n}}\n"))).unwrap();
+    let [first, _, last] = members.try_into().unwrap();
+    assert_eq!(paths(&until_whole(&instance, "a")), [first, spare, last]);
+    holds(&instance, "a", 3);
+}
+
+#[test]
+fn a_spare_on_record_as_a_member_and_without_its_label_makes_the_loss_good_at_the_next_start() {
+    for is_old_there in [true, false] {
+        killed_before_the_label(is_old_there);
     }
 }
 

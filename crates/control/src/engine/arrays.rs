@@ -182,6 +182,20 @@ pub struct SpareOwner {
     pub name: String,
 }
 
+/// The line about a member that a start left out, because its data are old.
+pub fn stale_line(device: &DeviceSpec, place: usize) -> String {
+    format!(
+        "{device} was left out at the start: it was member {place}{WENT_ON}, so its data are old"
+    )
+}
+
+/// Whether a line is that about the member of a place.
+pub(crate) fn is_stale_line(line: &str, place: usize) -> bool {
+    line.contains(&format!(" was left out at the start: it was member {place}{WENT_ON}"))
+}
+
+const WENT_ON: &str = ", and the array went on without it";
+
 /// How a device came into the place of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replaced {

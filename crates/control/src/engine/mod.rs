@@ -26,9 +26,10 @@ use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 use crate::status::VolumeStatus;
 
+pub(crate) use arrays::is_stale_line;
 pub use arrays::{
     ArrayDevices, ArrayEngine, ArrayNews, JournalDeviceLabel, LabelledPlace, MemberLabel,
-    OpenedArray, Replaced, SpareOwner,
+    OpenedArray, Replaced, SpareOwner, stale_line,
 };
 
 /// Whether an SSD is made a cache or was one.

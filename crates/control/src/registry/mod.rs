@@ -243,6 +243,7 @@ mod tests {
             incoming: Vec::new(),
             journal: None,
             stopped: false,
+            read_only: false,
             settings: ArraySettings::default(),
         }
     }

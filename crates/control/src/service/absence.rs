@@ -168,6 +168,15 @@ impl Absence {
         }
     }
 
+    /// Awaits as spares what is on record as a spare and was awaited as a member.
+    pub(super) fn await_as_spares(&mut self, spares: &[DeviceSpec]) {
+        for missing in &mut self.missing {
+            if missing.is_member() && spares.contains(&missing.device) {
+                (missing.part, missing.seen) = ("spare", None);
+            }
+        }
+    }
+
     /// A device that is no longer awaited.
     pub(super) fn forget(&mut self, device: &DeviceSpec) {
         self.missing.retain(|missing| missing.device != *device);

@@ -74,6 +74,9 @@ pub(super) fn admit_cache<E: Engine>(
     new.settings.check()?;
     check_size_stays(turn, origin)?;
     check_size_stays(turn, &new.device)?;
+    for device in [origin, &new.device].into_iter().filter(|it| it.array().is_some()) {
+        look::takes_writes(turn, device, "array")?;
+    }
     let beside = Beside::Origin(origin);
     let Admitted { mark, .. } = admit(turn, &new.device, Role::Cache, new.force, beside)?;
     Ok(CacheRecord {

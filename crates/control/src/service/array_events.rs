@@ -2,7 +2,7 @@
 
 use super::turn::Turn;
 use super::wanting::Wanting;
-use crate::engine::{ArrayDevices, ArrayNews, Engine};
+use crate::engine::{ArrayDevices, ArrayNews, Engine, is_stale_line};
 use crate::name::ArrayName;
 use crate::records::RegisteredArray;
 use crate::spec::DeviceSpec;
@@ -40,7 +40,7 @@ pub(super) fn record<E: Engine>(turn: &mut Turn<E>) -> bool {
             may_lose,
             lost_too_many,
             news,
-            lost: _,
+            lost,
         } = now;
         if lost_too_many > 0 {
             turn.fallen.insert(name.clone());
@@ -51,6 +51,10 @@ pub(super) fn record<E: Engine>(turn: &mut Turn<E>) -> bool {
         awaited.extend(arriving.iter().cloned());
         if let Some(live) = turn.live_arrays.get_mut(&name) {
             live.size_bytes = live.size_bytes.map(|_| size_bytes);
+            // The place of a member that was too old has one that is not.
+            let is_whole = |place: &usize| !lost.contains(&(*place as u32));
+            let whole: Vec<usize> = (0..members.len()).filter(is_whole).collect();
+            live.left_out.retain(|line| !whole.iter().any(|place| is_stale_line(line, *place)));
         }
         for ArrayNews { line, is_warning } in news {
             let line = format!("array {name}: {line}");
@@ -65,6 +69,11 @@ pub(super) fn record<E: Engine>(turn: &mut Turn<E>) -> bool {
         let is_kept = |it: &&DeviceSpec| arriving.contains(*it) && !next.incoming.contains(*it);
         let kept: Vec<DeviceSpec> = record.incoming.iter().filter(is_kept).cloned().collect();
         next.incoming.extend(kept);
+        if record.read_only {
+            // None of it is on a device, so none of it is to be on record.
+            turn.engine.array_recorded(&name, events);
+            continue;
+        }
         if let Some(pool) = record.settings.spare_pool.clone().filter(|_| spares_wanted > 0) {
             wanting.push(Wanting { may_lose, name: name.clone(), pool, spares_wanted });
         }

@@ -1,5 +1,6 @@
 //! Opening recorded arrays and bringing them to rest; what an opening finds is put on record.
 
+use super::absence::Absence;
 use super::apart::apart;
 use super::live::LiveArray;
 use super::survey::Survey;
@@ -47,6 +48,10 @@ pub(super) fn assemble<E: Engine>(turn: &mut Turn<E>, mut record: RegisteredArra
             learn(&mut record, &opened);
             live.absence.keep_members(&before, &record.members);
             live.left_out.extend(opened.left_out);
+            if record.read_only {
+                // A member that came back would be written to.
+                live.absence = Absence::default();
+            }
         }
         Err(error) => {
             live.is_unsupported = error.kind == ErrorKind::Unsupported;
@@ -59,7 +64,7 @@ pub(super) fn assemble<E: Engine>(turn: &mut Turn<E>, mut record: RegisteredArra
     for line in lines.filter(|_| is_news) {
         turn.engine.log(&format!("array {name}: {line}"));
     }
-    let is_open = live.size_bytes.is_some();
+    let (is_open, is_read_only) = (live.size_bytes.is_some(), record.read_only);
     let mut spares = std::mem::take(&mut record.spares);
     if is_open {
         spares.retain(|spare| !present.contains(spare));
@@ -71,7 +76,7 @@ pub(super) fn assemble<E: Engine>(turn: &mut Turn<E>, mut record: RegisteredArra
         turn.note_array(&name, recorded);
     }
     turn.live_arrays.insert(name.clone(), live);
-    for spare in spares.into_iter().filter(|_| is_open) {
+    for spare in spares.into_iter().filter(|_| is_open && !is_read_only) {
         array_members::spare_again(turn, &name, &spare);
     }
     if let Some(live) = turn.live_arrays.get_mut(&name) {
@@ -91,7 +96,10 @@ pub(super) fn bring_to_rest<E: Engine>(turn: &mut Turn<E>, name: &ArrayName) {
 
 /// Puts into a record what an opening found.
 fn learn(record: &mut RegisteredArray, opened: &OpenedArray) {
-    (record.size_bytes, record.events) = (opened.size_bytes, opened.events);
+    record.size_bytes = opened.size_bytes;
+    if !record.read_only {
+        record.events = opened.events;
+    }
     (record.level, record.integrity) = (opened.level, opened.integrity);
     if opened.journal.is_some() || !opened.is_journal_lost {
         record.journal.clone_from(&opened.journal);

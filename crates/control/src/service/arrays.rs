@@ -65,6 +65,7 @@ pub(super) fn create<E: Engine>(
         incoming: Vec::new(),
         journal,
         stopped: false,
+        read_only: false,
         settings: ArraySettings::default(),
     };
     // Nobody uses it yet, so nothing can be acknowledged before the record is written.
@@ -100,8 +101,9 @@ pub(super) fn assemble<E: Engine>(
     turn: &mut Turn<E>,
     devices: Vec<DeviceSpec>,
     force: bool,
+    read_only: bool,
 ) -> ControlResult<Response> {
-    let label = labels(turn, &devices)?;
+    let label = labels(turn, &devices, read_only)?;
     claim_array_of(turn, label.array)?;
     let known = turn.registry.arrays().iter().find(|array| array.uuid == label.array).cloned();
     if let Some(known) = &known
@@ -131,9 +133,10 @@ pub(super) fn assemble<E: Engine>(
         incoming: Vec::new(),
         journal: None,
         stopped: false,
+        read_only: false,
         settings: ArraySettings::default(),
     });
-    record.stopped = false;
+    (record.stopped, record.read_only) = (false, read_only);
     let opened = apart(turn).open_array(&record, &devices, force)?;
     let left_out = opened.left_out.clone();
     array_open::keep(turn, record, opened, left_out.clone())?;
@@ -149,7 +152,11 @@ fn claim_array_of<E: Engine>(turn: &mut Turn<E>, uuid: Identity) -> ControlResul
 }
 
 /// The label that all these devices share: they are the members of one array, and free.
-fn labels<E: Engine>(turn: &mut Turn<E>, devices: &[DeviceSpec]) -> ControlResult<MemberLabel> {
+fn labels<E: Engine>(
+    turn: &mut Turn<E>,
+    devices: &[DeviceSpec],
+    read_only: bool,
+) -> ControlResult<MemberLabel> {
     let mut found: Option<(MemberLabel, &DeviceSpec)> = None;
     let (mut journals, mut clash) = (Vec::new(), None);
     for (at, device) in devices.iter().enumerate() {
@@ -158,7 +165,7 @@ fn labels<E: Engine>(turn: &mut Turn<E>, devices: &[DeviceSpec]) -> ControlResul
             return Err(ControlError::failed(format!("{device} is given twice; name it once")));
         }
         look::look_at(turn, device, 0, "member")?;
-        if let Some(how) = look::write_protection(turn, device) {
+        if !read_only && let Some(how) = look::write_protection(turn, device) {
             return Err(ControlError::failed(format!("{device} {how}, or leave it out")));
         }
         let found_label = match apart(turn).label_of(device) {

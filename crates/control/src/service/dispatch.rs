@@ -8,6 +8,7 @@ use super::{
 };
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
+use crate::name::ArrayName;
 use crate::protocol::{ArrayRequest, Request, Response};
 
 /// The answer to a ping, for which nobody needs the service.
@@ -72,8 +73,26 @@ fn dispatch<E: Engine>(turn: &mut Turn<E>, request: Request) -> ControlResult<Re
     }
 }
 
+/// The array whose members a request is going to write to.
+fn changed_array(ask: &ArrayRequest) -> Option<&ArrayName> {
+    match ask {
+        ArrayRequest::Fail { name, .. }
+        | ArrayRequest::Replace { name, .. }
+        | ArrayRequest::AddSpare { name, .. }
+        | ArrayRequest::Grow { name, .. }
+        | ArrayRequest::Rebuild { name }
+        | ArrayRequest::Scrub { name, .. }
+        | ArrayRequest::SetJournal { name, .. }
+        | ArrayRequest::Delete { name, erase: true } => Some(name),
+        _ => None,
+    }
+}
+
 /// The answer to a request about arrays and pools.
 fn dispatch_array<E: Engine>(turn: &mut Turn<E>, ask: ArrayRequest) -> ControlResult<Response> {
+    if let Some(name) = changed_array(&ask) {
+        turn.array_record(name)?.must_take_changes()?;
+    }
     match ask {
         ArrayRequest::Create { array, integrity } => arrays::create(turn, array, integrity),
         ArrayRequest::Show { name: Some(name) } => {
@@ -85,7 +104,9 @@ fn dispatch_array<E: Engine>(turn: &mut Turn<E>, ask: ArrayRequest) -> ControlRe
             let arrays = records.iter().map(|record| array_show::status(turn, record)).collect();
             Ok(Response::Arrays { arrays })
         }
-        ArrayRequest::Assemble { devices, force } => arrays::assemble(turn, devices, force),
+        ArrayRequest::Assemble { devices, force, read_only } => {
+            arrays::assemble(turn, devices, force, read_only)
+        }
         ArrayRequest::Start { name } => late::start_array(turn, &name),
         ArrayRequest::Stop { name } => stops::stop_array(turn, &name),
         ArrayRequest::Fail { name, member } => arrays::fail_member(turn, &name, &member),

@@ -282,6 +282,43 @@ impl Parts {
         let journals = self.free(record, |part| matches!(part.label, PartLabel::Journal));
         let journal = record.journal.as_mut_slice();
         move_on(journal, wanted, (is_there, journals), "journal", news);
+        self.keep_untaken_spares(&before, record, wanted, news);
+    }
+
+    /// Keeps spares that a crash caught between the record, which says that they are members, and their labels,
+    /// which do not: nobody else would know of them, and the loss would not be made good.
+    fn keep_untaken_spares(
+        &self,
+        before: &[Option<DeviceSpec>],
+        record: &mut RegisteredArray,
+        wanted: &Wanted,
+        news: &mut Vec<String>,
+    ) {
+        let newest = self.newest().filter(|newest| newest.event < record.events);
+        let newest = newest.filter(|_| matches!(wanted, Wanted::All));
+        for (place, was) in before.iter().enumerate() {
+            let Some(was) = was.as_ref().filter(|was| was.path().is_some()) else { continue };
+            let own = self.parts.iter().find(|part| part.device == *was);
+            let is_spare = match own.map(|part| &part.label) {
+                Some(label) => matches!(label, PartLabel::Spare),
+                // It may come later. The record knows a change that no label does: the spare that it names.
+                None => {
+                    let is_lost = |own: &LabelledPlace| !is_counted_on(own.state);
+                    let is_lost = newest.and_then(|it| it.places.get(place)).is_some_and(is_lost);
+                    is_lost && record.members[place].as_ref() != Some(was)
+                }
+            };
+            if !is_spare || record.spares.contains(was) || record.incoming.contains(was) {
+                continue;
+            }
+            for known in &mut record.members {
+                known.take_if(|known| known == was);
+            }
+            record.spares.push(was.clone());
+            news.push(format!(
+                "{was} was about to take the place of member {place}: it is a spare again"
+            ));
+        }
     }
 
     /// The devices of the places, as their labels say.

@@ -133,6 +133,9 @@ pub(super) fn look_for_members<E: Engine>(service: &mut Turn<E>, name: &ArrayNam
     let Some(live) = service.live_arrays.get(&name) else { return };
     let (mut absence, is_open) = (live.absence.clone(), live.size_bytes.is_some());
     let has_news = is_late(&absence) && moved::has_news(service, &record);
+    if is_open && record.read_only {
+        return;
+    }
     if is_open {
         forget_taken_places(service, &record);
         if has_news {

@@ -128,12 +128,15 @@ pub(super) fn write_protection<E: Engine>(
     turn.wait_for(step, |engine, machine| engine.write_protection(machine, path))
 }
 
-/// Refuses a device that takes no writes.
+/// Refuses a device that takes no writes, and an array that is only read.
 pub(super) fn takes_writes<E: Engine>(
     turn: &mut Turn<E>,
     device: &DeviceSpec,
     side: &str,
 ) -> ControlResult<()> {
+    if let Some(array) = device.array().and_then(|name| turn.registry.find_array(name)) {
+        return array.must_take_changes();
+    }
     match write_protection(turn, device) {
         None => Ok(()),
         Some(how) => Err(ControlError::failed(format!("its {side} {device} {how}"))),

@@ -143,6 +143,7 @@ pub(super) fn follow<E: Engine>(service: &mut Turn<E>, record: RegisteredArray) 
     let members = members.filter_map(|(was, is)| Some((was.as_ref()?, is.as_ref()?)));
     let moved: Vec<_> = members.chain(record.spares.iter().zip(&now.spares)).collect();
     live.absence.follow(&moved);
+    live.absence.await_as_spares(&now.spares);
     let found = live
         .absence
         .places

@@ -79,6 +79,8 @@ pub(super) fn status<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> Vo
 
 fn status_of<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> VolumeStatus {
     let mut status = recorded(record);
+    let array = record.origin.array().and_then(|name| turn.registry.find_array(name));
+    status.read_only = array.is_some_and(|array| array.read_only);
     let name = &record.name;
     let Some(live) = turn.live.get(name) else { return status };
     status.error.clone_from(&live.error);
@@ -237,6 +239,7 @@ pub(super) fn recorded(record: &VolumeRecord) -> VolumeStatus {
     VolumeStatus {
         name: record.name.clone(),
         state,
+        read_only: false,
         size_bytes: record.size_bytes,
         mode: word(&settings.mode.to_string(), "pt"),
         policy: word(settings.policy.name(), "none"),

@@ -102,7 +102,9 @@ fn open_recorded<E: Engine>(
     }
     look::look_at(turn, &record.origin, record.size_bytes, "backing disk")?;
     // What clients write could never reach it, and be called written by an SSD in front.
-    look::takes_writes(turn, &record.origin, "backing disk")?;
+    if record.cache.is_some() || record.origin.array().is_none() {
+        look::takes_writes(turn, &record.origin, "backing disk")?;
+    }
     moved::is_no_member(turn, record)?;
     let Some(cache) = &record.cache else { return open_plain(turn, record.clone()) };
     if let Some(reason) = &cache.failed {
@@ -172,6 +174,9 @@ fn open_with_cache<E: Engine>(
     if !cache.device.is_volatile() {
         look::look_at(turn, &cache.device, 0, "cache")
             .map_err(|error| may_be_missed(record, error))?;
+        if cache.device.array().is_some() {
+            look::takes_writes(turn, &cache.device, "SSD")?;
+        }
         let is_adopted = turn.adopted_origins.contains(&record.name);
         let start = match is_adopted {
             true => CacheStart::Adopt,

@@ -9,7 +9,8 @@ use crate::records::RegisteredArray;
 /// Records the event count of an array that has stopped: members that know fewer are old.
 pub(super) fn record_events<E: Engine>(turn: &mut Turn<E>, name: &ArrayName, events: u64) {
     let Some(record) = turn.registry.find_array(name).cloned() else { return };
-    if events > record.events {
+    // The devices of one that is only read know nothing of it.
+    if events > record.events && !record.read_only {
         let recorded = turn.registry.put_array(RegisteredArray { events, ..record });
         turn.note_array(name, recorded);
     }

@@ -66,7 +66,10 @@ pub(super) fn survey<E: Engine>(
         if present.contains(device) {
             continue;
         }
-        match hindered(service, device, part) {
+        let hindered = hindered(service, device, part);
+        // One that takes no writes can be read.
+        let is_enough = |it: &Missing| record.read_only && it.hindrance == Hindrance::Protected;
+        match hindered.filter(|it| !is_enough(it)) {
             None => present.push(device.clone()),
             Some(hindered) => {
                 left_out.push(hindered.why.clone());

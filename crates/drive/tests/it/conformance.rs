@@ -10,7 +10,9 @@ use voltier_block::{
     SECTOR_BYTES, SectorRange,
 };
 use voltier_drive::model::Profile;
-use voltier_drive::{AlignDevice, FileDevice, FileOptions, MemoryDevice, ModelDevice};
+use voltier_drive::{
+    AlignDevice, FileDevice, FileOptions, MemoryDevice, ModelDevice, OverlayDevice,
+};
 use voltier_filter::{
     Delay, DelayDevice, FaultDevice, Faults, Hang, HangDevice, IoLog, LogDevice, ReadOnlyDevice,
     Throttle, ThrottleDevice,
@@ -372,6 +374,7 @@ fn a_fault_layer_without_faults_conforms() {
 fn small_blocks_over_large_ones_conform() {
     let large = || MemoryDevice::with_block_bytes(DEVICE_BYTES, 4096);
     in_both_worlds(move |_| AlignDevice::new(large()));
+    in_both_worlds(move |_| OverlayDevice::new(large()));
     virtually(move |handle| {
         let delay = Delay::new(30_000, 70_000, 110_000);
         AlignDevice::new(DelayDevice::new(handle, large(), delay))

@@ -321,6 +321,10 @@ fn what_cannot_be_computed_keeps_its_region_from_being_read_of_the_new_member() 
         let status = array.rebuild_status();
         assert_eq!((status.stuck_regions, array.is_online(MemberIndex(3))), (1, false));
         assert!(status.progress.done_bytes > 0, "the other region is done");
+        let stuck = array.stuck_ranges(8).remove(0);
+        let other = array.limits().sectors - stuck.sectors.count;
+        assert_eq!((stuck.members, stuck.sectors.start), (vec![MemberIndex(3)], Lba(0)));
+        assert!(other > 0, "{status:?}");
         // Written again, it can be; a rebuild that is started again gets through.
         let whole = served.model.borrow()[..3 * CHUNK_BYTES as usize].to_vec();
         let data = Bytes::copy_of(&whole);

@@ -14,8 +14,19 @@ impl Looped {
 
     /// The same with options of `losetup`.
     pub fn with(args: &[&str]) -> Option<Self> {
-        let made = Command::new("losetup").args(["--find", "--show"]).args(args).output().ok();
-        match made.filter(|made| made.status.success()) {
+        let make = || {
+            let made = Command::new("losetup").args(["--find", "--show"]).args(args).output().ok();
+            made.filter(|made| made.status.success())
+        };
+        let mut made = make();
+        for _ in 0..10 {
+            if made.is_none() {
+                // Somebody else may have taken the free one that it found.
+                std::thread::park_timeout(std::time::Duration::from_millis(20));
+                made = make();
+            }
+        }
+        match made {
             Some(made) => Some(Self(String::from_utf8(made.stdout).unwrap().trim().to_owned())),
             None => {
                 eprintln!("left out: this user makes no loop devices here");
@@ -34,6 +45,8 @@ impl Looped {
 
 impl Drop for Looped {
     fn drop(&mut self) {
+        // The next user of the number would find it read-only.
+        let _ = Command::new("blockdev").args(["--setrw", &self.0]).status();
         let _ = Command::new("losetup").args(["--detach", &self.0]).status();
     }
 }

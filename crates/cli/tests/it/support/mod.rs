@@ -44,6 +44,15 @@ pub fn change_sealed(path: &str, places: &[u64], change: impl Fn(&mut [u8])) {
     }
 }
 
+/// The text of a registry that was changed, under a good checksum.
+pub fn sealed_registry(text: &str) -> String {
+    let (first, rest) = text.split_once('\n').unwrap();
+    let (head, _) = first.split_once(",\"crc32c\"").unwrap();
+    let body = rest.strip_suffix("\n}\n").unwrap();
+    let crc = crc32c(format!("{head}{body}").as_bytes());
+    format!("{head},\"crc32c\":\"{crc:08x}\",\"registry\":\n{rest}")
+}
+
 /// Looks of a test at what is to come: two minutes in all.
 const LOOKS_MAX: u32 = 2400;
 

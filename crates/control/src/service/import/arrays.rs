@@ -175,6 +175,7 @@ fn plan_of(name: ArrayName, newest: &MemberLabel, array: &FoundArray) -> ArrayPl
         incoming: Vec::new(),
         journal,
         stopped: false,
+        read_only: false,
         settings: ArraySettings::default(),
     };
     ArrayPlan { record, devices, spares: Vec::new(), notes: array.notes.clone() }

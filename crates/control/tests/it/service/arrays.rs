@@ -55,7 +55,7 @@ impl Fixture {
 
     fn assemble(&self, members: &[&str]) -> Request {
         let devices = members.iter().map(|member| self.device(member)).collect();
-        Request::Array { ask: ArrayRequest::Assemble { devices, force: false } }
+        Request::Array { ask: ArrayRequest::Assemble { devices, force: false, read_only: false } }
     }
 
     pub(super) fn ask(&mut self, request: Request) -> (ArrayDetail, Vec<String>) {

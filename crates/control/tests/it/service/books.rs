@@ -160,7 +160,7 @@ impl BookEngine {
     }
 }
 
-fn inode_of(device: &DeviceSpec) -> u64 {
+pub(super) fn inode_of(device: &DeviceSpec) -> u64 {
     device.path().unwrap().metadata().map_or(0, |meta| meta.ino())
 }
 

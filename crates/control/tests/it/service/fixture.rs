@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use voltier_cache::Mode;
 
-use super::books::{BookEngine, Books};
-use voltier_control::engine::MemberLabel;
+use super::books::{BookEngine, Books, inode_of};
+use voltier_control::engine::{MemberLabel, SpareOwner};
 use voltier_control::protocol::{JobStatus, NewCache, Request, Response};
 use voltier_control::safety::Machine;
 use voltier_control::{DeviceSpec, Registry, Service, Settings, VolumeName, VolumeStatus};
@@ -125,6 +125,10 @@ impl Fixture {
 
     pub(super) fn put_label(&self, drive: &str, label: MemberLabel) {
         self.engine.books().labels.insert(self.path(drive), label);
+    }
+
+    pub(super) fn put_spare_label(&self, drive: &str, label: SpareOwner) {
+        self.engine.books().spare_labels.insert(inode_of(&self.device(drive)), label);
     }
 
     /// Another program has this drive until the answer is dropped.

@@ -221,7 +221,7 @@ fn the_user_of_a_copied_member_names_the_right_devices() {
     fixture.restart_and_wait(true, WAIT);
     assert_eq!(fixture.array().state, ArrayState::Failed);
     let devices = ["d1", "d2", "d3"].map(|drive| fixture.device(drive)).to_vec();
-    let ask = ArrayRequest::Assemble { devices, force: false };
+    let ask = ArrayRequest::Assemble { devices, force: false, read_only: false };
     serves_whole(&fixture.ask(Request::Array { ask }).0);
 }
 

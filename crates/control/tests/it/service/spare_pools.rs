@@ -5,6 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use super::fixture::Fixture;
+use voltier_array::MemberState;
+use voltier_control::engine::{MemberLabel, SpareOwner};
 use voltier_control::protocol::{ArrayRequest, MemberName, NewArray, Request, Response};
 use voltier_control::{ArrayName, PoolStatus, RegisteredArray, Registry};
 
@@ -213,6 +215,64 @@ fn dies_in(calls: usize) -> bool {
 fn a_daemon_that_dies_at_any_step_leaves_the_spare_with_the_array_that_took_it() {
     let deaths = (0..).take_while(|calls| dies_in(*calls)).count();
     assert_eq!(deaths, 4, "the pool's label, the array's, given to the array, taken by the array");
+}
+
+/// The array `b`, which has lost d5 for good, and whose record knows d7 as the member that the spare was about to
+/// become. The daemon dies before a label says so.
+fn dies_before_the_label() -> Fixture {
+    let mut fixture = Fixture::with_pool(&[]);
+    fixture.service.handle(fixture.lose("b", "d5"));
+    fixture.pools(fixture.pool_add(&["d8"], false));
+    let mut record = fixture.record_of("b");
+    assert_eq!(record.members[1], Some(fixture.device("d8")));
+    // As the labels were: d5 has the place, and is lost.
+    let mut own = fixture.take_label("d8");
+    own.places[1].state = MemberState::Lost;
+    let (places, name) = (own.places.clone(), own.name.clone());
+    for drive in ["d4", "d6"] {
+        let label = fixture.take_label(drive);
+        fixture.put_label(drive, MemberLabel { places: places.clone(), ..label });
+    }
+    fixture.put_label("d5", own);
+    fixture.put_spare_label("d8", SpareOwner { owner: record.uuid, name });
+    record.events = 2;
+    fixture.registry().put_array(record).unwrap();
+    fixture
+}
+
+#[test]
+fn a_spare_on_record_as_a_member_whose_label_was_not_written_makes_the_loss_good_at_the_next_start()
+{
+    for is_old_there in [true, false] {
+        let mut fixture = dies_before_the_label();
+        if !is_old_there {
+            fixture.take_away("d5");
+        }
+        fixture.restart(false);
+        fixture.service.notice_array_events();
+        assert!(fixture.calls().contains(&"spare b".to_owned()), "given to the array");
+        let record = fixture.record_of("b");
+        if is_old_there {
+            // The books take the old member for whole, so the spare waits.
+            assert_eq!(record.members[1], Some(fixture.device("d5")));
+            assert_eq!(record.spares, [fixture.device("d8")]);
+        } else {
+            assert_eq!(record.members[1], Some(fixture.device("d8")));
+            assert!(record.spares.is_empty(), "{record:?}");
+        }
+    }
+}
+
+#[test]
+fn such_a_spare_that_comes_late_is_awaited() {
+    let mut fixture = dies_before_the_label();
+    fixture.take_away("d8");
+    fixture.restart(false);
+    fixture.service.notice_array_events();
+    fixture.bring_back("d8");
+    fixture.calls();
+    fixture.service.look_for_devices(super::late::now());
+    assert!(fixture.calls().contains(&"spare b".to_owned()));
 }
 
 #[test]

@@ -250,7 +250,7 @@ impl ArrayCommand {
             Self::DeleteErase => ArrayRequest::Delete { name, erase: true },
             Self::Assemble => {
                 let devices = (0..members).rev().map(device).collect();
-                ArrayRequest::Assemble { devices, force: false }
+                ArrayRequest::Assemble { devices, force: false, read_only: false }
             }
             Self::Fail | Self::FailWithSpare => {
                 ArrayRequest::Fail { name, member: MemberName::Index(MEMBER) }
