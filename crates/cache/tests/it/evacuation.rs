@@ -331,16 +331,17 @@ fn a_start_has_the_ssd_forget_what_was_passed() {
 fn a_second_evacuation_opens_its_own_regions() {
     evacuating(|mut world| async move {
         for line in 0..40 {
-            world.write(line * 97, 7).await;
+            world.write(line * 300, 7).await;
         }
         let mut again = world.on(world.left_by_a_kill().await).await;
         for line in 0..40 {
-            again.write(line * 97, 8).await;
+            again.write(line * 300, 8).await;
         }
         again.cache.flush().await.expect("the SSD takes it");
         again.fail_ssd().await;
-        for line in 0..40 {
-            again.write(line * 97, 9).await;
+        // The others are dirty still, where the first evacuation was passed.
+        for line in 0..20 {
+            again.write(line * 300, 9).await;
         }
         let third = again.on(again.left_by_a_kill().await).await;
         third.check().await;
