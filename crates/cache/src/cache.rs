@@ -125,7 +125,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
             }
         };
         let (mut opened, superblock) = (recovered.opened, recovered.superblock);
-        let has_new_bits = recovered.has_new_bits;
+        let (has_new_bits, has_passed) = (recovered.has_new_bits, !recovered.passed.is_empty());
         let ground = Ground::new(handle, ssd, origin, recovered, options.settings)?;
         match ground.begin_generation(superblock, has_new_bits).await {
             Ok(()) => opened.generation = ground.log.generation(),
@@ -136,7 +136,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
             Err(_) => {}
         }
         let cache = Self::start(ground);
-        if opened.origin_changed && cache.ground().health.takes_writes() {
+        if (opened.origin_changed || has_passed) && cache.ground().health.takes_writes() {
             // No intent bit tells the next start that these lines were dropped: a checkpoint does.
             let silence = cache.ground().ssd.silence();
             silence.set_on_silence(OnSilence::Leave);
@@ -153,6 +153,8 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         }
         opened.evacuates = !cache.ground().health.takes_writes();
         if !opened.evacuates {
+            // The SSD has forgotten what was passed, and takes newer lines there.
+            cache.ground().passage.close();
             cache.start_cleaner();
         }
         Ok((cache, opened))
@@ -182,8 +184,10 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     }
 
     fn start_cleaner(&self) {
-        let cleaner = self.ground().handle.spawn(self.0.cleaner.clone().clean());
-        self.0.tasks.borrow_mut().push(cleaner);
+        let handle = &self.ground().handle;
+        let let_pass = handle.spawn(self.0.cleaner.clone().let_pass());
+        let cleaner = handle.spawn(self.0.cleaner.clone().clean());
+        self.0.tasks.borrow_mut().extend([let_pass, cleaner]);
     }
 
     /// Lets the dirty lines of a cache whose opening [said that it evacuates](Opened::evacuates) go to the
@@ -381,6 +385,17 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         let map = self.ground().map.clone();
         let told = move |has_begun| tell(has_begun, map.get().index().dirty_lines());
         self.ground().health.on_evacuation(told);
+    }
+
+    /// Has clients change the origin while the SSD is evacuated. `record` puts ranges on record in which nothing
+    /// that the SSD has counts any more, for [the next start](OpenOptions::passed), instead of those that it got
+    /// before. It says false if it cannot, or does not end. Without it, and in ordered mode, changes wait for the
+    /// end of the evacuation.
+    pub fn on_passing(
+        &self,
+        record: impl Fn(Vec<SectorRange>) -> Pin<Box<dyn Future<Output = bool>>> + 'static,
+    ) {
+        self.ground().passage.set_recorder(Box::new(record));
     }
 
     /// From now on the cache ends without a drive that answers nothing for the deadline, as the end of the

@@ -50,8 +50,12 @@ pub enum Canary {
     BufferLeaked,
     /// Holes between the dirty lines of a stripe are written back without their locks.
     HolesUnlocked,
-    /// A client's write goes to the origin before an evacuation has ended.
+    /// A client's write goes to the origin in an evacuation, whatever is dirty there.
     EvacuationPassed,
+    /// The same once the dirty lines of its region are there, and nothing is on record.
+    PassUnrecorded,
+    /// The same when that is on record, whatever is dirty there.
+    PassBesideDirty,
     /// Records that a log had not acknowledged when it ended stay in the map.
     RecordNotUndone,
     /// Records that failed are acknowledged when a log ends, whatever the SSD has of them.

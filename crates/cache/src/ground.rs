@@ -12,6 +12,7 @@ use crate::config::Settings;
 use crate::counters::Counters;
 use crate::devices::health::{Consequences, SsdHealth};
 use crate::devices::origin::Origin;
+use crate::devices::passage::Passage;
 use crate::devices::silence::Silence;
 use crate::devices::ssd::Ssd;
 use crate::format::geometry::Geometry;
@@ -41,6 +42,7 @@ pub(crate) struct Ground<S, O> {
     pub(crate) map: Rc<Map>,
     pub(crate) locks: Rc<LineLocks>,
     pub(crate) health: Rc<SsdHealth>,
+    pub(crate) passage: Rc<Passage>,
     pub(crate) ssd: Rc<Ssd<S>>,
     pub(crate) origin: Rc<Origin<O>>,
     pub(crate) log: Rc<Log<S>>,
@@ -59,11 +61,13 @@ impl<S: BlockDevice, O: BlockDevice> Ground<Guarded<S>, Guarded<O>> {
         recovered: Recovered,
         settings: Settings,
     ) -> Result<Self, NoMemory> {
-        let Recovered { superblock, owner, map, log, intents, .. } = recovered;
+        let Recovered { superblock, owner, map, log, intents, passed, .. } = recovered;
         let limits = limits_over(origin.limits(), map.geometry());
         let admission = Admission::new(settings.admission, map.geometry().capacity_lines())?;
         let (settings, counters) = (Rc::new(RefCell::new(settings)), Rc::new(Counters::default()));
         let health = SsdHealth::new(handle.clone());
+        let geometry = map.geometry().clone();
+        let passage = Passage::new(handle.clone(), geometry, health.clone(), passed);
         let map = Map::new(map);
         let (own, tally) = (health.clone(), counters.clone());
         let silence = Silence::new(ssd.requests());
@@ -94,6 +98,7 @@ impl<S: BlockDevice, O: BlockDevice> Ground<Guarded<S>, Guarded<O>> {
             intents,
             map,
             health,
+            passage,
             ssd,
             log,
             checkpointer,
@@ -115,6 +120,7 @@ impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
         });
         let (log, map, pressure) =
             (Rc::downgrade(&self.log), Rc::downgrade(&self.map), Rc::downgrade(&self.pressure));
+        let passage = Rc::downgrade(&self.passage);
         let (ended, abandoned) = (log.clone(), log.clone());
         self.health.on_change(Consequences {
             end_log: Box::new(move || {
@@ -128,6 +134,9 @@ impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
                     (log.upgrade(), map.upgrade(), pressure.upgrade())
                 {
                     wake_all(&log, &map, &pressure);
+                }
+                if let Some(passage) = passage.upgrade() {
+                    passage.wake_all();
                 }
             }),
         });
@@ -210,6 +219,7 @@ impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
     /// Wakes whatever waits for something of the SSD.
     pub(crate) fn wake_all(&self) {
         wake_all(&self.log, &self.map, &self.pressure);
+        self.passage.wake_all();
     }
 }
 

@@ -59,6 +59,7 @@
 //! | `clean/destage`, `clean/stripes` | dirty lines become runs, or whole stripes of an array |
 //! | `devices/health`, `devices/ssd_state` | the states of the SSD, with their transition table |
 //! | `hung`, `devices/silence` | drives that do not answer: when the SSD is given up, and what waits |
+//! | `devices/passage`, `clean/passing` | where clients change the origin while the SSD is evacuated |
 //! | `devices/origin`, `devices/refusal` | an origin that fails a flush, or refuses writes |
 //! | `map/contents`, `map/shared` | the map, and how tasks share it |
 //! | `map/index`, `map/table` | where the memory goes |
@@ -83,7 +84,8 @@
 //! | single flight | requests of the same range share the I/O of their leader |
 //! | write coalescing | of writes of the same range that wait, only the newest is written |
 //! | drain | write back all that is dirty when the drain begins |
-//! | evacuate | write back all dirty data and stop using the SSD, while clients' writes wait |
+//! | evacuate | write back all dirty data and stop using the SSD; clients pass it meanwhile |
+//! | open | of a region while the SSD is evacuated: clients may change the origin there |
 //! | silent | of a drive: no answer for the deadline, with requests in flight |
 //! | released | of a read of clean lines: no longer waiting for a silent SSD; the origin serves it |
 //! | refusing | of an origin: for half a minute it has taken nothing of what is written back |
@@ -97,14 +99,15 @@
 //! | `record_done` | lines of an acknowledged record are not pending any more |
 //! | `Contents::give_up_clean` | clean lines of a segment leave when it is freed; the next record says so |
 //! | `Contents::forget_clean` | clean lines leave after a write past the log whose record failed |
+//! | `forget_copies` | the same before a write past an SSD that is evacuated |
 //! | `Contents::call_clean` | lines become clean beside an SSD that takes no writes |
-//! | a start | the loaded map, the replay, and clean lines that are dropped because they may be old |
+//! | a start | the loaded map, the replay, and lines that are dropped because they may be old |
 //! | `undo`, `abandon`, `heal` | the lines of an SSD that takes no writes, or is lost |
 //!
 //! # Background tasks and retries
 //!
-//! Tasks: `write_log` with one `write_record` a record, `clean`, `reclaim`, and after a start `load_rest`. A
-//! flush of the SSD runs as `make_durable`, and the loss of an SSD runs its gate. All rest when there is
+//! Tasks: `write_log` with one `write_record` a record, `clean`, `let_pass`, `reclaim`, and after a start
+//! `load_rest`. A flush of the SSD runs as `make_durable`, and the loss of an SSD runs its gate. All rest when there is
 //! nothing to do.
 //!
 //! | who | what is repeated | how often |

@@ -1,7 +1,7 @@
 //! Putting a recorded cache in front of a volume, whatever the drives are. The cores do so with real
 //! drives, and the simulator with its own.
 
-use voltier_block::BlockDevice;
+use voltier_block::{BlockDevice, SectorRange};
 use voltier_cache::{MemoryGate, Owner};
 use voltier_volume::{
     Cache, OpenError, OpenOptions, Opened, OriginTrust, UnwritableSsd, Volume, VolumeError,
@@ -69,6 +69,14 @@ pub async fn put_in_front<D: BlockDevice>(
             CacheStart::Format | CacheStart::Load => OriginTrust::AsBefore,
         },
         owner: Some(owner_of(record)),
+        passed: match start {
+            CacheStart::Format => Vec::new(),
+            _ => cache
+                .passed
+                .iter()
+                .map(|it| SectorRange::from_bytes(it.offset_bytes, it.length_bytes))
+                .collect(),
+        },
         memory,
     };
     let opened = match start {

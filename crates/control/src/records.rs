@@ -113,6 +113,10 @@ pub struct CacheRecord {
     /// dirty lines, also if the cache was stopped in order before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub evacuating: bool,
+    /// Ranges of the backing disk that clients may have changed past an SSD that takes no writes, in order:
+    /// nothing counts any more that this SSD has of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passed: Vec<ByteRange>,
     /// Why the SSD was given up, when it was.
     pub failed: Option<String>,
     /// Ranges lost with the SSD, in order; the first [`LOST_RANGES_MAX`] of them.
@@ -123,6 +127,13 @@ pub struct CacheRecord {
 }
 
 impl CacheRecord {
+    /// Keeps the passed ranges that are on record of this cache, unless its SSD is given up. Whoever changes the
+    /// record may have read it before they were.
+    pub(crate) fn keep_passed(&mut self, on_record: Option<&Self>) {
+        let kept = on_record.filter(|before| before.uuid == self.uuid && self.failed.is_none());
+        self.passed = kept.map(|before| before.passed.clone()).unwrap_or_default();
+    }
+
     /// The loss that the SSD's loss would be, in words.
     pub fn newest_data(&self) -> String {
         newest_data(self.dirty_lines)

@@ -54,7 +54,8 @@ use std::sync::{Arc, OnceLock};
 use voltier_array::MemberIndex;
 use voltier_control::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
-    JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareOwner, Waker,
+    JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Passing, Replaced, SpareOwner,
+    Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{Machine, Promises, Room};
@@ -270,6 +271,16 @@ impl Engine for CoreEngine {
     fn begin_evacuation(&self, name: &VolumeName) -> ControlResult<()> {
         let volume = name.clone();
         self.homes.volume(name)?.way.ask(move |_| async move { volumes::begin_evacuation(&volume) })
+    }
+
+    fn passing(&self, name: &VolumeName) -> Option<Passing> {
+        self.homes.find(name)?.loss.get().passing_to_record()
+    }
+
+    fn passing_is_recorded(&self, name: &VolumeName, number: u64) {
+        if let Some(home) = self.homes.find(name) {
+            home.loss.get().passing_is_recorded(number);
+        }
     }
 
     fn close(&self, name: &VolumeName) -> ControlResult<()> {

@@ -1,21 +1,25 @@
 //! Losses of SSDs and of members, on their way from the core that sees them to the registry that must know.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use voltier_block::Nanos;
+use voltier_block::{Nanos, SectorRange};
 use voltier_ring::Handle;
 
-use voltier_control::engine::Waker;
+use voltier_control::ByteRange;
+use voltier_control::engine::{Passing, Waker};
 
 /// How often requests that wait for a loss to be recorded look whether it is.
 const RECORDED_STEP_NS: Nanos = 5_000_000;
 
-/// Whether an SSD is lost, and whether the registry knows.
+/// Whether an SSD is lost, and whether the registry knows; and where clients pass it before.
 #[derive(Default)]
 pub(super) struct SsdLoss {
     pub(super) happened: AtomicBool,
     pub(super) recorded: AtomicBool,
+    passing: Mutex<Passing>,
+    /// The registry has that of this number.
+    passing_recorded: AtomicU64,
 }
 
 impl SsdLoss {
@@ -23,9 +27,26 @@ impl SsdLoss {
     pub(super) fn end(&self) {
         self.recorded.store(true, Ordering::Release);
     }
+
+    fn passing(&self) -> MutexGuard<'_, Passing> {
+        self.passing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where clients pass, if the registry does not have it yet.
+    pub(super) fn passing_to_record(&self) -> Option<Passing> {
+        let passing = self.passing();
+        let is_new = passing.number > self.passing_recorded.load(Ordering::Acquire);
+        is_new.then(|| passing.clone())
+    }
+
+    /// The registry has that of this number.
+    pub(super) fn passing_is_recorded(&self, number: u64) {
+        self.passing_recorded.fetch_max(number, Ordering::Release);
+    }
 }
 
 /// The gate of a lost SSD: the origin changes only behind it.
+#[derive(Clone)]
 pub(super) struct LossGate {
     pub(super) loss: Arc<SsdLoss>,
     pub(super) waker: Option<Waker>,
@@ -39,6 +60,29 @@ impl LossGate {
         while !self.loss.recorded.load(Ordering::Acquire) {
             handle.sleep(RECORDED_STEP_NS).await;
         }
+    }
+}
+
+impl LossGate {
+    /// Tells the control plane where clients are to pass the SSD, and waits until that is on record; false if it
+    /// is not when the volume is closed, or its SSD is given up.
+    pub(super) async fn record_passing(self, handle: Handle, ranges: Vec<SectorRange>) -> bool {
+        let in_bytes = |range: &SectorRange| ByteRange {
+            offset_bytes: range.start.bytes(),
+            length_bytes: range.bytes(),
+        };
+        let number = {
+            let mut passing = self.loss.passing();
+            passing.number += 1;
+            passing.ranges = ranges.iter().map(in_bytes).collect();
+            passing.number
+        };
+        self.waker.iter().for_each(|wake| wake());
+        let is_recorded = || self.loss.passing_recorded.load(Ordering::Acquire) >= number;
+        while !is_recorded() && !self.loss.recorded.load(Ordering::Acquire) {
+            handle.sleep(RECORDED_STEP_NS).await;
+        }
+        is_recorded()
     }
 }
 
@@ -100,6 +144,30 @@ mod tests {
             loss.end();
             handle.sleep(2 * RECORDED_STEP_NS).await;
             assert!(passed.get());
+        });
+    }
+
+    #[test]
+    fn clients_pass_when_that_is_on_record_and_not_because_a_volume_is_closed() {
+        let mut executor = Executor::in_virtual_time(NoFiles);
+        let handle = executor.handle();
+        executor.block_on(async move {
+            let loss = Arc::new(SsdLoss::default());
+            let gate = LossGate { loss: loss.clone(), waker: None };
+            let record = |first: u64| {
+                let ranges = vec![SectorRange::from_bytes(first * 4096, 4096)];
+                handle.spawn(gate.clone().record_passing(handle.clone(), ranges))
+            };
+            assert_eq!(loss.passing_to_record(), None);
+            let (one, two) = (record(1), record(2));
+            handle.sleep(10 * RECORDED_STEP_NS).await;
+            let told = loss.passing_to_record().expect("the registry lacks it");
+            let ranges = vec![ByteRange { offset_bytes: 8192, length_bytes: 4096 }];
+            assert_eq!(told, Passing { number: 2, ranges });
+            loss.passing_is_recorded(1);
+            assert!(one.await && loss.passing_to_record().is_some());
+            loss.end();
+            assert!(!two.await);
         });
     }
 

@@ -29,7 +29,7 @@ pub(super) fn log_evacuation(name: &VolumeName, devices: &DeviceNames, volume: &
     cache.on_evacuation(move |has_begun, dirty| match (has_begun, dirty) {
         (true, _) => tracing::warn!(
             "{name}: its SSD {ssd} takes no writes any more: {dirty} dirty lines are being written to {origin}, \
-             and writes of clients wait for that; `voltier show {name}` says how many are left"
+             and so is what clients write; `voltier show {name}` says how many are left"
         ),
         (false, 0) => {
             tracing::info!("{name}: all dirty lines of its SSD {ssd} are on {origin}, which serves alone now");

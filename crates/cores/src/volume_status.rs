@@ -50,7 +50,7 @@ pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
         } else if status.error.is_empty() {
             status.error = format!(
                 "its SSD {} takes no writes any more: {} dirty lines are being written to {}, and \
-                 writes wait for that; then `voltier detach {}`, and attach another SSD",
+                 so is what clients write; then `voltier detach {}`, and attach another SSD",
                 status.ssd.path, cache.lines_dirty, status.hdd.path, status.name
             );
         }

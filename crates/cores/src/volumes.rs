@@ -173,7 +173,7 @@ fn dropped(opened: &Opened) -> String {
     }
     if opened.suspect_lines > 0 {
         let lines = opened.suspect_lines;
-        said.push(format!("{lines} clean lines were dropped, because the disk may be newer"));
+        said.push(format!("{lines} lines were dropped, because the disk may be newer"));
     }
     said.join("; ")
 }
@@ -203,7 +203,10 @@ async fn put_in_front(
     }
     let (handle, waker) = (handle.clone(), gate.waker.clone());
     let salvaged = move || waker.iter().for_each(|wake| wake());
+    let (passing, clock) = (gate.clone(), handle.clone());
     volume.on_ssd_failure(move || Box::pin(gate.pass(handle)), salvaged);
+    volume
+        .on_passing(move |ranges| Box::pin(passing.clone().record_passing(clock.clone(), ranges)));
     let devices = DeviceNames { origin: record.origin.to_string(), ssd: device.to_string() };
     log_silences(&record.name, &devices, volume);
     log_evacuation(&record.name, &devices, volume);

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, KIB, Lba, Prng};
+use voltier_block::{BlockDevice, KIB, Lba, Prng, SectorRange};
 use voltier_cache::{Label, Mode, OpenError};
 
 use crate::disk::SimDisk;
@@ -14,7 +14,7 @@ use crate::disk_spec::DiskSpec;
 use crate::fault::FaultKind;
 use crate::medium::{Cut, Medium};
 use crate::model::Model;
-use crate::workload::{DeviceUnderTest, Profile, SimCache, UUID, open_as};
+use crate::workload::{DeviceUnderTest, Profile, SimCache, UUID, open_passed};
 use crate::world::World;
 
 /// Longest time until the loss of an SSD is on record.
@@ -71,6 +71,8 @@ pub(crate) struct Left {
     pub(crate) dissolving: bool,
     /// The loss of the SSD is on record: it is not trusted any more.
     pub(crate) lost: bool,
+    /// Ranges on record in which clients have passed an SSD that was being evacuated.
+    pub(crate) passed: Vec<SectorRange>,
     /// The SSD does not hold what was written to it.
     pub(crate) ssd_damaged: bool,
     /// The same for the origin, whose sectors in question the model leaves out.
@@ -97,6 +99,7 @@ impl Left {
             uuid: UUID,
             dissolving: false,
             lost: false,
+            passed: Vec::new(),
             ssd_damaged: false,
             origin_damaged: false,
             ssd_hides_records: false,
@@ -125,6 +128,7 @@ impl Left {
             uuid,
             dissolving,
             lost,
+            passed: Vec::new(),
             ssd_damaged,
             ssd_hides_records,
             ssd_was_gone,
@@ -141,6 +145,7 @@ pub(crate) struct CacheFixture {
     pub(crate) generation: Cell<u64>,
     pub(crate) dissolving: Cell<bool>,
     pub(crate) lost: Cell<bool>,
+    passed: RefCell<Vec<SectorRange>>,
     pub(crate) ssd_damaged: Rc<Cell<bool>>,
     pub(crate) origin_damaged: Rc<Cell<bool>>,
     ssd_hides_records: bool,
@@ -180,6 +185,7 @@ impl CacheFixture {
             generation: Cell::new(left.generation),
             dissolving: Cell::new(left.dissolving),
             lost: Cell::new(left.lost),
+            passed: RefCell::new(left.passed),
             ssd_damaged: Rc::new(Cell::new(left.ssd_damaged)),
             origin_damaged: Rc::new(Cell::new(left.origin_damaged)),
             ssd_hides_records: left.ssd_hides_records,
@@ -288,6 +294,7 @@ impl CacheFixture {
             uuid: self.uuid,
             dissolving: self.dissolving.get(),
             lost: self.lost.get(),
+            passed: self.passed(),
             ssd_damaged: self.ssd_damaged.get(),
             origin_damaged: self.origin_damaged.get(),
             ssd_hides_records: self.ssd_hides_records || hides_records,
@@ -322,7 +329,10 @@ impl CacheFixture {
     ) -> Result<Rc<DeviceUnderTest<SimCache>>, OpenError> {
         let drives = self.drives.borrow().clone();
         let (settings, least) = (profile.settings(mode), self.generation.get());
-        let (device, opened) = open_as(self.uuid, world, &drives, settings, least).await?;
+        let passed = self.passed();
+        let opened = open_passed(self.uuid, world, &drives, settings, least, passed);
+        let (device, opened) = opened.await?;
+        self.passed.take();
         assert!(opened.differing_lines == 0 || self.may_differ(), "not so: {opened:?}");
         let generation = opened.generation;
         self.generation.set(generation);
@@ -330,6 +340,7 @@ impl CacheFixture {
         self.stopped.set(false);
         self.serving.replace(Some(device.clone()));
         self.record_losses(world, &device);
+        self.record_passing(world, &device);
         world.tell(|| format!("the cache is open, {mode:?}, generation {generation}"));
         Ok(Rc::new(DeviceUnderTest {
             world: world.clone(),
@@ -362,6 +373,33 @@ impl CacheFixture {
             })
         };
         device.on_failure(record, || {});
+    }
+
+    /// Ranges on record in which clients have passed the SSD.
+    pub(crate) fn passed(&self) -> Vec<SectorRange> {
+        self.passed.borrow().clone()
+    }
+
+    /// As the registry does: ranges that clients are to change past the SSD are on record before.
+    fn record_passing(self: &Rc<Self>, world: &World, device: &SimCache) {
+        let (fixture, world, process) = (Rc::downgrade(self), world.clone(), self.process.get());
+        let record = move |ranges: Vec<SectorRange>| -> Pin<Box<dyn Future<Output = bool>>> {
+            let (fixture, world) = (fixture.clone(), world.clone());
+            Box::pin(async move {
+                world.pass(1 + world.below(RECORD_NS)).await;
+                match fixture.upgrade() {
+                    Some(fixture) if fixture.process.get() == process => {
+                        world.tell(|| format!("the SSD is passed in {ranges:?}"));
+                        world.ledger().count(|counts| counts.passed += 1);
+                        fixture.passed.replace(ranges);
+                    }
+                    // The process died before it could tell anybody.
+                    _ => world.wait_for_ever().await,
+                }
+                true
+            })
+        };
+        device.on_passing(record);
     }
 
     fn record_loss(&self, world: &World) {

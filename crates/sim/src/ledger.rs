@@ -35,6 +35,8 @@ pub struct Counts {
     pub refused: u64,
     /// SSDs given up while serving.
     pub given_up: u64,
+    /// Records of ranges in which clients pass an SSD that is evacuated.
+    pub passed: u64,
     /// Seeds of arrays.
     pub array_seeds: u64,
     /// Crash points of recorded lives of arrays, times the choices of lost members tried at each.
@@ -55,6 +57,7 @@ impl Counts {
         self.disk_ns += other.disk_ns;
         self.refused += other.refused;
         self.given_up += other.given_up;
+        self.passed += other.passed;
         self.array_seeds += other.array_seeds;
         self.array_points += other.array_points;
         self.reshape_points += other.reshape_points;

@@ -12,7 +12,9 @@ use crate::hanging::still_sectors;
 use crate::medium::Medium;
 use crate::origin::SimDrive;
 use crate::rest;
-use crate::workload::{DeviceUnderTest, Profile, SimCache, is_in, open_as, plain_dut, run_clients};
+use crate::workload::{
+    DeviceUnderTest, Profile, SimCache, is_in, open_as, open_passed, plain_dut, run_clients,
+};
 use crate::world::World;
 
 /// Longer than any request takes, stuck ones included.
@@ -91,8 +93,10 @@ pub(crate) async fn try_foreign_origin(
         (ssd, origin_disk(world, profile, origin.clone(), fixture.origin_grown_bytes))
     };
     let (uuid, least) = (fixture.uuid, fixture.generation.get());
-    let Ok((known, found)) = open_as(uuid, world, &copies(&right), settings.clone(), least).await
-    else {
+    let open = async |drives: &(SimDisk, SimDisk)| {
+        open_passed(uuid, world, drives, settings.clone(), least, fixture.passed()).await
+    };
+    let Ok((known, found)) = open(&copies(&right)).await else {
         return;
     };
     known.kill();
@@ -110,7 +114,7 @@ pub(crate) async fn try_foreign_origin(
     let drives = copies(&foreign);
     let before = (drives.0.changes(), drives.1.changes());
     world.ledger().fault(FaultKind::ForeignOrigin);
-    match open_as(uuid, world, &drives, settings.clone(), least).await {
+    match open(&drives).await {
         Ok((emptied, opened)) => {
             emptied.kill();
             assert!(dirty == 0, "{dirty} dirty lines before a foreign origin: {opened:?}");

@@ -119,6 +119,27 @@ pub(crate) fn refused_evacuations(profile: &mut Profile, seed: u64) {
     }
 }
 
+/// Mixed into the seed as `CROWD` is.
+const PASSED: u64 = 0x7061_7373_6564_455a;
+/// One seed in so many has it, and one write in so many ends the writes of the SSD.
+const PASSED_ONE_IN: u64 = 10;
+const WRITES_PER_PASSED_SSD: u64 = 300;
+
+/// An SSD with much that is dirty, which takes no writes any more, if the seed draws it: clients pass it while it
+/// is evacuated to a slow origin, and many lives end in that.
+pub(crate) fn passed_ssds(profile: &mut Profile, seed: u64) {
+    let mut prng = Prng::new(seed ^ PASSED);
+    if prng.one_in(PASSED_ONE_IN) {
+        let kind = FaultKind::WriteErrorForEver;
+        profile.ssd_faults.without(&[kind]);
+        profile.ssd_faults.rates.push((kind, 10 + prng.below(WRITES_PER_PASSED_SSD)));
+        (profile.modes, profile.ordered) = (vec![Mode::WriteBack], false);
+        profile.clients = profile.clients.max(3);
+        (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (80, 70);
+        profile.origin.latency_ns = profile.origin.latency_ns.max(ORIGIN_LATENCIES_NS[2]);
+    }
+}
+
 /// Draws cache, drives and clients, without faults.
 pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
     let line_bytes = *prng.pick(&[2048, 4096, 4096, 8192, 16384, 32768, 65536]);

@@ -80,6 +80,7 @@ impl Summary {
         }
         row("requests of drives", self.counts.requests.to_string());
         row("SSDs given up", self.counts.given_up.to_string());
+        row("records of passed SSDs", self.counts.passed.to_string());
         row("seeds of arrays", self.counts.array_seeds.to_string());
         row("crashes x lost members", self.counts.array_points.to_string());
         row("crashes in a move", self.counts.reshape_points.to_string());

@@ -15,7 +15,7 @@ use crate::arrays;
 use crate::fault::FaultKind;
 use crate::hanging::hangs;
 use crate::mix::{
-    congestion, crowd, draw_faults, draw_profile, flush_losses, full_and_ordered,
+    congestion, crowd, draw_faults, draw_profile, flush_losses, full_and_ordered, passed_ssds,
     refused_evacuations, zeroes,
 };
 use crate::sweep;
@@ -194,6 +194,9 @@ impl Scenario {
             full_and_ordered(&mut profile, self.seed);
         }
         refused_evacuations(&mut profile, self.seed);
+        if !sweep {
+            passed_ssds(&mut profile, self.seed);
+        }
         if !self.without.contains(&FaultKind::HungDrive) {
             hangs(&mut profile, self.seed);
         }

@@ -188,7 +188,20 @@ pub(crate) async fn open_as(
     settings: Settings,
     generation_min: u64,
 ) -> Result<(SimCache, Opened), OpenError> {
-    let options = OpenOptions { uuid: Some(uuid), generation_min, ..OpenOptions::with(settings) };
+    open_passed(uuid, world, drives, settings, generation_min, Vec::new()).await
+}
+
+/// The same where an evacuation has let clients pass the SSD.
+pub(crate) async fn open_passed(
+    uuid: [u8; 16],
+    world: &World,
+    drives: &(SimDisk, SimDisk),
+    settings: Settings,
+    generation_min: u64,
+    passed: Vec<SectorRange>,
+) -> Result<(SimCache, Opened), OpenError> {
+    let uuid = Some(uuid);
+    let options = OpenOptions { uuid, generation_min, passed, ..OpenOptions::with(settings) };
     let (ssd, origin) = drives.clone();
     Cache::open(world.handle(), ssd, SimDrive::any_sector(origin), options).await
 }

@@ -282,6 +282,17 @@ impl<D: BlockDevice> Volume<D> {
         }
     }
 
+    /// Has clients change the origin while the SSD is evacuated: see
+    /// [`Cache::on_passing`](voltier_cache::Cache::on_passing).
+    pub fn on_passing(
+        &self,
+        record: impl Fn(Vec<SectorRange>) -> Pin<Box<dyn Future<Output = bool>>> + 'static,
+    ) {
+        if let Some(cache) = self.cache() {
+            cache.on_passing(record);
+        }
+    }
+
     /// Writes back what is dirty now; clients go on.
     ///
     /// # Errors

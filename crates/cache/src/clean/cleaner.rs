@@ -23,6 +23,7 @@ use crate::clean::sweep::{BATCH_LINES, Sweep};
 use crate::counters::{Counters, add};
 use crate::devices::health::SsdHealth;
 use crate::devices::origin::Origin;
+use crate::devices::passage::Passage;
 use crate::devices::ssd::Ssd;
 use crate::ground::Ground;
 use crate::log::change::Change;
@@ -56,17 +57,18 @@ const SALVAGE_SWEEPS: u32 = 2;
 /// The cleaner of one cache.
 pub(crate) struct Cleaner<S, O> {
     handle: Handle,
-    map: Rc<Map>,
-    ssd: Rc<Ssd<S>>,
-    health: Rc<SsdHealth>,
+    pub(super) map: Rc<Map>,
+    pub(super) ssd: Rc<Ssd<S>>,
+    pub(super) health: Rc<SsdHealth>,
+    pub(super) passage: Rc<Passage>,
     origin: Rc<Origin<O>>,
-    log: Rc<Log<S>>,
-    damage: Rc<Damage<S>>,
+    pub(super) log: Rc<Log<S>>,
+    pub(super) damage: Rc<Damage<S>>,
     pressure: Rc<Pressure>,
     pacer: Pacer<S>,
     destager: Destager<S, O>,
     counters: Rc<Counters>,
-    lifecycle: Rc<Lifecycle>,
+    pub(super) lifecycle: Rc<Lifecycle>,
     /// Sweeps over the whole origin, and batches that the origin refused.
     sweeps: Cell<u64>,
     destage_errors: Cell<u64>,
@@ -123,6 +125,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             map: ground.map.clone(),
             ssd: ground.ssd.clone(),
             health: ground.health.clone(),
+            passage: ground.passage.clone(),
             origin: ground.origin.clone(),
             log: ground.log.clone(),
             damage: ground.damage.clone(),
@@ -294,7 +297,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
                 return None;
             }
         }
-        let cleaned = self.clean_batch(batch, last_sequence).await;
+        let cleaned = self.clean_batch(batch, last_sequence, true).await;
         if in_order.is_none() && sweep.is_at_front() {
             self.count_sweep();
         }
@@ -334,7 +337,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
         let mut dirty = self.map.get().index().dirty_lines();
         while dirty > 0 && idle_sweeps < SALVAGE_SWEEPS && !is_stopping() {
             let (batch, in_order) = self.next_batch(&mut sweep, 1.0);
-            if self.clean_batch(batch, in_order.unwrap_or(0)).await.is_err() {
+            if self.clean_batch(batch, in_order.unwrap_or(0), true).await.is_err() {
                 self.note_failure(true);
                 self.rest_until(self.handle.now() + ERROR_REST_NS, false).await;
                 continue;
@@ -382,6 +385,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
 
     fn count_sweep(&self) {
         self.sweeps.set(self.sweeps.get() + 1);
+        self.passage.try_again();
     }
 
     /// The oldest epoch, or a part of it, and the last record in that.
@@ -424,8 +428,14 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
         Ok(())
     }
 
-    /// Writes lines out and calls them clean; in ordered mode they are all up to `last_sequence`.
-    async fn clean_batch(&self, mut batch: Vec<Dirty>, last_sequence: u64) -> IoResult<()> {
+    /// Writes lines out and calls them clean; in ordered mode they are all up to `last_sequence`. Those of a
+    /// sweep let clients go first.
+    pub(super) async fn clean_batch(
+        &self,
+        mut batch: Vec<Dirty>,
+        last_sequence: u64,
+        is_of_sweep: bool,
+    ) -> IoResult<()> {
         if !batch.is_empty()
             && self.ssd.may_be_replayed()
             && !canary::is(Canary::DestageBeforeDurable)
@@ -442,8 +452,10 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             return Ok(());
         }
         let failed_flushes = self.origin.failed_flushes();
-        let runs =
-            self.destager.runs_of(batch).into_iter().map(|run| self.destager.destage_run(run));
+        let runs = self.destager.runs_of(batch).into_iter().map(|run| async move {
+            let _turn = if is_of_sweep { Some(self.passage.turn().await) } else { None };
+            self.destager.destage_run(run).await
+        });
         let mut cleaned = Vec::new();
         let mut failed = None;
         for result in join_at_most(RUNS_IN_FLIGHT_MAX, runs).await {

@@ -16,7 +16,7 @@ use crate::devices::ssd_state::{SsdEvent, SsdState};
 pub enum Health {
     /// The SSD serves.
     Online,
-    /// The SSD takes no writes: its dirty lines are read and written to the origin, writes of clients wait.
+    /// The SSD takes no writes: its dirty lines are read and written to the origin, and so are writes of clients.
     Evacuating,
     /// The SSD is out of service: requests go to the origin; lines that are dirty still are lost.
     Failed,
@@ -306,6 +306,11 @@ impl SsdHealth {
         }
     }
 
+    /// Has those who wait for the origin look again.
+    pub(crate) fn tell_news(&self) {
+        self.news.notify();
+    }
+
     /// Has requests that wait for an evacuation, or for the record of a loss, end with an error.
     /// Somebody waits for all requests to end, and the record may wait for that caller.
     pub(crate) fn release_waits(self: &Rc<Self>) -> ReleasedWaits {
@@ -319,16 +324,24 @@ impl SsdHealth {
         self.releases.get() > 0 || self.has_left()
     }
 
-    /// Waits until the origin may be changed past the SSD: all that is dirty has been evacuated or is lost,
-    /// and that is on record.
+    /// Waits until all of the origin may be changed past the SSD: what was dirty has been evacuated or is
+    /// lost, and that is on record.
+    ///
+    /// # Errors
+    /// Those of [`past_gate_if`](Self::past_gate_if).
+    pub(crate) async fn past_gate(&self) -> IoResult<()> {
+        self.past_gate_if(|| false).await
+    }
+
+    /// The same, or until a part that `is_open` says of may be changed during the evacuation.
     ///
     /// # Errors
     /// `Medium` when the origin does not take what is evacuated, as it would not take more; and when
     /// requests are to end.
-    pub(crate) async fn past_gate(&self) -> IoResult<()> {
+    pub(crate) async fn past_gate_if(&self, is_open: impl Fn() -> bool) -> IoResult<()> {
         let failed_batches = self.failed_batches.get();
         let waits = || match self.state.get() {
-            SsdState::Evacuating => !canary::is(Canary::EvacuationPassed),
+            SsdState::Evacuating => !is_open() && !canary::is(Canary::EvacuationPassed),
             SsdState::LossUnrecorded
             | SsdState::SalvageAwaited
             | SsdState::Salvaging

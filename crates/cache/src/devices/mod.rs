@@ -5,6 +5,7 @@ pub(crate) mod health;
 pub(crate) mod line_sample;
 pub(crate) mod origin;
 pub(crate) mod partition_table;
+pub(crate) mod passage;
 pub(crate) mod read_errors;
 pub(crate) mod refusal;
 pub(crate) mod silence;

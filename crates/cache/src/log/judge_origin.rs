@@ -54,8 +54,9 @@ pub(super) async fn judge_origin<S: BlockDevice, O: BlockDevice>(
         },
     };
     // An SSD that has taken a superblock since was stopped in order since: that stop explains nothing.
-    let explained = options.unwritable == UnwritableSsd::EvacuateFurther
-        && found.generation.get() == options.generation_min;
+    let has_evacuated =
+        options.unwritable == UnwritableSsd::EvacuateFurther || !options.passed.is_empty();
+    let explained = has_evacuated && found.generation.get() == options.generation_min;
     let dirty = map.index().dirty_lines();
     let may_refuse = match options.origin {
         OriginTrust::AsBefore | OriginTrust::Unmarked => dirty > 0,

@@ -1,6 +1,6 @@
 //! How a cache is opened: what is asked for, what is found, and why it fails.
 
-use voltier_block::{IoError, Unsupported};
+use voltier_block::{IoError, SectorRange, Unsupported};
 
 use crate::config::Settings;
 use crate::format::owner::Owner;
@@ -260,6 +260,10 @@ pub struct OpenOptions {
     /// The volume that the superblock is to name from now on; mode and order are the settings'. Without
     /// an owner the superblock goes on to say what it says.
     pub owner: Option<Owner>,
+    /// Ranges that are on record as [passed](crate::Cache::on_passing): nothing that the SSD has of them counts.
+    /// The caller keeps them on record until a start has succeeded that [does not
+    /// evacuate](Opened::evacuates).
+    pub passed: Vec<SectorRange>,
     /// Asked before the cache takes its memory.
     pub memory: MemoryGate,
 }
@@ -276,6 +280,7 @@ impl OpenOptions {
             unwritable: UnwritableSsd::Refuse,
             origin: OriginTrust::AsBefore,
             owner: None,
+            passed: Vec::new(),
             memory: MemoryGate::default(),
         }
     }
@@ -290,7 +295,7 @@ pub struct Opened {
     pub generation: u64,
     /// Records replayed.
     pub records: u64,
-    /// Clean lines dropped because the origin may be newer, of those that were loaded before the
+    /// Lines dropped because the origin may be newer, of those that were loaded before the
     /// first request; the status counts the others too.
     pub suspect_lines: u64,
     /// The origin had been changed, or is another one; all clean lines were dropped.
@@ -299,7 +304,7 @@ pub struct Opened {
     pub sampled_lines: u32,
     /// Sampled lines that the origin has otherwise.
     pub differing_lines: u32,
-    /// The SSD takes no writes. The cache serves its lines, and clients' writes wait, until the caller has
-    /// this on record and [begins the evacuation](crate::Cache::begin_evacuation).
+    /// The SSD takes no writes. The cache serves its lines, and clients' writes wait until the caller has this
+    /// on record and [begins the evacuation](crate::Cache::begin_evacuation).
     pub evacuates: bool,
 }

@@ -22,6 +22,7 @@ use crate::log::load::{load_before_replay, load_open_segments};
 use crate::log::open::{Label, OpenError, OpenOptions, Opened, origin_error, ssd_error};
 use crate::log::replay::replay;
 use crate::map::contents::Contents;
+use crate::map::ranges::LineRanges;
 use crate::needs::memory_of;
 use crate::numbers::SegmentSlot;
 
@@ -35,6 +36,8 @@ pub(crate) struct Recovered {
     pub(crate) intents: Intents,
     /// Intent bits that the SSD does not have: the next start must not trust what this one distrusts.
     pub(crate) has_new_bits: bool,
+    /// Lines of which the SSD may have something that does not count any more.
+    pub(crate) passed: LineRanges,
     pub(crate) opened: Opened,
 }
 
@@ -222,11 +225,16 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
     // after a stop in order too.
     let trusted = clean && found.replay_sequence.get() >= found.first_sequence.get();
     let (intents, is_whole) = load_intents(ssd, &map, &log).await?;
+    let passed = lines_passed(map.geometry(), options);
+    map.drop_passed(&passed);
     let devices = (ssd, origin);
     let OriginFound { changed, sample } =
         judge_origin(devices, &found, &map, &intents.bits(), options).await?;
     if changed {
         intents.set_all();
+    }
+    if changed || !passed.is_empty() {
+        // A checkpoint follows, which has the whole map.
         map.drop_unloaded();
     }
     if changed || !trusted {
@@ -257,7 +265,17 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
     };
     let owner = owner_now(owner, options);
     let has_new_bits = changed || !is_whole;
-    Ok(Recovered { superblock, owner, map, log, intents, has_new_bits, opened })
+    Ok(Recovered { superblock, owner, map, log, intents, has_new_bits, passed, opened })
+}
+
+/// The lines that an evacuation has let clients change past the SSD.
+fn lines_passed(geometry: &Geometry, options: &OpenOptions) -> LineRanges {
+    let mut passed = LineRanges::default();
+    for range in options.passed.iter().filter(|range| !range.is_empty()) {
+        let (first, last) = geometry.lines_of(*range);
+        passed.insert(first, last);
+    }
+    passed
 }
 
 /// Makes durable what an earlier process has left in the volatile cache of the origin. The SSD would keep a

@@ -7,6 +7,7 @@ use voltier_block::SectorRange;
 use crate::format::geometry::{Geometry, mask_of};
 use crate::map::index::{Index, LINES_PER_EXTENT, PlacedLine, StoredSlot};
 use crate::map::loading::Loading;
+use crate::map::ranges::LineRanges;
 use crate::map::segments::{FreeSlots, Preparing, Segments};
 use crate::memory::NoMemory;
 use crate::numbers::{Line, Segment, Slot, each_line, each_segment, each_slot};
@@ -27,7 +28,7 @@ pub(crate) struct Contents {
     /// Lines taken out of the cache of which the log has not told yet.
     given_up: Vec<(Line, Slot)>,
     evictions: u64,
-    /// Clean lines that were dropped because the origin may be newer.
+    /// Lines that were dropped because the origin may be newer.
     suspect_lines: u64,
 }
 
@@ -364,6 +365,22 @@ impl Contents {
                     self.suspect_lines += 1;
                 }
             }
+        }
+    }
+
+    /// Drops the lines that were changed past the SSD while it was evacuated, dirty or not. The caller has a
+    /// checkpoint written before anything else is forgotten of that.
+    pub(crate) fn drop_passed(&mut self, passed: &LineRanges) {
+        for segment in each_segment(self.geometry.segments()) {
+            for slot in self.used_slots_of(segment) {
+                if passed.contains(self.index.line_of(slot)) {
+                    self.index.remove(slot);
+                    self.suspect_lines += 1;
+                }
+            }
+        }
+        if let Some(loading) = &mut self.loading {
+            passed.iter().for_each(|(first, last)| loading.void(first, last));
         }
     }
 

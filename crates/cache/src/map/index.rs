@@ -354,6 +354,12 @@ impl Index {
         let rest = self.dirty_in_extent.get(from..)?;
         rest.iter().position(|count| *count > 0).map(|found| extent + found as u64)
     }
+
+    /// The last extent with dirty lines before `extent`.
+    pub(crate) fn last_dirty_extent(&self, extent: u64) -> Option<u64> {
+        let before = self.dirty_in_extent.get(..usize::try_from(extent).ok()?)?;
+        before.iter().rposition(|count| *count > 0).map(|found| found as u64)
+    }
 }
 
 impl policy::Lines for Index {
@@ -409,6 +415,7 @@ mod tests {
             (Some(Slot(9)), 1, 1)
         );
         assert_eq!(index.next_dirty_extent(0), Some(1));
+        assert_eq!([1, 2].map(|extent| index.last_dirty_extent(extent)), [None, Some(1)]);
         index.set_clean(Slot(9));
         assert_eq!((index.dirty_lines(), index.next_dirty_extent(0)), (0, None));
         index.remove(Slot(9));

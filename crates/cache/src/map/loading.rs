@@ -1,10 +1,9 @@
 //! Loading state: the part of a checkpoint's map that is not in memory yet, or out of date. Pure.
 
-use std::collections::BTreeMap;
-
 use crate::format::chunk::ChunkName;
 use crate::format::geometry::Geometry;
 use crate::format::superblock::Superblock;
+use crate::map::ranges::LineRanges;
 use crate::memory::{self, NoMemory, bytes_of};
 use crate::numbers::{IntentRegion, Line, MapChunk, Slot};
 
@@ -48,27 +47,6 @@ impl IntentBits {
     }
 }
 
-/// Lines of which the map is not to be asked, as ranges: begin, and the first one behind it.
-#[derive(Default)]
-struct Void(BTreeMap<Line, Line>);
-
-impl Void {
-    fn insert(&mut self, first: Line, last: Line) {
-        let (mut start, mut end) = (first, last + 1);
-        while let Some((&from, &to)) = self.0.range(..=end).next_back()
-            && to >= start
-        {
-            (start, end) = (start.min(from), end.max(to));
-            self.0.remove(&from);
-        }
-        self.0.insert(start, end);
-    }
-
-    fn contains(&self, line: Line) -> bool {
-        self.0.range(..=line).next_back().is_some_and(|(_, end)| line < *end)
-    }
-}
-
 /// A map that is not loaded yet, or not all of it.
 pub(crate) struct Loading {
     map: StoredMap,
@@ -76,7 +54,8 @@ pub(crate) struct Loading {
     first_chunk: MapChunk,
     /// One bit for every slot of which the map is not to be asked.
     decided: Vec<u64>,
-    void: Void,
+    /// Lines of which the map is not to be asked.
+    void: LineRanges,
     /// After an unclean stop: regions in which clean lines are not trusted.
     distrusted: Option<IntentBits>,
     /// Clean lines in what was not taken in yet, out of date or not.
@@ -90,7 +69,7 @@ impl Loading {
             map: StoredMap::of(found),
             first_chunk: MapChunk(0),
             decided: memory::zeroes(geometry.slot_count().div_ceil(64).into())?,
-            void: Void::default(),
+            void: LineRanges::default(),
             distrusted: None,
             lines_left: found.checkpoint_lines.get().min(geometry.slot_count().into()),
         })
@@ -121,7 +100,7 @@ impl Loading {
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.decided.len() * 8 + self.void.0.len() * 16
+        self.decided.len() * 8 + self.void.len() * 16
     }
 
     pub(crate) fn is_decided(&self, slot: Slot) -> bool {
@@ -160,27 +139,5 @@ impl Loading {
     /// Clean lines of regions whose bit is set are not to be taken in.
     pub(crate) fn distrust(&mut self, bits: IntentBits) {
         self.distrusted = Some(bits);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn void_ranges_merge_and_answer_for_every_line() {
-        let mut void = Void::default();
-        let mut model = std::collections::BTreeSet::new();
-        let mut prng = voltier_block::Prng::new(3);
-        for _ in 0..2000 {
-            let first = Line(prng.below(3000));
-            let last = first + prng.below(4);
-            void.insert(first, last);
-            model.extend(first.through(last));
-            assert!(void.0.len() <= model.len());
-        }
-        assert!((0..3100).map(Line).all(|line| void.contains(line) == model.contains(&line)));
-        void.insert(Line(0), Line(4000));
-        assert_eq!(void.0.len(), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! The order of changes that are made again, without the SSD.
 //!
-//! A change that the SSD refuses lets go of its lines while it waits for the evacuation: clients may read
-//! them. Clients may have read the change itself, too: from the origin, or from a record that the SSD has in
+//! A change that the SSD refuses lets go of its lines while it waits until the origin may be changed: clients
+//! may read them. Clients may have read the change itself, too: from the origin, or from a record that the SSD has in
 //! spite of the error. A later change of the same sectors must not come between the two tries: the second try
 //! would undo it.
 
@@ -12,6 +12,7 @@ use std::rc::Rc;
 use voltier_block::SectorRange;
 use voltier_ring::Signal;
 
+use crate::devices::passage::Change;
 use crate::map::locks::LineGuard;
 
 /// The changes of one cache that wait to be made without the SSD, or are made now.
@@ -30,6 +31,7 @@ pub(super) struct RedoTicket {
 
 /// The lines of a change that is made without the SSD now, locked until dropped.
 pub(super) struct RedoGuard {
+    _change: Change,
     _lines: LineGuard,
     _ticket: RedoTicket,
 }
@@ -63,8 +65,8 @@ impl RedoTicket {
         self.order.left.until(is_next).await;
     }
 
-    pub(super) fn with(self, lines: LineGuard) -> RedoGuard {
-        RedoGuard { _lines: lines, _ticket: self }
+    pub(super) fn with(self, lines: LineGuard, change: Change) -> RedoGuard {
+        RedoGuard { _change: change, _lines: lines, _ticket: self }
     }
 }
 

@@ -15,6 +15,7 @@ use crate::canary::{self, Canary};
 use crate::counters::{Counters, Served, add, count};
 use crate::devices::health::SsdHealth;
 use crate::devices::origin::Origin;
+use crate::devices::passage::Passage;
 use crate::devices::ssd::Ssd;
 use crate::format::geometry::mask_of;
 use crate::ground::Ground;
@@ -348,6 +349,7 @@ pub(crate) struct DirectWriter<S, O> {
     origin: Rc<Origin<O>>,
     log: Rc<Log<S>>,
     health: Rc<SsdHealth>,
+    passage: Rc<Passage>,
     intents: Rc<Intents>,
     pressure: Rc<Pressure>,
     damage: Rc<Damage<S>>,
@@ -364,6 +366,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
             origin: ground.origin.clone(),
             log: ground.log.clone(),
             health: ground.health.clone(),
+            passage: ground.passage.clone(),
             intents: ground.intents.clone(),
             pressure: ground.pressure.clone(),
             damage: ground.damage.clone(),
@@ -475,7 +478,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
     /// on the origin.
     ///
     /// # Errors
-    /// Those of [`SsdHealth::past_gate`].
+    /// Those of [`SsdHealth::past_gate_if`].
     pub(super) async fn lock_without_ssd(
         &self,
         lines: LineGuard,
@@ -483,10 +486,36 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
     ) -> IoResult<RedoGuard> {
         let ticket = self.redo_order.enter(range);
         drop(lines);
-        self.health.past_gate().await?;
+        self.past_gate(range).await?;
+        let change = self.passage.begin_change();
         ticket.in_turn().await;
         let (first, last) = self.map.geometry().lines_of(range);
-        Ok(ticket.with(self.locks.lock(first, last, Access::Exclusive).await))
+        Ok(ticket.with(self.locks.lock(first, last, Access::Exclusive).await, change))
+    }
+
+    /// Waits until a range of the origin may be changed past the SSD. In an evacuation its region is opened,
+    /// but in ordered mode: there the origin gets nothing before what is older.
+    ///
+    /// # Errors
+    /// Those of [`SsdHealth::past_gate_if`].
+    async fn past_gate(&self, range: SectorRange) -> IoResult<()> {
+        let (first, last) = self.map.geometry().lines_of(range);
+        if self.log.is_ordered() {
+            return self.health.past_gate().await;
+        }
+        if !self.health.failed() {
+            self.passage.ask(first, last);
+        }
+        self.health.past_gate_if(|| self.passage.is_open(first, last)).await
+    }
+
+    /// Takes the copies out of the cache of lines that are changed on the origin now. In an evacuation they are
+    /// clean, and nothing else says that the origin is newer.
+    fn forget_copies(&self, first: Line, last: Line) {
+        if self.health.is_evacuating() {
+            self.map.void_unloaded(first, last);
+            self.map.change().forget_clean(first, last);
+        }
     }
 
     /// Without the SSD: the origin takes the write, and sectors that were lost have content again.
@@ -495,10 +524,11 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
         range: SectorRange,
         data: &Payload,
     ) -> IoResult<()> {
-        self.health.past_gate().await?;
+        self.past_gate(range).await?;
         let (first, last) = self.map.geometry().lines_of(range);
         // The cleaner may have been writing an older version when the SSD was lost.
         let _order = self.origin.lock(first, last).await;
+        self.forget_copies(first, last);
         self.origin.write(range.start, data.clone()).await?;
         self.map.change().heal(range);
         Ok(())
@@ -508,6 +538,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
     pub(super) async fn zero_without_ssd(&self, piece: SectorRange) -> IoResult<()> {
         let (first, last) = self.map.geometry().lines_of(piece);
         let _order = self.origin.lock(first, last).await;
+        self.forget_copies(first, last);
         self.origin.write_zeroes(piece).await?;
         self.map.change().heal(piece);
         Ok(())
@@ -542,6 +573,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
         whole: SectorRange,
     ) -> IoResult<()> {
         let _order = self.origin.lock(first, last).await;
+        self.forget_copies(first, last);
         self.origin.discard(whole).await?;
         self.map.change().heal(whole);
         Ok(())

@@ -3,6 +3,7 @@
 
 mod congestion;
 mod destage;
+mod evacuation;
 mod failed_flush;
 mod flush;
 mod label_places;

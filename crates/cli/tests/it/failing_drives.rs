@@ -128,6 +128,7 @@ fn an_ssd_that_refuses_writes_and_flushes_is_evacuated_without_a_rest_and_the_lo
     let begun = std::time::Instant::now();
     ledger.write(&mut nbd, 7).unwrap();
     // Tries of the SSD take 3.4 s, and the disk needs some. Rests between sweeps took 47 s.
+    until("the evacuation ends", || instance.show("v")["ssd"]["state"] == "failed");
     assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
     let log = fs::read_to_string(instance.state().join("daemon.log")).unwrap();
     for words in ["takes no writes any more", "which serves alone now"] {
@@ -200,14 +201,52 @@ fn an_ssd_that_refuses_writes_in_any_way_is_evacuated_and_nothing_is_lost() {
         assert!(ledger.work(&mut nbd, 1000));
         assert_eq!(ledger.refused, 0, "{errno}");
         drop(nbd);
+        until("the evacuation ends", || instance.show("v")["ssd"]["state"] == "failed");
         let shown = instance.show("v");
-        assert_eq!(shown["ssd"]["state"], "failed", "{shown}");
         assert!(shown["error"].as_str().unwrap().contains("nothing is lost"), "{shown}");
         ledger.check(&instance, "v");
         shelf.tell(&ssd, Conduct::Serves);
         instance.kill();
         ledger.check(&instance, "v");
     }
+}
+
+#[test]
+fn clients_pass_an_ssd_that_is_evacuated_to_a_slow_disk_and_a_kill_loses_nothing() {
+    let instance = Instance::new();
+    let Some(shelf) = Shelf::mount(&instance) else { return };
+    let (ssd, hdd) = (shelf.drive("ssd", 64 * MIB), shelf.drive("hdd", 64 * MIB));
+    instance.run(&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", "v"]).ok();
+    instance.run(&["set", "v", "dirty_high=80", "dirty_low=70"]).ok();
+    instance.export("v");
+    let mut ledger = Ledger::new(4 * BLOCKS);
+    let mut nbd = client(&instance);
+    // No two of them go to the disk together.
+    for block in (0..4 * BLOCKS as u64).step_by(3) {
+        ledger.write(&mut nbd, block).unwrap();
+    }
+    nbd.flush().unwrap();
+    shelf.tell(&hdd, Conduct::Takes(Duration::from_millis(8)));
+    shelf.tell(&ssd, Conduct::RefusesWrites(Errno::IO));
+    ledger.write(&mut nbd, 7).unwrap();
+    let mut slowest = Duration::ZERO;
+    for number in 0..30 {
+        #[expect(clippy::disallowed_methods, reason = "a test that bounds a wait")]
+        let begun = std::time::Instant::now();
+        ledger.write(&mut nbd, number * 787 % (4 * BLOCKS as u64)).unwrap();
+        slowest = slowest.max(begun.elapsed());
+    }
+    let shown = instance.show("v");
+    println!("slowest {slowest:?}, {} dirty lines left", shown["lines"]["dirty"]);
+    assert_eq!(shown["ssd"]["state"], "evacuating", "{shown}");
+    assert!(slowest < Duration::from_secs(3), "{slowest:?}");
+    instance.kill();
+    shelf.tell(&hdd, Conduct::Serves);
+    shelf.tell(&ssd, Conduct::Serves);
+    ledger.check(&instance, "v");
+    instance.run(&["flush", "v"]).ok();
+    instance.run(&["detach", "v"]).ok();
+    ledger.check(&instance, "v");
 }
 
 #[test]

@@ -164,6 +164,9 @@ fn a_start_on_an_ssd_that_takes_no_writes_evacuates_it() {
         counts[block as usize] = 2;
     }
     client.flush().unwrap();
+    while instance.show("v")["ssd"]["state"] == "evacuating" {
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
     let status = instance.show("v");
     assert_eq!(status["ssd"]["state"], "failed", "{status}");
     assert_eq!(status["lost_ranges"], 0, "{status}");

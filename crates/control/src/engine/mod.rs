@@ -24,7 +24,7 @@ use crate::records::{Identity, VolumeRecord};
 use crate::safety::{self, DeviceId, DriveIdentity, Examined, Machine, Role, WriteProtection};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
-use crate::status::VolumeStatus;
+use crate::status::{ByteRange, VolumeStatus};
 
 pub(crate) use arrays::is_stale_line;
 pub use arrays::{
@@ -61,6 +61,15 @@ pub struct OpenedVolume {
     pub dirty_lines: u64,
     /// The SSD takes no writes: see [`Engine::begin_evacuation`].
     pub evacuates: bool,
+}
+
+/// Where clients of a volume are to change the origin past an SSD that takes no writes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Passing {
+    /// Grows with every change.
+    pub number: u64,
+    /// All of it, in order.
+    pub ranges: Vec<ByteRange>,
 }
 
 /// The facts in the superblock of a cache.
@@ -269,6 +278,15 @@ pub trait Engine: ArrayEngine + 'static {
     /// # Errors
     /// When the volume is not open.
     fn begin_evacuation(&self, name: &VolumeName) -> ControlResult<()>;
+
+    /// Where clients of a volume are to change the origin past an SSD that takes no writes, if that is not on
+    /// record yet.
+    fn passing(&self, _: &VolumeName) -> Option<Passing> {
+        None
+    }
+
+    /// The registry has what [`passing`](Self::passing) has told under this number.
+    fn passing_is_recorded(&self, _: &VolumeName, _: u64) {}
 
     /// Stops a volume cleanly: dirty lines stay dirty, the log is checkpointed. The exports are
     /// closed before.

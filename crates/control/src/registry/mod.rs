@@ -14,6 +14,7 @@ use std::path::Path;
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::records::{PoolRecord, RegisteredArray, VolumeRecord};
+use crate::status::ByteRange;
 
 use body::{Body, Refused, decode, encode};
 use store::RegistryFile;
@@ -64,11 +65,32 @@ impl Registry {
         self.body.volumes.iter().find(|volume| volume.name == *name)
     }
 
-    /// Adds or replaces a volume, on the medium when it returns.
+    /// Adds or replaces a volume, on the medium when it returns. Ranges that were passed beside its SSD stay on
+    /// record until the SSD is given up, or [others take their place](Self::put_passed).
     ///
     /// # Errors
     /// When the file cannot be written; nothing changed then.
-    pub fn put(&mut self, record: VolumeRecord) -> ControlResult<()> {
+    pub fn put(&mut self, mut record: VolumeRecord) -> ControlResult<()> {
+        let before = self.find(&record.name).and_then(|before| before.cache.clone());
+        if let Some(cache) = &mut record.cache {
+            cache.keep_passed(before.as_ref());
+        }
+        self.replace(record)
+    }
+
+    /// Records the ranges of a volume that are passed beside its SSD, instead of those before.
+    ///
+    /// # Errors
+    /// When the file cannot be written; nothing changed then.
+    pub fn put_passed(&mut self, name: &VolumeName, passed: Vec<ByteRange>) -> ControlResult<()> {
+        let Some(mut record) = self.find(name).cloned() else { return Ok(()) };
+        if let Some(cache) = &mut record.cache {
+            cache.passed = passed;
+        }
+        self.replace(record)
+    }
+
+    fn replace(&mut self, record: VolumeRecord) -> ControlResult<()> {
         self.change(|body| {
             body.volumes.retain(|volume| volume.name != record.name);
             body.volumes.push(record);
@@ -199,7 +221,6 @@ mod tests {
     use crate::records::{CacheRecord, Desired, Identity};
     use crate::safety::DriveIdentity;
     use crate::settings::Settings;
-    use crate::status::ByteRange;
 
     fn volume(name: &str) -> VolumeRecord {
         VolumeRecord {
@@ -218,6 +239,7 @@ mod tests {
                 maybe_dirty: true,
                 dirty_lines: 7,
                 evacuating: false,
+                passed: Vec::new(),
                 failed: None,
                 lost: vec![ByteRange { offset_bytes: 4096, length_bytes: 512 }],
                 lost_total: 1,
@@ -310,6 +332,34 @@ mod tests {
     }
 
     #[test]
+    fn passed_ranges_stay_until_the_ssd_is_given_up_whoever_does_not_know_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut registry = Registry::load(dir.path()).unwrap();
+        registry.put(volume("a")).unwrap();
+        let (name, passed) = ("a".parse().unwrap(), |registry: &Registry| {
+            registry.volumes()[0].cache.as_ref().unwrap().passed.clone()
+        });
+        let ranges = vec![ByteRange { offset_bytes: 0, length_bytes: 4096 }];
+        registry.put_passed(&name, ranges.clone()).unwrap();
+        registry.put(VolumeRecord { desired: Desired::Stopped, ..volume("a") }).unwrap();
+        assert_eq!(passed(&Registry::load(dir.path()).unwrap()), ranges);
+        let mut opened = volume("a");
+        opened.cache.as_mut().unwrap().generation += 1;
+        registry.put(opened).unwrap();
+        assert_eq!(passed(&registry), ranges, "its SSD may not know yet");
+        let mut failed = registry.volumes()[0].clone();
+        failed.cache.as_mut().unwrap().failed = Some("it is gone".to_owned());
+        registry.put(failed).unwrap();
+        assert_eq!(passed(&registry), []);
+        registry.put(volume("a")).unwrap();
+        registry.put_passed(&name, ranges).unwrap();
+        let mut other = volume("a");
+        other.cache.as_mut().unwrap().uuid = Identity([1; 16]);
+        registry.put(other).unwrap();
+        assert_eq!(passed(&registry), [], "another cache");
+    }
+
+    #[test]
     fn arrays_come_back() {
         let dir = tempfile::tempdir().unwrap();
         let mut registry = Registry::load(dir.path()).unwrap();
@@ -339,6 +389,8 @@ mod tests {
             body.arrays[0].settings.apply(key, value).unwrap();
         }
         body.volumes[0].cache.as_mut().unwrap().evacuating = true;
+        let passed = vec![ByteRange { offset_bytes: 8192, length_bytes: 4096 }];
+        body.volumes[0].cache.as_mut().unwrap().passed = passed;
         body.volumes[0].desired = Desired::Stopped;
         body.arrays[0].stopped = true;
         body.arrays[0].integrity = Integrity::Crc32c;

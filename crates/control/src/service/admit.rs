@@ -89,6 +89,7 @@ pub(super) fn admit_cache<E: Engine>(
         sequence: 0,
         dirty_lines: 0,
         evacuating: false,
+        passed: Vec::new(),
         failed: None,
         lost: Vec::new(),
         lost_total: 0,

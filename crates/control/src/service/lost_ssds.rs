@@ -11,8 +11,32 @@ use crate::name::VolumeName;
 ///
 /// An SSD that is gone with dirty lines is not recorded: an errand has its volume wait for the SSD.
 pub(super) fn notice<E: Engine>(turn: &mut Turn<E>) -> bool {
+    let is_passing_recorded = record_passing(turn);
     let (all_recorded, without) = record(turn);
     turn.pulled.extend(without);
+    all_recorded && is_passing_recorded
+}
+
+/// Records where clients are to change backing disks past SSDs that take no writes. Whether all of it is on
+/// record: clients wait for that.
+fn record_passing<E: Engine>(turn: &mut Turn<E>) -> bool {
+    let mut all_recorded = true;
+    for record in turn.registry.volumes().to_vec() {
+        let name = &record.name;
+        let serves = record.cache.as_ref().is_some_and(|cache| cache.failed.is_none());
+        if !serves || !turn.is_open(name) {
+            continue;
+        }
+        let Some(passing) = turn.engine.passing(name) else { continue };
+        match turn.registry.put_passed(name, passing.ranges) {
+            Ok(()) => turn.engine.passing_is_recorded(name, passing.number),
+            Err(error) => {
+                all_recorded = false;
+                let is_known = turn.live.get(name).is_some_and(|it| it.error == error.message);
+                turn.note_unless(is_known, name, Err(error));
+            }
+        }
+    }
     all_recorded
 }
 

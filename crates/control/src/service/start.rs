@@ -230,6 +230,16 @@ pub(super) fn open_and_record<E: Engine>(
         turn.note(&record.name, closed);
         return Err(error);
     }
+    let is_passed = record.cache.as_ref().is_some_and(|cache| !cache.passed.is_empty());
+    if is_passed
+        && !opened.evacuates
+        && let Err(error) = turn.registry.put_passed(&record.name, Vec::new())
+    {
+        // The SSD has it by now. Nobody has been served since, so that the next start can do it again.
+        let closed = apart(turn).close(&record.name);
+        turn.note(&record.name, closed);
+        return Err(error);
+    }
     if opened.evacuates {
         turn.log(
             &record.name,

@@ -206,7 +206,7 @@ impl Worlds {
     }
 }
 
-const CANARIES: [(Canary, Worlds); 35] = [
+const CANARIES: [(Canary, Worlds); 37] = [
     (Canary::CongestedUnchecked, Worlds::Congested),
     (Canary::OverwrittenAnsweredEarly, Worlds::Crowd),
     (Canary::HolesUnlocked, Worlds::Stripes),
@@ -231,6 +231,8 @@ const CANARIES: [(Canary, Worlds); 35] = [
     (Canary::PinLeaked, Worlds::WriteBack),
     (Canary::BufferLeaked, Worlds::WriteBack),
     (Canary::EvacuationPassed, Worlds::Evacuation),
+    (Canary::PassUnrecorded, Worlds::Evacuation),
+    (Canary::PassBesideDirty, Worlds::Evacuation),
     (Canary::RecordNotUndone, Worlds::Evacuation),
     (Canary::RecordNotReadBack, Worlds::Evacuation),
     (Canary::WholeRecordUndone, Worlds::RefusedEvacuation),

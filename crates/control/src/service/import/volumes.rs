@@ -170,6 +170,7 @@ fn plan_one<E: Engine>(
         maybe_dirty: true,
         dirty_lines: label.dirty_lines,
         evacuating: false,
+        passed: Vec::new(),
         failed: None,
         lost: Vec::new(),
         lost_total: 0,

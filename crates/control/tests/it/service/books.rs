@@ -12,7 +12,7 @@ use voltier_array::MemberState;
 
 use voltier_control::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
-    JournalDeviceLabel, LabelledPlace, MemberLabel, OpenedArray, OpenedVolume, Replaced,
+    JournalDeviceLabel, LabelledPlace, MemberLabel, OpenedArray, OpenedVolume, Passing, Replaced,
     SpareOwner, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
@@ -47,6 +47,8 @@ pub(super) struct Books {
     pub(super) silent_s: (u64, u64),
     /// Every SSD takes no writes when a cache on it is opened.
     pub(super) takes_no_writes: bool,
+    /// Where clients are to pass the SSD of every volume.
+    pub(super) passing: Option<Passing>,
     /// All drives are block devices without a mark.
     pub(super) are_unmarked: bool,
     pub(super) clients: u64,
@@ -256,6 +258,15 @@ impl Engine for BookEngine {
 
     fn begin_evacuation(&self, name: &VolumeName) -> ControlResult<()> {
         self.call("begin_evacuation", name.as_str())
+    }
+
+    fn passing(&self, _: &VolumeName) -> Option<Passing> {
+        self.books().passing.clone()
+    }
+
+    fn passing_is_recorded(&self, name: &VolumeName, number: u64) {
+        self.books().passing = None;
+        self.books().calls.push(format!("passes {name} {number}"));
     }
 
     fn close(&self, name: &VolumeName) -> ControlResult<()> {

@@ -5,6 +5,7 @@ use std::fs::File;
 use voltier_cache::Mode;
 
 use super::fixture::{Fixture, name};
+use voltier_control::engine::Passing;
 use voltier_control::protocol::{ArrayRequest, JobState, NewCache, Request, Response};
 use voltier_control::{
     ByteRange, CacheRecord, Desired, DeviceSpec, ExportSpec, Identity, REGISTRY_FILE, Settings,
@@ -348,6 +349,26 @@ fn an_evacuation_of_a_start_is_on_record_until_the_ssd_takes_writes() {
 }
 
 #[test]
+fn passed_ranges_are_on_record_until_an_ssd_that_takes_writes_has_forgotten_them() {
+    let mut fixture = Fixture::new();
+    fixture.create(Mode::WriteBack);
+    let passed =
+        |fixture: &Fixture| fixture.registry().volumes()[0].cache.as_ref().unwrap().passed.clone();
+    let ranges = vec![ByteRange { offset_bytes: 0, length_bytes: 65_536 }];
+    let passing = Passing { number: 3, ranges: ranges.clone() };
+    fixture.steer(|books| books.passing = Some(passing));
+    assert!(fixture.service.notice_lost_ssds());
+    assert_eq!(passed(&fixture), ranges);
+    assert!(fixture.calls().iter().any(|call| call == "passes v 3"));
+    fixture.steer(|books| books.takes_no_writes = true);
+    fixture.restart(true);
+    assert_eq!(passed(&fixture), ranges, "the SSD does not know");
+    fixture.steer(|books| books.takes_no_writes = false);
+    fixture.restart(true);
+    assert_eq!(passed(&fixture), []);
+}
+
+#[test]
 fn a_block_device_without_a_mark_has_to_prove_that_it_is_the_origin() {
     let mut fixture = Fixture::new();
     fixture.steer(|books| books.are_unmarked = true);
@@ -523,6 +544,7 @@ fn an_attach_that_was_cut_off_is_taken_back_at_the_start() {
         maybe_dirty: false,
         dirty_lines: 0,
         evacuating: false,
+        passed: Vec::new(),
         failed: None,
         lost: Vec::new(),
         lost_total: 0,

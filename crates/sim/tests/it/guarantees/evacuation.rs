@@ -186,6 +186,67 @@ fn a_crash_at_any_moment_of_an_evacuation_loses_nothing() {
 }
 
 #[test]
+fn a_crash_beside_clients_that_pass_the_ssd_loses_nothing() {
+    const BAD: u64 = 3;
+    let acknowledged_early = Rc::new(std::cell::Cell::new(0));
+    for moment in 0..120 {
+        let (cut, early) =
+            (if moment % 2 == 0 { Cut::Kill } else { Cut::Power }, acknowledged_early.clone());
+        in_virtual_time(move |world| async move {
+            let mut stand = Stand::filled(world).await;
+            let passed = Rc::new(std::cell::RefCell::new(Vec::new()));
+            let (on_record, handle) = (passed.clone(), stand.world.handle().clone());
+            stand.cache.on_passing(move |ranges| {
+                let (on_record, handle) = (on_record.clone(), handle.clone());
+                Box::pin(async move {
+                    handle.sleep(300_000).await;
+                    on_record.replace(ranges);
+                    true
+                })
+            });
+            // A line that cannot be read: the evacuation goes on, and its region is not passed.
+            stand.ssd.fail_reads(place_of(&stand, BAD));
+            stand.ssd.fail_writes(all_of_ssd(&stand));
+            let acknowledged = Rc::new(std::cell::RefCell::new(Vec::new()));
+            for line in (0..LINES).filter(|line| *line != BAD) {
+                let (cache, done) = (stand.cache.clone(), acknowledged.clone());
+                drop(stand.world.handle().spawn(async move {
+                    let data = Bytes::copy_of(&vec![100 + line as u8; 4096]);
+                    let at = line_range(line).start;
+                    if cache.write(at, data.into(), Durability::Durable).await.is_ok() {
+                        done.borrow_mut().push(line);
+                    }
+                }));
+            }
+            sleep(&stand, 3_400_000_000 + moment * 500_000).await;
+            let (media, acknowledged) = (stand.crash(cut), acknowledged.take());
+            assert_ne!(stand.cache.status().health, Health::Failed, "it is not on record");
+            early.set(early.get() + acknowledged.len());
+            for line in &acknowledged {
+                stand.expect(*line, 100 + *line as u8);
+            }
+            let passed = passed.borrow().clone();
+            let options = OpenOptions { passed, ..options(Mode::WriteBack, 0) };
+            let (mut again, opened) =
+                stand.on(media.clone(), options.clone()).await.expect("it comes back");
+            assert_eq!(opened.differing_lines, 0);
+            again.check_either(100).await;
+            again.cache.drain().await.expect("the SSD takes writes again");
+            assert_eq!(again.failing_lines().await, [0_u64; 0]);
+            assert_eq!(again.lines_not_on_origin(), [0_u64; 0], "moment {moment}");
+            // Or it goes on to take none.
+            let unwritable = OpenOptions { unwritable: UnwritableSsd::Evacuate, ..options };
+            let (mut further, _) = stand.on_unwritable(media, unwritable).await.expect("it opens");
+            further.cache.begin_evacuation();
+            further.check_either(100).await;
+            sleep(&further, 10 * TRIED_NS).await;
+            check_evacuated(&further).await;
+        });
+    }
+    assert!(acknowledged_early.get() > 100, "nobody passes: {}", acknowledged_early.get());
+}
+
+#[test]
 fn single_errors_during_an_evacuation_cost_nothing() {
     in_virtual_time(|world| async move {
         let mut stand = Stand::filled(world).await;
