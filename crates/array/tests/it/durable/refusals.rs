@@ -270,6 +270,42 @@ fn nothing_older_is_read_while_a_replay_cannot_bring_back_what_members_dropped()
 }
 
 #[test]
+fn a_client_is_told_of_what_its_flush_may_have_cost_though_the_array_comes_back_meanwhile() {
+    for (level, members) in SHAPES.into_iter().chain([(Level::Raid0, 2)]) {
+        with_drives(members, move |world| async move {
+            let array = made(&world, level, members, Consistency::Bitmap).await;
+            let data = Bytes::copy_of(&[1; BLOCK]);
+            array.write(Lba(0), data.into(), Durability::Cached).await.expect("write");
+            world.drives.iter().for_each(|drive| drive.drops_flushes.set(true));
+            let own = array.clone();
+            let flushed = world.handle.spawn(async move { own.flush().await });
+            world.handle.sleep(SECOND_NS / 2).await;
+            world.drives.iter().for_each(|drive| drive.drops_flushes.set(false));
+            assert!(flushed.await.is_err(), "{level}");
+            assert_eq!(array.flush().await, Ok(()), "{level}: it is told once");
+            array.stop().await.expect("stop");
+        });
+    }
+}
+
+#[test]
+fn a_raid_0_goes_on_after_a_write_that_failed() {
+    with_drives(2, |world| async move {
+        let array = made(&world, Level::Raid0, 2, Consistency::Bitmap).await;
+        for block in [0, 100] {
+            write(&array, block, 1).await.expect("write");
+        }
+        fail_all(&world, true);
+        assert!(write(&array, 0, 2).await.is_err());
+        fail_all(&world, false);
+        world.handle.sleep(60 * SECOND_NS).await;
+        assert_eq!((write(&array, 0, 3).await, read(&array, 0).await), (Ok(()), Ok(3)));
+        assert_eq!(read(&array, 100).await, Ok(1));
+        array.stop().await.expect("stop");
+    });
+}
+
+#[test]
 fn members_that_the_group_can_lose_are_lost_in_the_end() {
     for (level, members, how) in each_shape() {
         with_drives(members, move |world| async move {
