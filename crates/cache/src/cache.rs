@@ -14,6 +14,7 @@ use voltier_ring::{Handle, JoinHandle};
 
 use crate::admission::{Admission, AdmissionKind};
 use crate::clean::cleaner::Cleaner;
+use crate::clean::passing::Opener;
 use crate::config::{FormatOptions, Settings};
 use crate::devices::silence::{OnSilence, Silence};
 use crate::devices::ssd::erase_superblock;
@@ -185,9 +186,9 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
 
     fn start_cleaner(&self) {
         let handle = &self.ground().handle;
-        let let_pass = handle.spawn(self.0.cleaner.clone().let_pass());
+        let opener = handle.spawn(Opener::new(&self.0.cleaner).run());
         let cleaner = handle.spawn(self.0.cleaner.clone().clean());
-        self.0.tasks.borrow_mut().extend([let_pass, cleaner]);
+        self.0.tasks.borrow_mut().extend([opener, cleaner]);
     }
 
     /// Lets the dirty lines of a cache whose opening [said that it evacuates](Opened::evacuates) go to the

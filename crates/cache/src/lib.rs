@@ -106,7 +106,7 @@
 //!
 //! # Background tasks and retries
 //!
-//! Tasks: `write_log` with one `write_record` a record, `clean`, `let_pass`, `reclaim`, and after a start
+//! Tasks: `write_log` with one `write_record` a record, `clean`, `open_regions`, `reclaim`, and after a start
 //! `load_rest`. A flush of the SSD runs as `make_durable`, and the loss of an SSD runs its gate. All rest when there is
 //! nothing to do.
 //!

@@ -3,7 +3,7 @@
 pub(crate) mod cleaner;
 pub(crate) mod destage;
 pub(crate) mod pace;
-mod passing;
+pub(crate) mod passing;
 pub(crate) mod read_back;
 pub(crate) mod runs;
 pub(crate) mod stripes;

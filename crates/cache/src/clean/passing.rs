@@ -9,28 +9,35 @@ use crate::canary::{self, Canary};
 use crate::clean::cleaner::Cleaner;
 use crate::clean::runs::Dirty;
 
-impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
+/// Opens regions of the origin: their dirty lines are written out ahead of all others.
+pub(crate) struct Opener<S, O>(Rc<Cleaner<S, O>>);
+
+impl<S: BlockDevice, O: BlockDevice> Opener<S, O> {
+    pub(crate) fn new(cleaner: &Rc<Cleaner<S, O>>) -> Self {
+        Self(cleaner.clone())
+    }
+
     /// The task that opens what clients ask for.
-    pub(crate) async fn let_pass(self: Rc<Self>) {
-        let ends = || self.ssd.failed() || self.lifecycle.is_stopping();
+    pub(crate) async fn run(self) {
+        let ends = || self.0.ssd.failed() || self.0.lifecycle.is_stopping();
         loop {
-            self.passage.asked(ends).await;
+            self.0.passage.asked(ends).await;
             if ends() {
                 return;
             }
-            if self.log.settles() {
-                self.log.progress().await;
+            if self.0.log.settles() {
+                self.0.log.progress().await;
                 continue;
             }
-            let regions = self.passage.wanted();
-            let _change = self.passage.begin_change();
+            let regions = self.0.passage.wanted();
+            let _change = self.0.passage.begin_change();
             if self.empty(&regions).await.is_err() {
                 // Whoever waits for these regions gets an error, as the origin gives one.
-                self.passage.forget(&regions);
-                self.health.note_failed_batch();
+                self.0.passage.forget(&regions);
+                self.0.health.note_failed_batch();
                 continue;
             }
-            self.passage.open(regions, &self.map, ends).await;
+            self.0.passage.open(regions, &self.0.map, ends).await;
         }
     }
 
@@ -44,11 +51,11 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
         }
         let mut batch = Vec::new();
         {
-            let contents = self.map.get();
+            let contents = self.0.map.get();
             for region in regions {
-                let (first, last) = self.passage.lines_of(*region);
+                let (first, last) = self.0.passage.lines_of(*region);
                 let mut dirty = contents.dirty_among(first..last + 1);
-                dirty.retain(|(line, _)| !self.damage.contains(*line));
+                dirty.retain(|(line, _)| !self.0.damage.contains(*line));
                 batch.extend(dirty.into_iter().map(|(line, slot)| Dirty {
                     line,
                     slot,
@@ -56,6 +63,6 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
                 }));
             }
         }
-        self.clean_batch(batch, 0, false).await
+        self.0.clean_batch(batch, 0, false).await
     }
 }
