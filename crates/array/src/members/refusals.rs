@@ -30,15 +30,19 @@ const READS_OF_LATE_NS: Nanos = 5 * SECOND_NS;
 /// For so long a member counts as one that refuses changes, unless it takes one: others may have to be judged
 /// while it is asked for nothing.
 const CHANGES_OF_LATE_NS: Nanos = 2 * COMMON_NS_MAX;
+/// For so long a member still counts when it takes changes again: drives behind one adapter come back one after the
+/// other, and the last is not alone with its trouble.
+const BACK_NS: Nanos = 5 * SECOND_NS;
 /// Flushes of all members end in some order. One that fails waits so long before it is judged.
 pub(super) const FLUSH_JUDGED_NS: Nanos = SECOND_NS / 5;
 
-/// What a member refused last, when that began, and when it was last so.
+/// What a member refused last, when that began, when it was last so, and since when it is not any more.
 #[derive(Clone, Copy)]
 struct Refusal {
     error: IoError,
     since: Nanos,
     at: Nanos,
+    over: Option<Nanos>,
 }
 
 /// What each member refused last.
@@ -49,16 +53,31 @@ impl OfMembers {
     /// One more of a member; when it began to refuse.
     fn note(&self, member: MemberIndex, error: IoError, now: Nanos, of_late_ns: Nanos) -> Nanos {
         let mut all = self.0.borrow_mut();
-        let before = all.get(&member).filter(|it| it.at + of_late_ns > now);
+        let before = all.get(&member).filter(|it| it.at + of_late_ns > now && it.over.is_none());
         let since = before.map_or(now, |it| it.since);
-        all.insert(member, Refusal { error, since, at: now });
+        all.insert(member, Refusal { error, since, at: now, over: None });
         since
     }
 
-    /// The members that refused something since then.
-    fn since(&self, then: Nanos) -> BTreeSet<MemberIndex> {
+    /// A member does not refuse it any more.
+    fn end(&self, member: MemberIndex, now: Nanos) {
+        if let Some(refusal) = self.0.borrow_mut().get_mut(&member) {
+            refusal.over.get_or_insert(now);
+        }
+    }
+
+    /// Nobody does.
+    fn end_all(&self, now: Nanos) {
+        self.0.borrow_mut().values_mut().for_each(|it| _ = it.over.get_or_insert(now));
+    }
+
+    /// The members that refused something within so long, and not only before they came back.
+    fn of_late(&self, now: Nanos, of_late_ns: Nanos) -> BTreeSet<MemberIndex> {
         let all = self.0.borrow();
-        all.iter().filter(|(_, it)| it.at >= then).map(|(member, _)| *member).collect()
+        let is_of_late = |it: &Refusal| {
+            it.at + of_late_ns >= now && it.over.is_none_or(|over| over + BACK_NS > now)
+        };
+        all.iter().filter(|(_, it)| is_of_late(it)).map(|(member, _)| *member).collect()
     }
 }
 
@@ -101,7 +120,7 @@ impl Refusals {
 
     /// A member has flushed.
     pub(crate) fn forget_flush(&self, member: MemberIndex) {
-        self.flushes.0.borrow_mut().remove(&member);
+        self.flushes.end(member, self.handle.now());
     }
 
     /// Whether a member is being asked whether it answers at all.
@@ -178,7 +197,7 @@ impl Refusals {
             }
             result = change().await;
             if result.is_ok() {
-                self.changes.0.borrow_mut().remove(&member);
+                self.changes.end(member, self.handle.now());
             }
         }
         result
@@ -186,8 +205,9 @@ impl Refusals {
 
     /// All members take changes: what they refused before does not count any more.
     pub(crate) fn forget(&self) {
-        self.changes.0.borrow_mut().clear();
-        self.flushes.0.borrow_mut().clear();
+        let now = self.handle.now();
+        self.changes.end_all(now);
+        self.flushes.end_all(now);
     }
 
     /// Whether another member had no space of late.
@@ -203,17 +223,18 @@ impl Refusals {
         let then = self.handle.now().saturating_sub(CHANGES_OF_LATE_NS);
         let (changes, flushes) = (self.changes.0.borrow(), self.flushes.0.borrow());
         let all = changes.values().chain(flushes.values());
-        all.filter(|it| it.at >= then).map(|it| it.since).min()
+        all.filter(|it| it.at >= then && it.over.is_none()).map(|it| it.since).min()
     }
 
     /// The members that refused changes or flushes of late.
     pub(crate) fn changes_of_late(&self) -> BTreeSet<MemberIndex> {
-        let then = self.handle.now().saturating_sub(CHANGES_OF_LATE_NS);
-        &self.changes.since(then) | &self.flushes.since(then)
+        let now = self.handle.now();
+        &self.changes.of_late(now, CHANGES_OF_LATE_NS)
+            | &self.flushes.of_late(now, CHANGES_OF_LATE_NS)
     }
 
     /// The members that failed reads of late.
     pub(crate) fn reads_of_late(&self) -> BTreeSet<MemberIndex> {
-        self.reads.since(self.handle.now().saturating_sub(READS_OF_LATE_NS))
+        self.reads.of_late(self.handle.now(), READS_OF_LATE_NS)
     }
 }

@@ -81,6 +81,29 @@ fn an_adapter_that_restarts_costs_no_member_and_fails_no_request() {
 }
 
 #[test]
+fn members_that_come_back_one_after_the_other_are_all_kept() {
+    for (level, members, how) in each_shape() {
+        with_drives(members, move |world| async move {
+            let array = made(&world, level, members, how).await;
+            write(&array, 0, 1).await.expect("write");
+            let refuse = |drive: &Drive, error| drive.refuses.set(error);
+            world.drives.iter().for_each(|drive| refuse(drive, Some(IoError::Medium)));
+            let own = array.clone();
+            let written = world.handle.spawn(async move { write(&own, 0, 2).await });
+            world.handle.sleep(5 * SECOND_NS).await;
+            for drive in &world.drives {
+                refuse(drive, None);
+                world.handle.sleep(7 * SECOND_NS / 10).await;
+            }
+            assert_eq!(written.await, Ok(()), "{level} {how:?}");
+            assert_eq!(lost(&array), [0; 0], "{level} {how:?}");
+            assert_eq!(read(&array, 0).await, Ok(2));
+            array.stop().await.expect("stop");
+        });
+    }
+}
+
+#[test]
 fn an_array_without_redundancy_waits_for_members_that_answer_nothing() {
     for (level, members, how) in each_shape() {
         with_drives(members, move |world| async move {
