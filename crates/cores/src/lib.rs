@@ -301,10 +301,11 @@ impl Engine for CoreEngine {
         let gate = LossGate { loss: loss.clone(), waker: self.waker() };
         let (ssd, plan) = (ssd.map(ToString::to_string).unwrap_or_default(), record.clone());
         let home = self.homes.volume(name)?;
+        // Before: what is still told of the SSD from before is not put on record of the new one.
+        *home.loss.get() = loss;
         let attached = home.way.call(move |handle| volumes::attach(handle, plan, gate, memory));
         let generation = attached?;
         if let Some(home) = self.homes.find(name) {
-            *home.loss.get() = loss;
             home.devices.get().ssd = ssd;
         }
         Ok(generation)

@@ -32,8 +32,12 @@ impl SsdLoss {
         self.passing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where clients pass, if the registry does not have it yet.
+    /// Where clients pass, if the registry does not have it yet, and is still to have it: the volume may have another
+    /// SSD on record already.
     pub(super) fn passing_to_record(&self) -> Option<Passing> {
+        if self.recorded.load(Ordering::Acquire) {
+            return None;
+        }
         let passing = self.passing();
         let is_new = passing.number > self.passing_recorded.load(Ordering::Acquire);
         is_new.then(|| passing.clone())
@@ -168,6 +172,9 @@ mod tests {
             assert!(one.await && loss.passing_to_record().is_some());
             loss.end();
             assert!(!two.await);
+            assert_eq!(loss.passing_to_record(), None, "the next SSD may be on record");
+            assert!(!record(3).await);
+            assert_eq!(loss.passing_to_record(), None);
         });
     }
 

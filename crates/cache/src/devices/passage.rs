@@ -216,6 +216,9 @@ impl Passage {
         if canary::is(Canary::PassUnrecorded) {
             return true;
         }
+        if ends() {
+            return false;
+        }
         let range_of = |(first, last)| {
             let (first, last) = (self.geometry.line_range(first), self.geometry.line_range(last));
             SectorRange::new(first.start, last.end().0 - first.start.0)

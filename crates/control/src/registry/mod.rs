@@ -360,6 +360,17 @@ mod tests {
     }
 
     #[test]
+    fn what_no_start_would_read_is_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut registry = Registry::load(dir.path()).unwrap();
+        registry.put(volume("a")).unwrap();
+        let mut store = RegistryFile::of(dir.path()).unwrap();
+        let refused = store.write(&vec![b' '; 65 << 20]).unwrap_err();
+        assert!(refused.message.contains("longer than 64 MiB"), "{}", refused.message);
+        assert_eq!(Registry::load(dir.path()).unwrap().volumes(), [volume("a")]);
+    }
+
+    #[test]
     fn arrays_come_back() {
         let dir = tempfile::tempdir().unwrap();
         let mut registry = Registry::load(dir.path()).unwrap();

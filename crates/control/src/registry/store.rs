@@ -138,6 +138,13 @@ impl RegistryStore for RegistryFile {
 
     fn write(&mut self, bytes: &[u8]) -> ControlResult<()> {
         let writing = || format!("writing {}", self.path.display());
+        if bytes.len() as u64 > REGISTRY_BYTES_MAX {
+            return Err(ControlError::failed(format!(
+                "{}: it would be longer than {} MiB, and no start would read it; it stays as it is: delete volumes",
+                writing(),
+                REGISTRY_BYTES_MAX >> 20
+            )));
+        }
         self.write_atomically(bytes).map_err(|error| ControlError::io(writing(), &error))
     }
 

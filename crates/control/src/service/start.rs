@@ -216,6 +216,11 @@ pub(super) fn open_and_record<E: Engine>(
     mut record: VolumeRecord,
     start: CacheStart,
 ) -> ControlResult<()> {
+    // The caller's record may be from before ranges were passed.
+    let known = turn.registry.find(&record.name).and_then(|known| known.cache.clone());
+    if let Some(cache) = &mut record.cache {
+        cache.keep_passed(known.as_ref());
+    }
     let opened = apart(turn).open(&record, start)?;
     record.size_bytes = opened.size_bytes;
     if let Some(cache) = &mut record.cache {
