@@ -78,9 +78,6 @@ pub enum Canary {
     CommonRefusalIgnored,
     /// A flush that failed is forgotten: what members dropped is neither kept in the journal nor written anew.
     FailedFlushForgotten,
-    /// While an array waits for its members, reads are given what these have, although they may have dropped
-    /// something.
-    DroppedServed,
     /// A stop is one event: a copy of a member that was made before is one event behind, as the member may be.
     CopyNotOutdated,
     /// A device that comes keeps the labels of an earlier use until its own ones are over them.

@@ -515,7 +515,7 @@ impl<D: BlockDevice> Above for Reports<D> {
                 let Some(generation) = self.generation.upgrade() else { return };
                 let Ground { members, bitmap, journal, .. } = &generation.ground;
                 if journal.is_in_service() {
-                    members.set_stale(!canary::is(Canary::DroppedServed));
+                    members.set_stale(true);
                     journal.fail(error);
                     return;
                 }

@@ -98,6 +98,13 @@ struct State {
 }
 
 impl State {
+    fn behave(&mut self, conduct: Conduct) {
+        self.conduct = conduct;
+        self.queue.extend(self.held.take());
+    }
+}
+
+impl State {
     /// Why a request fails, if the conduct of the drive is so.
     fn verdict(&mut self, request: &Request) -> Option<Errno> {
         match (self.conduct, request) {
@@ -136,12 +143,7 @@ impl Drive {
     }
 
     fn behave(&self, conduct: Conduct) {
-        let mut state = self.lock();
-        state.conduct = conduct;
-        if let Some(held) = state.held.take() {
-            state.queue.push_back(held);
-        }
-        drop(state);
+        self.lock().behave(conduct);
         self.news.notify_all();
     }
 
@@ -266,9 +268,13 @@ impl Shelf {
         self.find(path).behave(conduct);
     }
 
-    /// The same for several.
+    /// The same for several, in the same moment: as an adapter does.
     pub fn tell_all<'a>(&self, paths: impl IntoIterator<Item = &'a String>, conduct: Conduct) {
-        paths.into_iter().for_each(|path| self.tell(path, conduct));
+        let drives: Vec<Arc<Drive>> = paths.into_iter().map(|path| self.find(path)).collect();
+        let mut states: Vec<_> = drives.iter().map(|drive| drive.lock()).collect();
+        states.iter_mut().for_each(|state| state.behave(conduct));
+        drop(states);
+        drives.iter().for_each(|drive| drive.news.notify_all());
     }
 
     /// Requests that the drive has not answered.
