@@ -166,8 +166,10 @@ impl<D: BlockDevice> UpdateRecord<D> {
     /// Whether regions need a resync that no replay makes right. Before the record says that none does,
     /// what was made to match is durable.
     async fn flush_before_resync_ends(&self) -> IoResult<bool> {
-        let needs_resync =
-            self.membership.needs_resync() && self.bitmap.next_to_resync(Region(0)).is_some();
+        // While the array has failed, flushes may fail until the replay, which this record comes before.
+        let is_open =
+            || self.membership.has_failed() || self.bitmap.next_to_resync(Region(0)).is_some();
+        let needs_resync = self.membership.needs_resync() && is_open();
         if self.membership.record().needs_resync && !needs_resync {
             self.members.flush().await?;
             self.membership.resync_has_ended();
