@@ -55,12 +55,25 @@ fn members_that_all_refuse_writes_for_seconds_cost_none_and_fail_no_request() {
     let Some((instance, shelf, drives)) = on_a_shelf("6", 6) else { return };
     let mut ledger = Ledger::new(BLOCKS);
     ledger.fill(&mut client(&instance));
-    let refused = work_beside(&instance, &mut ledger, || {
-        rest(300);
-        shelf.tell_all(&drives, Conduct::RefusesWrites(Errno::IO));
-        rest(5_000);
-        shelf.tell_all(&drives, Conduct::Serves);
-        rest(2_000);
+    let done = AtomicBool::new(false);
+    // Several clients: each member is asked for writes in that time.
+    let write_elsewhere = &|number: u64| {
+        let mut nbd = client(&instance);
+        for at in (0..64).cycle().take_while(|_| !done.load(Ordering::Relaxed)) {
+            nbd.write((64 << 20) + (number * 64 + at) * 16384, &[1; 4096]).unwrap();
+        }
+    };
+    let refused = std::thread::scope(|scope| {
+        (0..8).for_each(|number| drop(scope.spawn(move || write_elsewhere(number))));
+        let refused = work_beside(&instance, &mut ledger, || {
+            rest(300);
+            shelf.tell_all(&drives, Conduct::RefusesWrites(Errno::IO));
+            rest(5_000);
+            shelf.tell_all(&drives, Conduct::Serves);
+            rest(2_000);
+        });
+        done.store(true, Ordering::Relaxed);
+        refused
     });
     assert_eq!(refused, 0);
     assert_eq!(array(&instance)["state"], "running");
