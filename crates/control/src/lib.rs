@@ -14,13 +14,13 @@
 //! | file | content |
 //! | --- | --- |
 //! | `service/mod`, `service/dispatch` | checked, recorded, done, answered; which code answers a request |
-//! | `service/turn`, `service/state`, `service/desk` | the state that commands share, one at a time |
-//! | `service/claims`, `service/errands` | what a command keeps for itself; background jobs |
-//! | `service/volumes`, `service/arrays`, `service/exports` | the commands |
-//! | `service/absence`, `service/survey`, `service/late` | drives that are awaited |
-//! | `service/label_search`, `service/moved` | arrays whose devices have other paths by now |
-//! | `service/pulled`, `service/lost_ssds` | a volume whose SSD goes away |
-//! | `service/stops`, `ending` | what a stop refuses; what the end of the daemon waits for |
+//! | `service/state/turn`, `service/state`, `service/state/desk` | the state that commands share, one at a time |
+//! | `service/state/claims`, `service/state/errands` | what a command keeps for itself; background jobs |
+//! | `service/volumes/commands`, `service/arrays/commands`, `service/volumes/exports` | the commands |
+//! | `service/presence/absence`, `service/presence/survey`, `service/presence/late` | drives that are awaited |
+//! | `service/presence/label_search`, `service/presence/moved` | arrays whose devices have other paths by now |
+//! | `service/presence/pulled`, `service/volumes/lost_ssds` | a volume whose SSD goes away |
+//! | `service/volumes/stops`, `ending` | what a stop refuses; what the end of the daemon waits for |
 //! | `service/import/mod` | records made anew from what drives say |
 //! | `registry/mod`, `registry/body` | the file of records, and its versions |
 //! | `safety/mod` | the checks before anything is written to a device |
@@ -99,7 +99,7 @@ pub use records::{
     VolumeRecord,
 };
 pub use registry::{REGISTRY_FILE, REGISTRY_FORMAT, Registry, RegistryStore};
-pub use service::show::{recorded_arrays, recorded_volumes};
+pub use service::volumes::show::{recorded_arrays, recorded_volumes};
 pub use service::{DEVICE_WAIT_S, Service};
 pub use settings::{
     KEYS, LINE_BYTES, ORIGIN_KEY, SSD_KEY, Settings, parse_line_bytes, parse_mode, parse_policy,

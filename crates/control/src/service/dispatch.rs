@@ -1,15 +1,15 @@
 //! The way of each request to the code that answers it, behind the checks that all requests share.
 
-use super::state::State;
-use super::turn::Turn;
-use super::{
-    array_members, array_show, arrays, drains, exports, import, late, records, show, spare_pools,
-    stops, subjects, volumes,
-};
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::protocol::{ArrayRequest, Request, Response};
+use crate::service::arrays::spare_pools;
+use crate::service::presence::late;
+use crate::service::state::turn::Turn;
+use crate::service::state::{State, records, subjects};
+use crate::service::volumes::{drains, exports, show, stops};
+use crate::service::{arrays, import, volumes};
 
 /// The answer to a ping, for which nobody needs the service.
 pub(crate) fn pong() -> Response {
@@ -49,17 +49,19 @@ fn dispatch<E: Engine>(turn: &mut Turn<E>, request: Request) -> ControlResult<Re
     }
     match request {
         Request::Ping => Ok(pong()),
-        Request::Create { name, origin, cache } => volumes::create(turn, name, origin, cache),
-        Request::Delete { name, flush } => volumes::delete(turn, &name, flush),
+        Request::Create { name, origin, cache } => {
+            volumes::commands::create(turn, name, origin, cache)
+        }
+        Request::Delete { name, flush } => volumes::commands::delete(turn, &name, flush),
         Request::Show { name: Some(name) } => show::show(turn, &name),
         Request::Show { name: None } => Ok(show::show_all(turn)),
         Request::Start { name } => late::start_volume(turn, &name),
         Request::Stop { name, now } => stops::stop_volume(turn, &name, now),
         Request::StopDaemon { now } => stops::stop_daemon(turn, now),
-        Request::Set { name, changes } => volumes::set(turn, &name, &changes),
-        Request::Flush { name } => volumes::flush(turn, &name),
-        Request::Attach { name, cache } => volumes::attach(turn, &name, cache),
-        Request::Detach { name, flush } => volumes::detach(turn, &name, flush),
+        Request::Set { name, changes } => volumes::commands::set(turn, &name, &changes),
+        Request::Flush { name } => volumes::commands::flush(turn, &name),
+        Request::Attach { name, cache } => volumes::commands::attach(turn, &name, cache),
+        Request::Detach { name, flush } => volumes::commands::detach(turn, &name, flush),
         Request::Export { name, export, insecure, access } => {
             exports::export(turn, &name, export, insecure, access)
         }
@@ -94,37 +96,43 @@ fn dispatch_array<E: Engine>(turn: &mut Turn<E>, ask: ArrayRequest) -> ControlRe
         turn.array_record(name)?.must_take_changes()?;
     }
     match ask {
-        ArrayRequest::Create { array, integrity } => arrays::create(turn, array, integrity),
+        ArrayRequest::Create { array, integrity } => {
+            arrays::commands::create(turn, array, integrity)
+        }
         ArrayRequest::Show { name: Some(name) } => {
             turn.array_record(&name)?;
-            Ok(array_show::response(turn, &name, Vec::new()))
+            Ok(arrays::show::response(turn, &name, Vec::new()))
         }
         ArrayRequest::Show { name: None } => {
             let records = turn.registry.arrays().to_vec();
-            let arrays = records.iter().map(|record| array_show::status(turn, record)).collect();
+            let arrays = records.iter().map(|record| arrays::show::status(turn, record)).collect();
             Ok(Response::Arrays { arrays })
         }
         ArrayRequest::Assemble { devices, force, read_only } => {
-            arrays::assemble(turn, devices, force, read_only)
+            arrays::commands::assemble(turn, devices, force, read_only)
         }
         ArrayRequest::Start { name } => late::start_array(turn, &name),
         ArrayRequest::Stop { name } => stops::stop_array(turn, &name),
-        ArrayRequest::Fail { name, member } => arrays::fail_member(turn, &name, &member),
-        ArrayRequest::Delete { name, erase } => arrays::delete(turn, &name, erase),
+        ArrayRequest::Fail { name, member } => arrays::commands::fail_member(turn, &name, &member),
+        ArrayRequest::Delete { name, erase } => arrays::commands::delete(turn, &name, erase),
         ArrayRequest::Replace { name, old, new, force } => {
-            array_members::replace(turn, &name, &old, new, force)
+            arrays::members::replace(turn, &name, &old, new, force)
         }
         ArrayRequest::AddSpare { name, spare, force } => {
-            array_members::add_spare(turn, &name, spare, force)
+            arrays::members::add_spare(turn, &name, spare, force)
         }
         ArrayRequest::Grow { name, by, devices, force } => {
-            array_members::grow(turn, &name, by, devices, force)
+            arrays::members::grow(turn, &name, by, devices, force)
         }
-        ArrayRequest::Rebuild { name } => array_members::start_task(turn, &name, E::start_rebuild),
+        ArrayRequest::Rebuild { name } => {
+            arrays::members::start_task(turn, &name, E::start_rebuild)
+        }
         ArrayRequest::Scrub { name, repair } => {
-            array_members::start_task(turn, &name, |engine, name| engine.start_scrub(name, repair))
+            arrays::members::start_task(turn, &name, |engine, name| {
+                engine.start_scrub(name, repair)
+            })
         }
-        ArrayRequest::Set { name, changes } => array_members::set(turn, &name, &changes),
+        ArrayRequest::Set { name, changes } => arrays::members::set(turn, &name, &changes),
         ArrayRequest::PoolAdd { pool, devices, force } => {
             spare_pools::add_to_pool(turn, &pool, devices, force)
         }
@@ -133,7 +141,7 @@ fn dispatch_array<E: Engine>(turn: &mut Turn<E>, ask: ArrayRequest) -> ControlRe
         }
         ArrayRequest::PoolShow { pool } => spare_pools::show_pools(turn, pool.as_ref()),
         ArrayRequest::SetJournal { name, journal, force } => {
-            array_members::set_journal(turn, &name, journal, force)
+            arrays::members::set_journal(turn, &name, journal, force)
         }
     }
 }

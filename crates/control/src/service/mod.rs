@@ -4,55 +4,12 @@
 //! `desk`): clients' I/O never waits for either. The rule for every change: check everything, then record
 //! what must be known after a crash, then do it, then answer.
 
-mod absence;
-mod admit;
-mod apart;
-mod array_events;
-mod array_members;
-mod array_open;
-mod array_show;
 mod arrays;
-mod claims;
-mod crash_wait;
-mod desk;
 mod dispatch;
-mod drains;
-mod drives;
-pub(crate) mod errands;
-mod exports;
-mod fallen;
-mod faults;
-mod finish;
-mod given_up;
 mod import;
-mod in_use;
-mod jobs;
-mod label_search;
-mod last_search;
-mod late;
-mod live;
-mod look;
-mod lost_ssds;
-mod moved;
-mod named_drives;
-mod pulled;
-mod records;
-mod removal;
-pub(crate) mod show;
-mod silence;
-mod spare_labels;
-mod spare_pools;
-mod stacked;
-mod start;
-mod state;
-mod stopped;
-mod stops;
-mod subjects;
-mod survey;
-mod turn;
-mod unfit_spare;
-mod volumes;
-mod wanting;
+mod presence;
+pub(crate) mod state;
+pub(crate) mod volumes;
 
 use std::time::{Duration, Instant};
 
@@ -61,12 +18,18 @@ use crate::protocol::{JobStatus, Request, Response};
 use crate::registry::Registry;
 use crate::safety::Machine;
 
-use claims::ClaimId;
-pub(crate) use crash_wait::{CRASH_STEP, CRASH_TRIES};
+use arrays::spare_pools;
 pub(crate) use dispatch::pong;
-pub use late::DEVICE_WAIT_S;
-use live::now;
-use turn::{Turn, Turns};
+use presence::late;
+pub use presence::late::DEVICE_WAIT_S;
+use state::claims::ClaimId;
+pub(crate) use state::crash_wait::{CRASH_STEP, CRASH_TRIES};
+pub(crate) use state::errands;
+use state::live::now;
+use state::records;
+use state::turn::{Turn, Turns};
+use volumes::in_use;
+use volumes::lost_ssds;
 
 /// Volumes, arrays, registry and jobs of one state folder. Clones are ways to the same one.
 pub struct Service<E> {

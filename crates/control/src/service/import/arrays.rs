@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 
 use voltier_array::MemberState;
 
-use super::super::apart::apart;
-use super::super::turn::Turn;
-use super::super::{array_members, array_open};
 use super::done::Done;
-use super::find::{Found, FoundArray, FoundMember};
+use super::find::Found;
+use super::find::FoundArray;
+use super::find::FoundMember;
 use crate::array_settings::ArraySettings;
 use crate::engine::{Engine, MemberLabel};
 use crate::error::{ControlError, ControlResult};
 use crate::import_report::ImportedArray;
 use crate::name::ArrayName;
 use crate::records::{Identity, RegisteredArray};
+use crate::service::arrays;
+use crate::service::state::apart::apart;
+use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
 
 /// An array that is to be put on record.
@@ -201,11 +203,11 @@ pub(super) fn open<E: Engine>(
         .chain(&opened.left_out)
         .map(|line| format!("array {name}: {line}"))
         .collect();
-    array_open::keep(service, record, opened, Vec::new())?;
+    arrays::open::keep(service, record, opened, Vec::new())?;
     done.arrays.push(name.clone());
     service.engine.log(&format!("array {name}: imported from what its members say"));
     for spare in spares {
-        if let Err(error) = array_members::take_spare(service, &name, spare.clone(), false) {
+        if let Err(error) = arrays::members::take_spare(service, &name, spare.clone(), false) {
             notes.push(format!("array {name}: the spare {spare} is left out: {error}"));
         }
     }

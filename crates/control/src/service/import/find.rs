@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use voltier_array::MemberState;
 
-use super::super::apart::apart;
-use super::super::turn::Turn;
-use super::super::{admit, look};
 use crate::engine::{CacheLabel, Engine, MemberLabel, SpareOwner};
 use crate::error::{Clash, ControlError, ControlResult};
 use crate::records::Identity;
+use crate::service::presence::{admit, look};
+use crate::service::state::apart::apart;
+use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
 
 /// Everything that the devices of an import hold.

@@ -3,15 +3,19 @@
 
 use std::path::Path;
 
-use super::super::apart::apart;
-use super::super::turn::Turn;
-use super::super::{admit, given_up, look};
-use super::find::{Found, FoundCache, OtherDevice, holds_nothing_of_ours};
+use super::find::Found;
+use super::find::FoundCache;
+use super::find::OtherDevice;
+use super::find::holds_nothing_of_ours;
 use crate::engine::{CacheLabel, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::records::{Identity, newest_data};
 use crate::safety::DriveIdentity;
+use crate::service::presence::{admit, look};
+use crate::service::state::apart::apart;
+use crate::service::state::turn::Turn;
+use crate::service::volumes::given_up;
 use crate::spec::DeviceSpec;
 
 /// The origin of a cache.

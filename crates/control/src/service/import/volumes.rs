@@ -2,16 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use super::super::admit;
-use super::super::turn::Turn;
-use super::find::{Found, FoundCache, OtherDevice, in_use};
+use super::find::Found;
+use super::find::FoundCache;
+use super::find::OtherDevice;
+use super::find::in_use;
 use super::names::Names;
-use super::origins::{self, Known, Origin};
+use super::origins;
+use super::origins::Known;
+use super::origins::Origin;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::import_report::ImportedVolume;
 use crate::name::VolumeName;
 use crate::records::{CacheRecord, Desired, Identity, VolumeRecord};
+use crate::service::presence::admit;
+use crate::service::state::turn::Turn;
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 

@@ -1,0 +1,350 @@
+//! Making, assembling, changing and deleting arrays.
+
+use std::time::Instant;
+
+use voltier_array::{Consistency, Integrity};
+
+use crate::array_settings::ArraySettings;
+use crate::engine::{Engine, JournalDeviceLabel, MemberLabel};
+use crate::error::{ControlError, ControlResult};
+use crate::name::ArrayName;
+use crate::protocol::{MemberName, NewArray, Response};
+use crate::records::{Identity, RegisteredArray};
+use crate::safety::Role;
+use crate::service::arrays;
+use crate::service::arrays::spare_labels;
+use crate::service::presence::admit::Beside;
+use crate::service::presence::{admit, late, look};
+use crate::service::state::apart::apart;
+use crate::service::state::live::{LiveArray, now};
+use crate::service::state::subjects;
+use crate::service::state::turn::Turn;
+use crate::spec::DeviceSpec;
+use crate::units::exact_size;
+
+pub(in crate::service) fn create<E: Engine>(
+    turn: &mut Turn<E>,
+    new: NewArray,
+    integrity: Integrity,
+) -> ControlResult<Response> {
+    let NewArray { name, level, chunk_bytes, consistency, members, spares, journal, force } = new;
+    if turn.registry.find_array(&name).is_some() {
+        return Err(ControlError::failed(format!(
+            "an array `{name}` exists; choose another name or `voltier array delete {name}` \
+             first"
+        )));
+    }
+    level.check(members.len(), chunk_bytes)?;
+    if journal.is_some() && consistency != Consistency::Journal {
+        return Err(ControlError::usage(format!(
+            "--journal goes with --consistency journal, not {consistency}"
+        )));
+    }
+    if integrity != Integrity::None && !level.has_redundancy() {
+        return Err(ControlError::usage(format!(
+            "level {} has no redundancy to repair blocks from: leave --integrity out",
+            level.word()
+        )));
+    }
+    let all: Vec<DeviceSpec> = members.iter().chain(&spares).chain(&journal).cloned().collect();
+    let sizes = admit_members(turn, &all, force)?;
+    let notes = unequal(&members, &sizes[..members.len()]);
+    let uuid = turn.engine.draw_identity()?;
+    let (size_bytes, events) = (0, 0);
+    let members = members.into_iter().map(Some).collect();
+    let record = RegisteredArray {
+        name,
+        uuid,
+        level,
+        chunk_bytes,
+        consistency,
+        integrity,
+        size_bytes,
+        events,
+        members,
+        spares: Vec::new(),
+        incoming: Vec::new(),
+        journal,
+        stopped: false,
+        read_only: false,
+        settings: ArraySettings::default(),
+    };
+    // Nobody uses it yet, so nothing can be acknowledged before the record is written.
+    let name = record.name.clone();
+    let opened = apart(turn).create_array(&record)?;
+    arrays::open::keep(turn, record, opened, Vec::new())?;
+    for spare in spares {
+        arrays::members::take_spare(turn, &name, spare, force)?;
+    }
+    Ok(arrays::show::response(turn, &name, notes))
+}
+
+/// Checks all members of a new array; their sizes.
+fn admit_members<E: Engine>(
+    turn: &mut Turn<E>,
+    members: &[DeviceSpec],
+    force: bool,
+) -> ControlResult<Vec<u64>> {
+    let mut sizes = Vec::with_capacity(members.len());
+    for (at, member) in members.iter().enumerate() {
+        if member.array().is_some() {
+            return Err(ControlError::usage(format!(
+                "{member} cannot be a member: arrays cannot be nested"
+            )));
+        }
+        let before = Beside::Members(&members[..at]);
+        sizes.push(admit::admit(turn, member, Role::Cache, force, before)?.size_bytes);
+    }
+    Ok(sizes)
+}
+
+pub(in crate::service) fn assemble<E: Engine>(
+    turn: &mut Turn<E>,
+    devices: Vec<DeviceSpec>,
+    force: bool,
+    read_only: bool,
+) -> ControlResult<Response> {
+    let label = labels(turn, &devices, read_only)?;
+    claim_array_of(turn, label.array)?;
+    let known = turn.registry.arrays().iter().find(|array| array.uuid == label.array).cloned();
+    if let Some(known) = &known
+        && turn.size_of_array(&known.name).is_ok()
+    {
+        return Err(ControlError::failed(format!(
+            "the array {0} is assembled already; see `voltier array show {0}`",
+            known.name
+        )));
+    }
+    let name = match &known {
+        Some(known) => known.name.clone(),
+        None => free_name(turn, &label.name)?,
+    };
+    turn.claim_also(subjects::of_array(&turn.registry, &name))?;
+    let mut record = known.unwrap_or_else(|| RegisteredArray {
+        name: name.clone(),
+        uuid: label.array,
+        level: label.level,
+        chunk_bytes: label.chunk_bytes,
+        consistency: label.consistency,
+        integrity: label.integrity,
+        size_bytes: 0,
+        events: 0,
+        members: Vec::new(),
+        spares: Vec::new(),
+        incoming: Vec::new(),
+        journal: None,
+        stopped: false,
+        read_only: false,
+        settings: ArraySettings::default(),
+    });
+    (record.stopped, record.read_only) = (false, read_only);
+    let opened = apart(turn).open_array(&record, &devices, force)?;
+    let left_out = opened.left_out.clone();
+    arrays::open::keep(turn, record, opened, left_out.clone())?;
+    late::serve_again(turn, &name, now());
+    Ok(arrays::show::response(turn, &name, left_out))
+}
+
+/// Has a recorded array for this command alone.
+fn claim_array_of<E: Engine>(turn: &mut Turn<E>, uuid: Identity) -> ControlResult<()> {
+    let known = turn.registry.arrays().iter().find(|array| array.uuid == uuid);
+    let Some(name) = known.map(|array| array.name.clone()) else { return Ok(()) };
+    turn.claim_also(subjects::of_array(&turn.registry, &name))
+}
+
+/// The label that all these devices share: they are the members of one array, and free.
+fn labels<E: Engine>(
+    turn: &mut Turn<E>,
+    devices: &[DeviceSpec],
+    read_only: bool,
+) -> ControlResult<MemberLabel> {
+    let mut found: Option<(MemberLabel, &DeviceSpec)> = None;
+    let (mut journals, mut clash) = (Vec::new(), None);
+    for (at, device) in devices.iter().enumerate() {
+        let twice = devices[..at].iter().any(|other| admit::is_same(turn, other, device));
+        if twice {
+            return Err(ControlError::failed(format!("{device} is given twice; name it once")));
+        }
+        look::look_at(turn, device, 0, "member")?;
+        if !read_only && let Some(how) = look::write_protection(turn, device) {
+            return Err(ControlError::failed(format!("{device} {how}, or leave it out")));
+        }
+        let found_label = match apart(turn).label_of(device) {
+            // The array leaves it out, by name and with the reason.
+            Err(error) if error.clash.is_some() => {
+                clash.get_or_insert(error);
+                continue;
+            }
+            found_label => found_label?,
+        };
+        let Some(label) = found_label else {
+            let journal = match apart(turn).journal_label_of(device) {
+                Err(error) if error.clash.is_some() => {
+                    clash.get_or_insert(error);
+                    continue;
+                }
+                journal => journal?,
+            };
+            let Some(journal) = journal else {
+                return Err(ControlError::failed(format!(
+                    "{device} is not a member of an array; leave it out"
+                )));
+            };
+            admit::is_nobody_elses(turn, device, journal.array)?;
+            journals.push((journal, device));
+            continue;
+        };
+        admit::is_nobody_elses(turn, device, label.array)?;
+        match &found {
+            Some((first, other)) if first.array != label.array => {
+                return Err(ControlError::failed(format!(
+                    "{device} belongs to the array {} ({}), and {other} to {} ({}); \
+                     assemble one at a time",
+                    label.name, label.array, first.name, first.array
+                )));
+            }
+            Some(_) => {}
+            None => found = Some((label, device)),
+        }
+    }
+    let of_another = |(journal, _): &&(JournalDeviceLabel, &DeviceSpec)| {
+        found.as_ref().is_none_or(|(label, _)| label.array != journal.array)
+    };
+    match journals.iter().find(of_another) {
+        Some((journal, device)) if found.is_none() => Err(ControlError::failed(format!(
+            "{device} is the journal of the array {} ({}); name its members as well",
+            journal.name, journal.array
+        ))),
+        Some((journal, device)) => Err(ControlError::failed(format!(
+            "{device} is the journal of another array, {} ({}); leave it out",
+            journal.name, journal.array
+        ))),
+        None => found.map(|(label, _)| label).ok_or_else(|| {
+            let none = || ControlError::usage("no devices given; name the members of the array");
+            clash.unwrap_or_else(none)
+        }),
+    }
+}
+
+/// The name that a label gives, if no other array has it.
+fn free_name<E: Engine>(turn: &Turn<E>, text: &str) -> ControlResult<ArrayName> {
+    let name: ArrayName =
+        text.parse().map_err(|error: ControlError| ControlError::failed(error.message))?;
+    if turn.registry.find_array(&name).is_some() {
+        return Err(ControlError::failed(format!(
+            "another array `{name}` exists; `voltier array delete {name}` forgets it, its \
+             data stay, and `voltier array assemble` brings it back"
+        )));
+    }
+    Ok(name)
+}
+
+pub(in crate::service) fn fail_member<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &ArrayName,
+    member: &MemberName,
+) -> ControlResult<Response> {
+    let record = turn.array_record(name)?;
+    turn.size_of_array(name)?;
+    let (place, member) = arrays::members::place_of(turn, &record, member)?;
+    let is_on_record = apart(turn).fail_member(name, place)?;
+    turn.engine.log(&format!("array {name}: {member} was taken out of service on request"));
+    // Spares are asked by others: they may hang as well.
+    arrays::events::record(turn);
+    let late = format!(
+        "{member} is out of service; the other members have not all recorded that yet: `voltier \
+         array show {name}` says which of them does not answer"
+    );
+    Ok(arrays::show::response(turn, name, if is_on_record { Vec::new() } else { vec![late] }))
+}
+
+pub(in crate::service) fn delete<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &ArrayName,
+    erase: bool,
+) -> ControlResult<Response> {
+    let record = turn.array_record(name)?;
+    if let Some(user) = turn.user_of_array(name, None) {
+        return Err(ControlError::failed(format!(
+            "the array {name} is in use by volume {user}; `voltier delete {user}` first"
+        )));
+    }
+    if turn.size_of_array(name).is_ok() {
+        let closed = apart(turn).close_array(name);
+        turn.note_array(name, closed);
+    }
+    turn.live_arrays.remove(name);
+    turn.registry.remove_array(name)?;
+    if erase {
+        erase_labels(turn, &record)?;
+    }
+    Ok(Response::Done)
+}
+
+/// Makes plain devices of the members. Each is told what became of it before the first error.
+fn erase_labels<E: Engine>(turn: &mut Turn<E>, record: &RegisteredArray) -> ControlResult<()> {
+    let mut result = Ok(());
+    for member in record.devices().filter(|member| !member.is_volatile()) {
+        let erased = erase_label(turn, record, member);
+        if let Err(error) = &erased {
+            turn.engine.log(&format!("array {}: {}", record.name, error.message));
+        }
+        result = result.and(erased);
+    }
+    result.map_err(|error| {
+        let name = &record.name;
+        ControlError::failed(format!(
+            "{name} is deleted, but not all of its labels were erased: \
+                                      {error}"
+        ))
+    })
+}
+
+fn erase_label<E: Engine>(
+    turn: &mut Turn<E>,
+    record: &RegisteredArray,
+    member: &DeviceSpec,
+) -> ControlResult<()> {
+    look::look_at(turn, member, 0, "member")?;
+    // A device that stands there now may be somebody else's.
+    match apart(turn).label_of(member) {
+        Ok(Some(label)) if label.array == record.uuid => apart(turn).erase_label(member),
+        Ok(None) => match apart(turn).journal_label_of(member) {
+            Ok(Some(label)) if label.array == record.uuid => apart(turn).erase_label(member),
+            Err(error) if error.is_unsupported_label(record.uuid) => Err(error),
+            _ => {
+                spare_labels::erase_spare(turn, member, Some(record.uuid));
+                Ok(())
+            }
+        },
+        Err(error) if error.is_unsupported_label(record.uuid) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Assembles a recorded array, unless it is to stay at rest. One that cannot be is shown as failed, with
+/// the reason.
+pub(in crate::service) fn start<E: Engine>(turn: &mut Turn<E>, name: &ArrayName, now: Instant) {
+    let Some(record) = turn.registry.find_array(name).cloned() else { return };
+    if record.stopped {
+        let stopped = LiveArray::stopped(name);
+        turn.live_arrays.insert(record.name, stopped);
+    } else {
+        late::try_array(turn, record, Some(now), now);
+    }
+}
+
+/// Notes on members of which only the smallest one's size is used.
+fn unequal(members: &[DeviceSpec], sizes: &[u64]) -> Vec<String> {
+    let Some(smallest) = sizes.iter().min() else { return Vec::new() };
+    let larger = members.iter().zip(sizes).filter(|(_, size)| *size > smallest);
+    larger
+        .map(|(member, size)| {
+            format!(
+                "{member} has {} and is used like the smallest member, as {}",
+                exact_size(*size),
+                exact_size(*smallest)
+            )
+        })
+        .collect()
+}

@@ -1,0 +1,108 @@
+//! Changes that arrays make by themselves, put on record: members are lost, spares take places.
+
+use crate::engine::{ArrayDevices, ArrayNews, Engine, is_stale_line};
+use crate::name::ArrayName;
+use crate::records::RegisteredArray;
+use crate::service::arrays::wanting::Wanting;
+use crate::service::state::turn::Turn;
+use crate::spec::DeviceSpec;
+
+/// Spares of an open array that the array does not have, and that come back by themselves.
+fn awaited_spares<E: Engine>(turn: &Turn<E>, name: &ArrayName) -> Vec<DeviceSpec> {
+    let missing = turn.live_arrays.get(name).map(|live| &live.absence.missing);
+    let spares = missing.into_iter().flatten().filter(|it| it.is_spare());
+    spares.map(|it| it.device.clone()).collect()
+}
+
+/// Records what changed in arrays by itself, and who wants spares, the most exposed first. Whether all arrays
+/// have said what there is to record.
+pub(in crate::service) fn record<E: Engine>(turn: &mut Turn<E>) -> bool {
+    let (mut have_all_said, mut wanting) = (true, Vec::new());
+    for record in turn.registry.arrays().to_vec() {
+        let name = record.name.clone();
+        let is_moving = turn.live_arrays.get(&name).is_none_or(|live| live.is_moving);
+        if is_moving || turn.size_of_array(&name).is_err() {
+            // The command that opens the array puts it on record.
+            continue;
+        }
+        let Some(now) = turn.engine.array_devices(&name) else {
+            have_all_said = false;
+            continue;
+        };
+        let ArrayDevices {
+            level,
+            size_bytes,
+            events,
+            members,
+            spares,
+            incoming,
+            spares_wanted,
+            may_lose,
+            lost_too_many,
+            news,
+            lost,
+        } = now;
+        if lost_too_many > 0 {
+            turn.fallen.insert(name.clone());
+        }
+        let arriving = turn.live_arrays.get(&name).map(|live| live.arriving.clone());
+        let arriving = arriving.unwrap_or_default();
+        let mut awaited = awaited_spares(turn, &name);
+        awaited.extend(arriving.iter().cloned());
+        if let Some(live) = turn.live_arrays.get_mut(&name) {
+            live.size_bytes = live.size_bytes.map(|_| size_bytes);
+            // The place of a member that was too old has one that is not.
+            let is_whole = |place: &usize| !lost.contains(&(*place as u32));
+            let whole: Vec<usize> = (0..members.len()).filter(is_whole).collect();
+            live.left_out.retain(|line| !whole.iter().any(|place| is_stale_line(line, *place)));
+        }
+        for ArrayNews { line, is_warning } in news {
+            let line = format!("array {name}: {line}");
+            if is_warning { turn.engine.warn(&line) } else { turn.engine.log(&line) }
+        }
+        let mut next =
+            RegisteredArray { level, size_bytes, events, spares, incoming, ..record.clone() };
+        next.record_places(&members);
+        let is_kept = |it: &&DeviceSpec| awaited.contains(*it) && !next.spares.contains(*it);
+        let kept: Vec<DeviceSpec> = record.spares.iter().filter(is_kept).cloned().collect();
+        next.spares.extend(kept);
+        let is_kept = |it: &&DeviceSpec| arriving.contains(*it) && !next.incoming.contains(*it);
+        let kept: Vec<DeviceSpec> = record.incoming.iter().filter(is_kept).cloned().collect();
+        next.incoming.extend(kept);
+        if record.read_only {
+            // None of it is on a device, so none of it is to be on record.
+            turn.engine.array_recorded(&name, events);
+            continue;
+        }
+        if let Some(pool) = record.settings.spare_pool.clone().filter(|_| spares_wanted > 0) {
+            wanting.push(Wanting { may_lose, name: name.clone(), pool, spares_wanted });
+        }
+        if put(turn, &name, &record, next) {
+            turn.engine.array_recorded(&name, events);
+        }
+    }
+    wanting.sort();
+    turn.wanting = wanting;
+    have_all_said
+}
+
+/// Puts a record in the place of that of before; whether it is on the medium.
+fn put<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &ArrayName,
+    before: &RegisteredArray,
+    next: RegisteredArray,
+) -> bool {
+    if next == *before {
+        return true;
+    }
+    turn.unfit_spares.retain(|(array, _), _| array != name);
+    let trouble = turn.registry.trouble().cloned();
+    let recorded = turn.registry.put_array(next);
+    let is_recorded = recorded.is_ok();
+    // Tried again every second: told once.
+    if recorded.as_ref().err() != trouble.as_ref() {
+        turn.note_array(name, recorded);
+    }
+    is_recorded
+}

@@ -1,0 +1,113 @@
+//! Opening recorded arrays and bringing them to rest; what an opening finds is put on record.
+
+use crate::engine::{Engine, OpenedArray};
+use crate::error::{ControlResult, ErrorKind};
+use crate::name::ArrayName;
+use crate::protocol::Response;
+use crate::records::RegisteredArray;
+use crate::service::arrays;
+use crate::service::presence::absence::Absence;
+use crate::service::presence::survey::Survey;
+use crate::service::state::apart::apart;
+use crate::service::state::live::LiveArray;
+use crate::service::state::turn::Turn;
+
+/// Records an array that the engine has opened, and gives it its settings; closed again when that fails.
+pub(in crate::service) fn keep<E: Engine>(
+    turn: &mut Turn<E>,
+    mut record: RegisteredArray,
+    opened: OpenedArray,
+    notes: Vec<String>,
+) -> ControlResult<Response> {
+    let name = record.name.clone();
+    learn(&mut record, &opened);
+    let settings = record.settings.clone();
+    if let Err(error) = turn.registry.put_array(record) {
+        let closed = apart(turn).close_array(&name);
+        turn.note_array(&name, closed);
+        return Err(error);
+    }
+    let (size_bytes, left_out) = (Some(opened.size_bytes), opened.left_out);
+    let live = LiveArray { size_bytes, left_out, ..LiveArray::default() };
+    turn.live_arrays.insert(name.clone(), live);
+    turn.engine.configure_array(&name, &settings);
+    Ok(arrays::show::response(turn, &name, notes))
+}
+
+/// Assembles a recorded array of the devices that a survey found.
+pub(in crate::service) fn assemble<E: Engine>(
+    turn: &mut Turn<E>,
+    mut record: RegisteredArray,
+    survey: Survey,
+) {
+    let name = record.name.clone();
+    let Survey { present, left_out, missing, places, .. } = survey;
+    let arriving = record.spares.clone();
+    let mut live = LiveArray { left_out, arriving, ..LiveArray::default() };
+    (live.absence.missing, live.absence.places) = (missing, places);
+    match apart(turn).open_array(&record, &present, false) {
+        Ok(opened) => {
+            live.size_bytes = Some(opened.size_bytes);
+            let before = record.members.clone();
+            learn(&mut record, &opened);
+            live.absence.keep_members(&before, &record.members);
+            live.left_out.extend(opened.left_out);
+            if record.read_only {
+                // A member that came back would be written to.
+                live.absence = Absence::default();
+            }
+        }
+        Err(error) => {
+            live.is_unsupported = error.kind == ErrorKind::Unsupported;
+            live.error = error.message;
+        }
+    }
+    let before = turn.live_arrays.get(&name);
+    let is_news = before.is_none_or(|it| it.error != live.error || it.left_out != live.left_out);
+    let lines = live.left_out.iter().chain(Some(&live.error).filter(|text| !text.is_empty()));
+    for line in lines.filter(|_| is_news) {
+        turn.engine.log(&format!("array {name}: {line}"));
+    }
+    let (is_open, is_read_only) = (live.size_bytes.is_some(), record.read_only);
+    let mut spares = std::mem::take(&mut record.spares);
+    if is_open {
+        spares.retain(|spare| !present.contains(spare));
+    }
+    if is_open {
+        turn.engine.configure_array(&name, &record.settings);
+        let recorded =
+            turn.registry.put_array(RegisteredArray { spares: spares.clone(), ..record });
+        turn.note_array(&name, recorded);
+    }
+    turn.live_arrays.insert(name.clone(), live);
+    for spare in spares.into_iter().filter(|_| is_open && !is_read_only) {
+        arrays::members::spare_again(turn, &name, &spare);
+    }
+    if let Some(live) = turn.live_arrays.get_mut(&name) {
+        live.arriving.clear();
+    }
+}
+
+/// Brings an array to rest; the volumes on it are closed.
+pub(in crate::service) fn bring_to_rest<E: Engine>(turn: &mut Turn<E>, name: &ArrayName) {
+    arrays::events::record(turn);
+    let live = turn.live_arrays.remove(name);
+    if live.is_some_and(|live| live.size_bytes.is_some()) {
+        let closed = apart(turn).close_array(name);
+        turn.note_array(name, closed);
+    }
+}
+
+/// Puts into a record what an opening found.
+fn learn(record: &mut RegisteredArray, opened: &OpenedArray) {
+    record.size_bytes = opened.size_bytes;
+    if !record.read_only {
+        record.events = opened.events;
+    }
+    (record.level, record.integrity) = (opened.level, opened.integrity);
+    if opened.journal.is_some() || !opened.is_journal_lost {
+        record.journal.clone_from(&opened.journal);
+    }
+    record.members.truncate(opened.members.len());
+    record.record_places(&opened.members);
+}

@@ -1,0 +1,94 @@
+//! The state of arrays, put together from the registry, the service and the data path.
+
+use crate::array_status::{ArrayDetail, ArrayState};
+use crate::engine::Engine;
+use crate::error::{ControlError, ControlResult};
+use crate::name::ArrayName;
+use crate::protocol::Response;
+use crate::records::RegisteredArray;
+use crate::service::state::claims::Subject;
+use crate::service::state::turn::Turn;
+use crate::spec::DeviceSpec;
+
+/// Everything about one array.
+pub(in crate::service) fn status<E: Engine>(
+    turn: &mut Turn<E>,
+    record: &RegisteredArray,
+) -> ArrayDetail {
+    let mut status = status_of(turn, record);
+    let subject = Subject::Array(record.name.clone());
+    status.under_way = turn.claims.under_way(&subject, turn.own()).unwrap_or_default();
+    let is_open = turn.size_of_array(&record.name).is_ok();
+    if turn.claims.starts(&subject, turn.own()) && !is_open && !record.stopped {
+        status.state = ArrayState::Starting;
+    }
+    turn.add_trouble(&mut status.error);
+    status
+}
+
+fn status_of<E: Engine>(turn: &mut Turn<E>, record: &RegisteredArray) -> ArrayDetail {
+    let mut status = ArrayDetail::recorded(record);
+    status.used_by = turn.user_of_array(&record.name, None);
+    let pool = record.settings.spare_pool.as_ref();
+    let pool = pool.and_then(|pool| turn.registry.find_pool(pool));
+    let spares = pool.into_iter().flat_map(|pool| &pool.spares);
+    status.pool_spares = spares.map(|spare| spare.device.to_string()).collect();
+    if record.stopped {
+        return status;
+    }
+    let Some(live) = turn.live_arrays.get(&record.name) else { return status };
+    status.moved.clone_from(&live.search.moved);
+    status.left_out.clone_from(&live.left_out);
+    status.error.clone_from(&live.error);
+    status.waits_for = live.absence.awaited();
+    status.waits_seconds = live.absence.seconds_left();
+    if live.absence.is_waiting() {
+        status.state = ArrayState::Waiting;
+    }
+    if live.size_bytes.is_some() {
+        status.state = ArrayState::Running;
+        turn.engine.fill_array_status(&record.name, &mut status);
+    }
+    status
+}
+
+/// Whether a device is an array that serves with members missing.
+pub(in crate::service) fn is_degraded<E: Engine>(turn: &mut Turn<E>, device: &DeviceSpec) -> bool {
+    let record = device.array().and_then(|name| turn.registry.find_array(name)).cloned();
+    record.is_some_and(|record| status(turn, &record).state == ArrayState::Degraded)
+}
+
+/// Why an array that is assembled takes no changes, if so.
+pub(in crate::service) fn failure<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+) -> Option<String> {
+    let name = device.array()?;
+    let record = turn.registry.find_array(name).cloned()?;
+    turn.size_of_array(name).ok()?;
+    let status = status(turn, &record);
+    (status.state == ArrayState::Failed).then_some(status.error)
+}
+
+/// # Errors
+/// Why an array that is assembled takes no changes.
+pub(in crate::service) fn must_take_changes<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &ArrayName,
+) -> ControlResult<()> {
+    match failure(turn, &DeviceSpec::Array(name.clone())) {
+        None => Ok(()),
+        Some(why) => Err(ControlError::failed(format!("the array {name} has failed: {why}"))),
+    }
+}
+
+/// The answer with the state of an array just handled.
+pub(in crate::service) fn response<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &ArrayName,
+    notes: Vec<String>,
+) -> Response {
+    let record = turn.registry.find_array(name).cloned();
+    let record = record.expect("an array just handled is recorded");
+    Response::Array { array: Box::new(status(turn, &record)), notes }
+}

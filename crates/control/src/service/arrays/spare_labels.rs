@@ -1,0 +1,108 @@
+//! Labels of spares: a device is taken only while it says whose spare it is.
+//!
+//! A spare may wait for years. Until then its path may lead to another drive, and its user may have made
+//! something else of it. So consent to overwrite a device is used when the device becomes a spare: its ends
+//! are cleared, and the device gets a label. All that is found there later came after the consent.
+
+use crate::engine::{Engine, SpareOwner};
+use crate::error::{ControlError, ControlResult};
+use crate::name::PoolName;
+use crate::records::{Identity, RegisteredArray};
+use crate::safety::{self, Machine, Role};
+use crate::service::state::turn::Turn;
+use crate::spec::DeviceSpec;
+
+/// The label of a spare of an array.
+pub(in crate::service) fn of_array(array: &RegisteredArray) -> SpareOwner {
+    SpareOwner { owner: array.uuid, name: array.name.to_string() }
+}
+
+/// The label of a spare of a pool, with the owner that the pool's record has for the spare.
+pub(in crate::service) fn of_pool(pool: &PoolName, owner: Identity) -> SpareOwner {
+    SpareOwner { owner, name: pool.to_string() }
+}
+
+/// Makes a spare of a device that was admitted; `wipe` clears both of its ends.
+fn write<E: Engine>(
+    engine: &E,
+    device: &DeviceSpec,
+    label: &SpareOwner,
+    wipe: bool,
+) -> ControlResult<()> {
+    match device.path() {
+        Some(_) => engine.label_spare(device, label, wipe),
+        // A device without a path ends with the daemon, and so does the spare.
+        None => Ok(()),
+    }
+}
+
+/// Whether a device waits as the spare of this owner.
+fn names<E: Engine>(engine: &E, device: &DeviceSpec, owner: Identity) -> bool {
+    let label = device.path().map(|_| engine.spare_label_of(device));
+    matches!(label, Some(Ok(Some(label))) if label.owner == owner)
+}
+
+/// Refuses a device that is not the spare of this owner any more.
+///
+/// # Errors
+/// The reason why the device is none: somebody uses the device, something else is on it, or the label is
+/// another one or gone.
+pub(in crate::service) fn check<E: Engine>(
+    engine: &E,
+    machine: &Machine,
+    device: &DeviceSpec,
+    owner: Option<Identity>,
+) -> ControlResult<()> {
+    let Some(path) = device.path() else { return Ok(()) };
+    let examined = engine.examine(machine, path, Role::Spare)?;
+    safety::judge(path, &examined, false)?;
+    match (engine.spare_label_of(device)?, owner) {
+        (Some(label), Some(owner)) if label.owner == owner => Ok(()),
+        (Some(label), _) => Err(ControlError::failed(format!(
+            "{device} is labelled as a spare of another owner, {}",
+            label.name
+        ))),
+        (None, _) => Err(ControlError::failed(format!(
+            "{device} has no valid spare label: it is another drive, or was used for something \
+             else; if it is to be a spare, remove it and add it again"
+        ))),
+    }
+}
+
+/// [`write`] apart from the state of the service.
+pub(in crate::service) fn write_label<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+    label: &SpareOwner,
+    wipe: bool,
+) -> ControlResult<()> {
+    let step = format!("writing the label of a spare to {device}");
+    turn.wait_for(step, |engine, _| write(engine, device, label, wipe))
+}
+
+/// [`names`] apart from the state of the service.
+pub(in crate::service) fn is_spare_of<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+    owner: Identity,
+) -> bool {
+    turn.wait_for(format!("reading {device}"), |engine, _| names(engine, device, owner))
+}
+
+/// [`erase`] apart from the state of the service.
+pub(in crate::service) fn erase_spare<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+    owner: Option<Identity>,
+) {
+    let step = format!("erasing the label of {device}");
+    turn.wait_for(step, |engine, _| erase(engine, device, owner));
+}
+
+/// Makes a plain device of a spare that is not needed any more, if the device is one still.
+fn erase<E: Engine>(engine: &E, device: &DeviceSpec, owner: Option<Identity>) {
+    let is_it = owner.is_some_and(|owner| names(engine, device, owner));
+    if is_it && let Err(error) = engine.erase_label(device) {
+        engine.log(&format!("the spare {device}: {}", error.message));
+    }
+}

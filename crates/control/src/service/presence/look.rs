@@ -1,0 +1,162 @@
+//! Looks at devices that are on record already. A look after a crash is patient with what is busy.
+
+use crate::engine::Engine;
+use crate::error::{ControlError, ControlResult};
+use crate::records::Identity;
+use crate::safety::{self, Finding, Role, WriteProtection};
+use crate::service::presence::absence::Hindrance;
+use crate::service::state::apart::apart;
+use crate::service::state::crash_wait::CRASH_STEP;
+use crate::service::state::turn::Turn;
+use crate::spec::DeviceSpec;
+
+/// [`may_be_member`] of a device that may not answer: a core would wait for it.
+pub(in crate::service) fn has_label<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+    array: Identity,
+) -> bool {
+    look(turn, device).is_ok() && may_be_member(turn, device, array)
+}
+
+/// Whether a device says that it is a member of an array.
+pub(in crate::service) fn is_labelled<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+    array: Identity,
+) -> bool {
+    let label = device.path().map(|_| apart(turn).label_of(device));
+    matches!(label, Some(Ok(Some(label))) if label.array == array)
+}
+
+/// [`is_labelled`], also by a label that only a newer program can read.
+pub(in crate::service) fn may_be_member<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+    array: Identity,
+) -> bool {
+    match device.path().map(|_| apart(turn).label_of(device)) {
+        Some(Ok(Some(label))) => label.array == array,
+        Some(Err(error)) => error.is_unsupported_label(array),
+        Some(Ok(None)) | None => false,
+    }
+}
+
+/// Whether this daemon has let a device go that still has its requests.
+pub(in crate::service) fn is_letting_go<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+) -> bool {
+    let Some(path) = device.path() else { return false };
+    let step = format!("checking whether {} is free", path.display());
+    turn.wait_for(step, |engine, machine| engine.is_letting_go(machine, path))
+}
+
+/// Does something again while it fails, as often as the start allows.
+pub(in crate::service) fn again<E: Engine, T, F>(
+    turn: &mut Turn<E>,
+    mut attempt: impl FnMut(&mut Turn<E>) -> Result<T, F>,
+) -> Result<T, F> {
+    let mut outcome = attempt(turn);
+    while outcome.is_err() && is_patient(turn) {
+        outcome = attempt(turn);
+    }
+    outcome
+}
+
+/// Waits a moment for what is busy, unless the start has waited long enough.
+fn is_patient<E: Engine>(turn: &mut Turn<E>) -> bool {
+    let is_patient = turn.busy_tries > 1;
+    if is_patient {
+        turn.busy_tries -= 1;
+        turn.pause(CRASH_STEP);
+    }
+    is_patient
+}
+
+/// Looks at a device that is ours already: nobody else may use it, and it may not have shrunk.
+pub(in crate::service) fn look_at<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+    size_bytes_min: u64,
+    side: &str,
+) -> ControlResult<()> {
+    if let Some(name) = device.array() {
+        let size_bytes = turn.size_of_array(name)?;
+        return large_enough(device, size_bytes, size_bytes_min, side);
+    }
+    match look(turn, device) {
+        Ok(size_bytes) => large_enough(device, size_bytes, size_bytes_min, side),
+        Err((_, why)) => Err(ControlError::failed(why)),
+    }
+}
+
+/// The size in bytes of a device that is ours already, or why the device cannot be used now.
+pub(in crate::service) fn look<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+) -> Result<u64, (Hindrance, String)> {
+    let mut looked = look_once(turn, device);
+    while matches!(looked, Err((Hindrance::Busy, _))) && is_patient(turn) {
+        looked = look_once(turn, device);
+    }
+    looked
+}
+
+/// [`look`] without patience.
+pub(in crate::service) fn look_once<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+) -> Result<u64, (Hindrance, String)> {
+    let Some(path) = device.path() else { return Ok(u64::MAX) };
+    let mut examined = apart(turn).examine(path, Role::Origin).map_err(|error| {
+        let is_there = turn.id_of(path).is_some();
+        (if is_there { Hindrance::Silent } else { Hindrance::Absent }, error.message)
+    })?;
+    // An SSD that takes no writes can be read: its lines are written back.
+    examined.findings.retain(|found| !matches!(found, Finding::WriteProtected(_)));
+    // The engine judges the content of the device: it knows its own labels.
+    let judged = safety::judge(path, &examined, true);
+    judged.map_err(|error| (Hindrance::Busy, error.message))?;
+    Ok(examined.size_bytes)
+}
+
+/// Why a device takes no writes, if that is so.
+pub(in crate::service) fn write_protection<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+) -> Option<WriteProtection> {
+    let path = device.path()?;
+    let step = format!("checking whether {} takes writes", path.display());
+    turn.wait_for(step, |engine, machine| engine.write_protection(machine, path))
+}
+
+/// Refuses a device that takes no writes, and an array that is only read.
+pub(in crate::service) fn takes_writes<E: Engine>(
+    turn: &mut Turn<E>,
+    device: &DeviceSpec,
+    side: &str,
+) -> ControlResult<()> {
+    if let Some(array) = device.array().and_then(|name| turn.registry.find_array(name)) {
+        return array.must_take_changes();
+    }
+    match write_protection(turn, device) {
+        None => Ok(()),
+        Some(how) => Err(ControlError::failed(format!("its {side} {device} {how}"))),
+    }
+}
+
+pub(in crate::service) fn large_enough(
+    device: &DeviceSpec,
+    size_bytes: u64,
+    size_bytes_min: u64,
+    side: &str,
+) -> ControlResult<()> {
+    if size_bytes >= size_bytes_min {
+        return Ok(());
+    }
+    Err(ControlError::failed(format!(
+        "its {side} {device} has {size_bytes} bytes and had {size_bytes_min} when it was last served; \
+         give it its size back, then `voltier start` it"
+    )))
+}

@@ -1,0 +1,299 @@
+//! Opening recorded volumes: at the start of the daemon, and when what they lacked has come.
+
+use crate::engine::{CacheStart, Engine};
+use crate::error::{ControlError, ControlResult, ErrorKind};
+use crate::name::VolumeName;
+use crate::records::{CacheRecord, Desired, VolumeRecord};
+use crate::service::presence::{admit, drives, look, moved};
+use crate::service::state::apart::apart;
+use crate::service::state::jobs::Purpose;
+use crate::service::state::live::Live;
+use crate::service::state::turn::Turn;
+use crate::service::volumes::{drains, exports, removal};
+
+/// Brings one volume up with what is there, its exports and its unfinished work included.
+pub(in crate::service) fn open_up<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) {
+    let name = record.name.clone();
+    let mut live = Live::new();
+    let opened = match locate_drives(turn, record) {
+        Ok(located) => open_recorded(turn, &located, &mut live),
+        Err(error) => Err(error),
+    };
+    live.is_open = opened.is_ok();
+    if live.is_open {
+        turn.adopted_origins.remove(&name);
+    }
+    live.is_unrecorded = opened.is_err() && turn.registry.trouble().is_some();
+    turn.is_troubled |= live.is_unrecorded;
+    let before = turn.live.insert(name.clone(), live);
+    if let Err(error) = &opened {
+        let is_news = before.is_none_or(|before| before.error != error.message);
+        turn.note_unless(!is_news, &name, opened);
+        return;
+    }
+    let adopted = adopt_identities(turn, &name);
+    turn.note(&name, adopted);
+    exports::open_exports(turn, record);
+    let is_leaving = matches!(record.desired, Desired::Detaching | Desired::Deleting);
+    if is_leaving && record.cache.is_none() {
+        if let Err(error) = drains::at_once(turn, &name, Purpose::Delete, |turn| {
+            removal::drop_volume(turn, &name, false)
+        }) {
+            turn.note(&name, Err(error));
+        }
+        return;
+    }
+    let purpose = match record.desired {
+        Desired::Serving | Desired::Stopped => return,
+        Desired::Detaching => Purpose::Detach,
+        Desired::Deleting => Purpose::Delete,
+    };
+    turn.log(&name, &format!("going on with its {}", purpose.verb()));
+    let resumed = drains::drain_for(turn, &name, purpose).map(drop);
+    turn.note(&name, resumed);
+}
+
+/// Finds the drives of a volume by their identities; the record says where they are now.
+fn locate_drives<E: Engine>(
+    turn: &mut Turn<E>,
+    record: &VolumeRecord,
+) -> ControlResult<VolumeRecord> {
+    let step = format!("looking for the drives of {}", record.name);
+    let located = turn.wait_for(step, |engine, machine| drives::located(engine, machine, record));
+    let (located, news) = located?;
+    if located != *record {
+        turn.registry.put(located.clone())?;
+    }
+    for line in news {
+        turn.log(&record.name, &line);
+    }
+    Ok(located)
+}
+
+/// Records what the drives of an open volume are known by, where the record does not say it.
+fn adopt_identities<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) -> ControlResult<()> {
+    let Some(before) = turn.registry.find(name).cloned() else { return Ok(()) };
+    let ssd = before.cache.as_ref().filter(|it| it.failed.is_none() && it.identity.is_none());
+    let mark_of_ssd = ssd.and_then(|cache| admit::mark_of(turn, &cache.device));
+    let mark_of_origin = match before.origin_identity {
+        None => admit::mark_of(turn, &before.origin),
+        Some(_) => None,
+    };
+    // The SSD may have failed while the drives were asked.
+    let Some(record) = turn.registry.find(name).cloned() else { return Ok(()) };
+    let mut adopted = record.clone();
+    adopted.origin_identity = adopted.origin_identity.or(mark_of_origin);
+    if let Some(cache) = adopted.cache.as_mut().filter(|cache| cache.failed.is_none()) {
+        cache.identity = cache.identity.take().or(mark_of_ssd);
+    }
+    if adopted == record { Ok(()) } else { turn.registry.put(adopted) }
+}
+
+fn open_recorded<E: Engine>(
+    turn: &mut Turn<E>,
+    record: &VolumeRecord,
+    live: &mut Live,
+) -> ControlResult<()> {
+    if matches!(&record.origin, device if device.is_volatile()) {
+        return Err(ControlError::failed(format!(
+            "its backing disk {} was lost when the previous daemon ended; `voltier delete \
+             --no-flush {}` and create it again",
+            record.origin, record.name
+        )));
+    }
+    look::look_at(turn, &record.origin, record.size_bytes, "backing disk")?;
+    // What clients write could never reach it, and be called written by an SSD in front.
+    if record.cache.is_some() || record.origin.array().is_none() {
+        look::takes_writes(turn, &record.origin, "backing disk")?;
+    }
+    moved::is_no_member(turn, record)?;
+    let Some(cache) = &record.cache else { return open_plain(turn, record.clone()) };
+    if let Some(reason) = &cache.failed {
+        if cache.maybe_dirty {
+            return Err(ControlError::failed(format!(
+                "{reason} with dirty lines, whose newest data are lost; `voltier detach \
+                 --no-flush {}` serves what the backing disk has",
+                record.name
+            )));
+        }
+        live.error = reason.clone();
+        return open_plain(turn, record.clone());
+    }
+    if cache.generation == 0 && !cache.maybe_dirty {
+        return undo_attach(turn, record);
+    }
+    // Asked before: an SSD that ends its last request during the start is free only for the next one.
+    let is_let_go = look::is_letting_go(turn, &cache.device);
+    match open_with_cache(turn, record, cache) {
+        Ok(()) => Ok(()),
+        Err(_) if is_let_go => Err(ControlError::failed(format!(
+            "its SSD {} has not ended its requests from before the stop; `voltier start {}` when \
+             it answers",
+            cache.device, record.name
+        ))),
+        // A newer program may have written more to the SSD than this one has on record. Memory may be free,
+        // and a disk as large as it was, at the next start.
+        Err(error)
+            if cache.maybe_dirty
+                || matches!(error.kind, ErrorKind::Unsupported | ErrorKind::NotNow) =>
+        {
+            Err(error)
+        }
+        Err(error) => open_without(turn, record, cache, &error, live),
+    }
+}
+
+/// An attach that a crash cut off before the first opening of its cache was on record. Until then
+/// the cache wrote through, so the origin has everything and the volume is as it was before.
+fn undo_attach<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> ControlResult<()> {
+    turn.log(&record.name, "its attach was interrupted and has been undone; attach the SSD again");
+    let plain = VolumeRecord { cache: None, ..record.clone() };
+    turn.registry.put(plain.clone())?;
+    open_plain(turn, plain)
+}
+
+/// Opens a volume that serves from the origin alone. A size that it did not have before goes on record before
+/// any client has it: the next start knows what there must be.
+fn open_plain<E: Engine>(turn: &mut Turn<E>, mut record: VolumeRecord) -> ControlResult<()> {
+    let opened = apart(turn).open(&record, CacheStart::Load)?;
+    if opened.size_bytes == record.size_bytes {
+        return Ok(());
+    }
+    record.size_bytes = opened.size_bytes;
+    let name = record.name.clone();
+    turn.registry.put(record).inspect_err(|_| {
+        let closed = apart(turn).close(&name);
+        turn.note(&name, closed);
+    })
+}
+
+fn open_with_cache<E: Engine>(
+    turn: &mut Turn<E>,
+    record: &VolumeRecord,
+    cache: &CacheRecord,
+) -> ControlResult<()> {
+    if !cache.device.is_volatile() {
+        look::look_at(turn, &cache.device, 0, "cache")
+            .map_err(|error| may_be_missed(record, error))?;
+        if cache.device.array().is_some() {
+            look::takes_writes(turn, &cache.device, "SSD")?;
+        }
+        let is_adopted = turn.adopted_origins.contains(&record.name);
+        let start = match is_adopted {
+            true => CacheStart::Adopt,
+            false if is_unmarked(turn, record) => CacheStart::LoadUnmarked,
+            false => CacheStart::Load,
+        };
+        return open_and_record(turn, record.clone(), start);
+    }
+    if cache.maybe_dirty {
+        return Err(ControlError::failed(format!(
+            "its cache {} was lost when the previous daemon ended, and may have held the newest \
+             data; `voltier detach --no-flush {}` gives them up",
+            cache.device, record.name
+        )));
+    }
+    let mut fresh = record.clone();
+    fresh.cache =
+        Some(CacheRecord { uuid: turn.engine.draw_identity()?, generation: 0, ..cache.clone() });
+    open_and_record(turn, fresh, CacheStart::Format)
+}
+
+/// Whether only a name that the kernel gave says which drive the origin is.
+fn is_unmarked<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> bool {
+    let Some(path) = record.origin.path() else { return false };
+    let mark = record.origin_identity.as_ref().filter(|mark| mark.is_known());
+    // A mark that several drives have by now says nothing about any of them.
+    if mark.is_some_and(|mark| apart(turn).find_drive(mark, path).is_some()) {
+        return false;
+    }
+    let step = format!("asking {} for its kind", path.display());
+    turn.wait_for(step, |engine, _| engine.is_block_device(path))
+}
+
+/// Opens a volume and records the new generation of its cache, before any client is served.
+pub(in crate::service) fn open_and_record<E: Engine>(
+    turn: &mut Turn<E>,
+    mut record: VolumeRecord,
+    start: CacheStart,
+) -> ControlResult<()> {
+    // The caller's record may be from before ranges were passed.
+    let known = turn.registry.find(&record.name).and_then(|known| known.cache.clone());
+    if let Some(cache) = &mut record.cache {
+        cache.keep_passed(known.as_ref());
+    }
+    let opened = apart(turn).open(&record, start)?;
+    record.size_bytes = opened.size_bytes;
+    if let Some(cache) = &mut record.cache {
+        cache.generation = opened.generation;
+        let writes_back = cache.settings.mode.writes_back() && !opened.evacuates;
+        // A power cut may take the news that lines were clean.
+        cache.maybe_dirty |= writes_back || opened.dirty_lines > 0;
+        cache.evacuating = opened.evacuates;
+    }
+    if let Err(error) = turn.registry.put(record.clone()) {
+        let closed = apart(turn).close(&record.name);
+        turn.note(&record.name, closed);
+        return Err(error);
+    }
+    let is_passed = record.cache.as_ref().is_some_and(|cache| !cache.passed.is_empty());
+    if is_passed
+        && !opened.evacuates
+        && let Err(error) = turn.registry.put_passed(&record.name, Vec::new())
+    {
+        // The SSD has it by now. Nobody has been served since, so that the next start can do it again.
+        let closed = apart(turn).close(&record.name);
+        turn.note(&record.name, closed);
+        return Err(error);
+    }
+    if opened.evacuates {
+        turn.log(
+            &record.name,
+            "its SSD takes no writes: its dirty lines are being written to \
+                                the backing disk",
+        );
+        return turn.engine.begin_evacuation(&record.name);
+    }
+    Ok(())
+}
+
+/// Serves from the origin alone. From then on the SSD is stale, and that is recorded before the
+/// first client is served.
+fn open_without<E: Engine>(
+    turn: &mut Turn<E>,
+    record: &VolumeRecord,
+    cache: &CacheRecord,
+    error: &ControlError,
+    live: &mut Live,
+) -> ControlResult<()> {
+    let reason = format!(
+        "its clean cache was given up: {error}; `voltier detach {}`, then attach an SSD",
+        record.name
+    );
+    turn.log(&record.name, &reason);
+    let mut without = record.clone();
+    without.cache = Some(CacheRecord { failed: Some(reason.clone()), ..cache.clone() });
+    let opened = apart(turn).open(&without, CacheStart::Load)?;
+    without.size_bytes = opened.size_bytes;
+    if let Err(error) = turn.registry.put(without) {
+        let closed = apart(turn).close(&record.name);
+        turn.note(&record.name, closed);
+        return Err(error);
+    }
+    live.error = reason;
+    Ok(())
+}
+
+/// A missing SSD that may have had dirty lines: what is at stake, and the two ways on.
+fn may_be_missed(record: &VolumeRecord, error: ControlError) -> ControlError {
+    match &record.cache {
+        Some(cache) if cache.maybe_dirty => ControlError::failed(format!(
+            "{}; this SSD may hold {}: bring it back, and the volume is served (a copy of it, under any \
+             path: `voltier set {2} ssd=DEV`), or `voltier detach {2} --no-flush` to give them up",
+            error.message.split("; ").next().unwrap_or_default(),
+            cache.newest_data(),
+            record.name
+        )),
+        _ => error,
+    }
+}

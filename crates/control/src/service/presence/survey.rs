@@ -1,0 +1,453 @@
+//! The survey of recorded devices before an array or a volume is opened: which are there, and which may come.
+//! A look for late devices asks here whether one has come.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use voltier_array::MemberState;
+
+use crate::engine::{CacheLabel, Engine, MemberLabel};
+use crate::error::ErrorKind;
+use crate::records::{CacheRecord, RegisteredArray, VolumeRecord};
+use crate::safety::DriveIdentity;
+use crate::service::presence::absence::{AwaitedCache, Hindrance, Missing};
+use crate::service::presence::look;
+use crate::service::state::apart::apart;
+use crate::service::state::turn::Turn;
+use crate::spec::DeviceSpec;
+
+/// Hold-off of an array that would be left without redundancy, or could not be assembled, in hold-offs of
+/// others: there the next error costs data. With the usual 30 s that is 90 s: as long as systemd waits for a
+/// device.
+const EXPOSED_FACTOR: u32 = 3;
+
+/// The devices of an array as a start finds them.
+pub(in crate::service) struct Survey {
+    /// Devices that may be used.
+    pub(in crate::service) present: Vec<DeviceSpec>,
+    /// Devices that may not, and why.
+    pub(in crate::service) left_out: Vec<String>,
+    /// Devices that the array counts on and that may still come.
+    pub(in crate::service) missing: Vec<Missing>,
+    /// Places whose members the labels count on, that are not there, and for which the record has no path.
+    pub(in crate::service) places: BTreeSet<u32>,
+    /// Whether no redundancy would be left without them, or the array not be assembled at all.
+    is_exposed: bool,
+}
+
+impl Survey {
+    /// The end of a hold-off that has begun.
+    pub(in crate::service) fn until(&self, since: Instant, wait: Duration) -> Instant {
+        since + if self.is_exposed { wait * EXPOSED_FACTOR } else { wait }
+    }
+}
+
+/// Looks at the recorded devices of an array and at `others` that say they are of it; nothing is written. A
+/// member counts as there when it says that it is one.
+pub(in crate::service) fn survey<E: Engine>(
+    service: &mut Turn<E>,
+    record: &RegisteredArray,
+    others: &[DeviceSpec],
+) -> Survey {
+    let (mut present, mut left_out, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+    // A spare that has the array's label was taken before a crash.
+    let spares: Vec<DeviceSpec> = record.spares.clone();
+    let (taken, free): (Vec<_>, Vec<_>) =
+        spares.into_iter().partition(|spare| look::has_label(service, spare, record.uuid));
+    let members = record.members.iter().flatten().map(|device| (device, "member"));
+    let ours = members.chain(record.incoming.iter().map(|device| (device, "pending member")));
+    let ours = ours.chain(record.journal.iter().map(|device| (device, "journal")));
+    for (device, part) in ours.chain(taken.iter().map(|device| (device, "spare"))) {
+        if device.is_volatile() {
+            left_out.push(format!("{device} was lost when the previous daemon ended"));
+            continue;
+        }
+        // A path that is on record twice is opened once.
+        if present.contains(device) {
+            continue;
+        }
+        let hindered = hindered(service, device, part);
+        // One that takes no writes can be read.
+        let is_enough = |it: &Missing| record.read_only && it.hindrance == Hindrance::Protected;
+        match hindered.filter(|it| !is_enough(it)) {
+            None => present.push(device.clone()),
+            Some(hindered) => {
+                left_out.push(hindered.why.clone());
+                missing.push(hindered);
+            }
+        }
+    }
+    present.extend(others.iter().cloned());
+    let labelled = labels_of(service, record, &mut present, &mut left_out, &mut missing);
+    let (labelled, known): (Vec<DeviceSpec>, Vec<MemberLabel>) = labelled.into_iter().unzip();
+    let newest = known.iter().max_by_key(|label| label.event);
+    if newest.is_some_and(|newest| lacks_a_member(newest, &known)) {
+        missing.extend(free.iter().filter_map(|spare| hindered(service, spare, "spare")));
+        let incoming = record.incoming.iter();
+        let strange = incoming.filter(|it| present.contains(it) && !labelled.contains(it));
+        missing.extend(strange.map(|device| unlabelled(service, record, device)));
+    }
+    if let Some(newest) = newest {
+        missing.extend(displaced(service, record, newest, (&labelled, &known)));
+    }
+    missing.retain(|missing| {
+        is_awaited(record, newest, missing) && !is_elsewhere(record, newest, &known, missing)
+    });
+    let is_exposed = is_exposed(newest, &known, &missing);
+    let places = newest.map(|newest| places_without_path(record, newest, &known));
+    Survey { present, left_out, missing, places: places.unwrap_or_default(), is_exposed }
+}
+
+/// The members that are there with their labels, among them devices on their way and spares that became
+/// members. Recorded members that have none of the array are missing, and such devices are left as they are.
+fn labels_of<E: Engine>(
+    service: &mut Turn<E>,
+    record: &RegisteredArray,
+    present: &mut Vec<DeviceSpec>,
+    left_out: &mut Vec<String>,
+    missing: &mut Vec<Missing>,
+) -> Vec<(DeviceSpec, MemberLabel)> {
+    let mut labels = Vec::new();
+    let is_member = |device: &&DeviceSpec| record.members.contains(&Some((*device).clone()));
+    for device in std::mem::take(present) {
+        let why = match apart(service).label_of(&device) {
+            Ok(Some(label)) if label.array == record.uuid => {
+                labels.push((device.clone(), label));
+                present.push(device);
+                continue;
+            }
+            // The array itself looks for the label of a journal, and for that of one on its way to be one.
+            _ if !is_member(&&device) => {
+                present.push(device);
+                continue;
+            }
+            Ok(other) => {
+                let why = stranger(service, record, &device, other);
+                left_out.push(why.clone());
+                (Hindrance::Absent, why)
+            }
+            // The member itself may be under another path, or come.
+            Err(error) if error.clash.is_some() => {
+                left_out.push(format!("{} (left out)", error.message));
+                (Hindrance::Absent, error.message)
+            }
+            // There is nothing to wait for: with it the array refuses to start.
+            Err(error) if error.is_unsupported_label(record.uuid) => {
+                present.push(device);
+                continue;
+            }
+            Err(error) => {
+                present.push(device.clone());
+                let is_shrunk = error.kind == ErrorKind::NotNow;
+                let hindrance = if is_shrunk { Hindrance::Shrunk } else { Hindrance::Silent };
+                (hindrance, error.message)
+            }
+        };
+        missing.push(missing_as(service, &device, "member", None, why));
+    }
+    labels
+}
+
+/// A device that has the path of a part of an array, and is none of it, in words.
+fn stranger<E: Engine>(
+    service: &mut Turn<E>,
+    record: &RegisteredArray,
+    device: &DeviceSpec,
+    label: Option<MemberLabel>,
+) -> String {
+    let name = &record.name;
+    let mark = device.path().and_then(|path| apart(service).drive_identity(path));
+    let mark = mark.map(|mark| format!(" ({mark})")).unwrap_or_default();
+    let is = match label {
+        Some(label) => format!("member {} of the array {}", label.place, label.name),
+        None => "without a label of an array".to_owned(),
+    };
+    let place = record.members.iter().position(|known| known.as_ref() == Some(device));
+    let part = place.map_or_else(|| "no part".to_owned(), |place| format!("not member {place}"));
+    format!("{device} is another device{mark}, {is}, and {part} of {name}: it is left alone")
+}
+
+/// Whether a recorded member that is missing is there under the path of another part, for instance of a
+/// device on its way. Nobody is behind the old path then.
+fn is_elsewhere(
+    record: &RegisteredArray,
+    newest: Option<&MemberLabel>,
+    labels: &[MemberLabel],
+    missing: &Missing,
+) -> bool {
+    let Some(newest) = newest.filter(|_| missing.is_member()) else { return false };
+    let place = record.members.iter().position(|known| known.as_ref() == Some(&missing.device));
+    place.is_some_and(|place| is_labelled(newest, labels, place))
+}
+
+/// A device on its way that has become a member, by what other labels say, and is not under its path.
+fn unlabelled<E: Engine>(
+    service: &mut Turn<E>,
+    record: &RegisteredArray,
+    device: &DeviceSpec,
+) -> Missing {
+    let why = (Hindrance::Absent, stranger(service, record, device, None));
+    missing_as(service, device, "pending member", None, why)
+}
+
+/// Members that are not there, and under whose recorded paths are other devices of the array: those that they
+/// replaced, or members of other places. The members themselves may still come.
+fn displaced<E: Engine>(
+    service: &mut Turn<E>,
+    record: &RegisteredArray,
+    newest: &MemberLabel,
+    (devices, labels): (&[DeviceSpec], &[MemberLabel]),
+) -> Vec<Missing> {
+    let mut missing = Vec::new();
+    for (place, device) in record.members.iter().enumerate() {
+        let Some(device) = device.as_ref().filter(|it| devices.contains(it)) else { continue };
+        if !is_labelled(newest, labels, place) {
+            let why =
+                format!("{device} was member {place}, and another device of the array is there");
+            missing.push(missing_as(service, device, "member", None, (Hindrance::Absent, why)));
+        }
+    }
+    missing
+}
+
+/// The places that the newest label counts on, of which no device has the label, and the record no path. A
+/// crash left them so, or other devices have got their paths.
+fn places_without_path(
+    record: &RegisteredArray,
+    newest: &MemberLabel,
+    labels: &[MemberLabel],
+) -> BTreeSet<u32> {
+    let has_path = |place: usize| record.members.get(place).is_some_and(Option::is_some);
+    let places = (0_u32..).zip(&newest.places).filter(|(place, own)| {
+        let place = *place as usize;
+        is_counted_on(own.state) && !has_path(place) && !is_labelled(newest, labels, place)
+    });
+    places.map(|(place, _)| place).collect()
+}
+
+/// Whether one of these labels is that of the member in a place.
+fn is_labelled(newest: &MemberLabel, labels: &[MemberLabel], place: usize) -> bool {
+    let own = newest.places.get(place);
+    own.is_some_and(|own| labels.iter().any(|label| label.member == own.member))
+}
+
+/// Whether the newest label counts on a member that none of the others is: a spare may be that by now.
+fn lacks_a_member(newest: &MemberLabel, labels: &[MemberLabel]) -> bool {
+    let is_there = |place: usize| {
+        labels.iter().any(|label| label.place as usize == place && label.event == newest.event)
+    };
+    let mut places = newest.places.iter().enumerate();
+    places.any(|(place, own)| is_counted_on(own.state) && !is_there(place))
+}
+
+pub(in crate::service) fn is_counted_on(state: MemberState) -> bool {
+    matches!(state, MemberState::InService | MemberState::Rebuilding)
+}
+
+/// The recorded drives that a volume needs and that are not there.
+pub(in crate::service) fn missing_drives<E: Engine>(
+    service: &mut Turn<E>,
+    record: &VolumeRecord,
+) -> Vec<Missing> {
+    let origin = (&record.origin, "backing disk", record.origin_identity.as_ref());
+    let ssd = record.cache.as_ref().filter(|cache| is_needed(cache));
+    let ssd = ssd.map(|cache| (&cache.device, "SSD", cache.identity.as_ref()));
+    let mut missing = Vec::new();
+    let cache_of = |part: &str| record.cache.as_ref().filter(|_| part == "SSD");
+    for (device, part, identity) in [origin].into_iter().chain(ssd) {
+        let is_waiting =
+            |name| service.live_arrays.get(name).is_some_and(|it| it.absence.is_waiting());
+        let is_waiting = device.array().is_some_and(is_waiting);
+        let found = found(service, device, identity).filter(|_| !is_waiting);
+        let Some(found) = found else {
+            let why = (Hindrance::Absent, format!("{device} is not there"));
+            let cache = cache_of(part).map(|cache| awaited(service, device, cache));
+            let absent = missing_as(service, device, part, identity, why);
+            missing.push(Missing { cache, ..absent });
+            continue;
+        };
+        if let Err(why) = look::look(service, &found) {
+            missing.push(missing_as(service, device, part, identity, why));
+        }
+    }
+    missing
+}
+
+/// The SSD of a volume that could not be opened, if it is there and does not hold the cache, or an older state
+/// of it: the right one may come under the same path.
+pub(in crate::service) fn wrong_ssd<E: Engine>(
+    service: &mut Turn<E>,
+    record: &VolumeRecord,
+    missing: &[Missing],
+) -> Option<Missing> {
+    let cache = record.cache.as_ref().filter(|it| is_needed(it) && it.device.path().is_some())?;
+    if missing.iter().any(|missing| missing.device == cache.device) {
+        return None;
+    }
+    let ssd = ssd_of(service, cache)?;
+    // The volume's own error says what is wrong with an SSD that cannot be read.
+    let label = apart(service).cache_label_of(&ssd).ok()?;
+    let is_right = |it: &CacheLabel| it.uuid == cache.uuid && it.generation >= cache.generation;
+    if label.as_ref().is_some_and(is_right) {
+        return None;
+    }
+    let awaited =
+        AwaitedCache { uuid: cache.uuid, generation_min: cache.generation, was_there: false };
+    let why =
+        (Hindrance::Wrong, format!("{} does not hold the newest state of its cache", cache.device));
+    let wrong = missing_as(service, &cache.device, "SSD", cache.identity.as_ref(), why);
+    Some(Missing { cache: Some(awaited), ..wrong })
+}
+
+/// The cache that a missing SSD is to hold.
+fn awaited<E: Engine>(
+    service: &mut Turn<E>,
+    device: &DeviceSpec,
+    cache: &CacheRecord,
+) -> AwaitedCache {
+    let awaited =
+        AwaitedCache { uuid: cache.uuid, generation_min: cache.generation, was_there: false };
+    AwaitedCache { was_there: is_on(service, device, awaited), ..awaited }
+}
+
+/// Whether an awaited cache is on a device.
+fn is_on<E: Engine>(service: &mut Turn<E>, device: &DeviceSpec, awaited: AwaitedCache) -> bool {
+    if look::look_once(service, device).is_err() {
+        return false;
+    }
+    let label = apart(service).cache_label_of(device).ok().flatten();
+    label.is_some_and(|it| it.uuid == awaited.uuid && it.generation >= awaited.generation_min)
+}
+
+/// A device that cannot be used now; `None` of one that can.
+pub(in crate::service) fn hindered<E: Engine>(
+    service: &mut Turn<E>,
+    device: &DeviceSpec,
+    part: &'static str,
+) -> Option<Missing> {
+    let why = match look::look(service, device) {
+        Err(why) => why,
+        Ok(_) => {
+            let how = look::write_protection(service, device)?;
+            (Hindrance::Protected, format!("{device} {how}"))
+        }
+    };
+    Some(missing_as(service, device, part, None, why))
+}
+
+pub(in crate::service) fn missing_as<E: Engine>(
+    service: &mut Turn<E>,
+    device: &DeviceSpec,
+    part: &'static str,
+    identity: Option<&DriveIdentity>,
+    (hindrance, why): (Hindrance, String),
+) -> Missing {
+    let seen = device.path().and_then(|path| service.id_of(path));
+    let (device, identity) = (device.clone(), identity.cloned());
+    Missing { device, part, identity, seen, hindrance, why, cache: None }
+}
+
+/// Where a drive is now; `None` when nothing, or another drive, is under its path, and its mark on no other.
+fn found<E: Engine>(
+    service: &mut Turn<E>,
+    device: &DeviceSpec,
+    identity: Option<&DriveIdentity>,
+) -> Option<DeviceSpec> {
+    let Some(path) = device.path() else { return Some(device.clone()) };
+    match identity.filter(|identity| identity.is_known()) {
+        Some(known) if apart(service).drive_identity(path).as_ref() == Some(known) => {
+            Some(device.clone())
+        }
+        Some(known) => {
+            let found = apart(service).find_drive(known, path);
+            found.map(|found| device.moved_to(found))
+        }
+        None => service.id_of(path).map(|_| device.clone()),
+    }
+}
+
+/// Whether a device may have come since it was looked for, or can be used again.
+pub(in crate::service) fn has_come<E: Engine>(service: &mut Turn<E>, missing: &Missing) -> bool {
+    let Missing { device, identity, seen, hindrance, .. } = missing;
+    let Some(path) = device.path() else { return false };
+    let found = found(service, device, identity.as_ref());
+    // A start opens what is under the path, if the cache is on it, when the SSD itself is not there.
+    if let Some(awaited) = missing.cache.filter(|awaited| !awaited.was_there)
+        && is_on(service, found.as_ref().unwrap_or(device), awaited)
+    {
+        return true;
+    }
+    let Some(found) = found else { return false };
+    match hindrance {
+        Hindrance::Absent => {}
+        Hindrance::Wrong => return false,
+        Hindrance::Busy | Hindrance::Silent => return look::look(service, &found).is_ok(),
+        Hindrance::Shrunk => {
+            return look::look(service, &found).is_ok() && apart(service).label_of(&found).is_ok();
+        }
+        Hindrance::Protected => {
+            return look::look(service, &found).is_ok()
+                && look::write_protection(service, &found).is_none();
+        }
+    }
+    identity.as_ref().is_some_and(DriveIdentity::is_known) || service.id_of(path) != *seen
+}
+
+/// Whether a volume is not opened as it was without the SSD of this cache.
+fn is_needed(cache: &CacheRecord) -> bool {
+    let is_attached = cache.generation > 0 || cache.maybe_dirty;
+    cache.failed.is_none() && is_attached
+}
+
+/// Whether an array counts on a device that is missing: not on a member or a journal that it has given up.
+fn is_awaited(record: &RegisteredArray, newest: Option<&MemberLabel>, missing: &Missing) -> bool {
+    let Some(label) = newest else { return true };
+    let places = record.members.iter().enumerate();
+    let mut places = places.filter(|(_, known)| known.as_ref() == Some(&missing.device));
+    match missing.part {
+        "member" => places.any(|(place, _)| {
+            label.places.get(place).is_none_or(|known| is_counted_on(known.state))
+        }),
+        "journal" => label.has_journal_device,
+        _ => true,
+    }
+}
+
+/// Whether a group would have no redundancy left without what is missing, or could not serve. Without a label
+/// to go by, yes.
+fn is_exposed(newest: Option<&MemberLabel>, labels: &[MemberLabel], missing: &[Missing]) -> bool {
+    let Some(newest) = newest else { return true };
+    let mut lost: Vec<u32> = Vec::new();
+    for (place, own) in newest.places.iter().enumerate() {
+        let group = own.group as usize;
+        lost.resize(lost.len().max(group + 1), 0);
+        let serves = own.state == MemberState::InService && is_labelled(newest, labels, place);
+        lost[group] += u32::from(!serves);
+    }
+    let is_journal_missing = missing.iter().any(|it| it.part == "journal");
+    is_journal_missing || lost.iter().any(|lost| *lost >= newest.redundancy)
+}
+
+/// The superblock of the SSD of a volume that could not be opened, if the SSD is there and the volume's.
+pub(in crate::service) fn ssd_label<E: Engine>(
+    service: &mut Turn<E>,
+    record: &VolumeRecord,
+    missing: &[Missing],
+) -> Option<CacheLabel> {
+    let cache = record.cache.as_ref().filter(|cache| cache.device.path().is_some())?;
+    if missing.iter().any(|missing| missing.device == cache.device) {
+        return None;
+    }
+    let ssd = ssd_of(service, cache)?;
+    // The volume's own error says what is wrong with an SSD that cannot be read.
+    let label = apart(service).cache_label_of(&ssd).ok().flatten()?;
+    (label.uuid == cache.uuid).then_some(label)
+}
+
+/// Where the SSD of a cache is now; `None` when the SSD is not there.
+pub(in crate::service) fn ssd_of<E: Engine>(
+    service: &mut Turn<E>,
+    cache: &CacheRecord,
+) -> Option<DeviceSpec> {
+    found(service, &cache.device, cache.identity.as_ref())
+}

@@ -1,0 +1,174 @@
+//! The jobs of the daemon, by number: drains of volumes, alone or on the way to a detach or a delete.
+
+use std::collections::BTreeMap;
+
+use crate::error::{ControlError, ControlResult};
+use crate::name::VolumeName;
+use crate::protocol::{JobState, JobStatus};
+
+/// Finished jobs that are remembered, for clients that ask late.
+const FINISHED_MAX: usize = 64;
+
+/// The purpose of a drain, and so the step at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::service) enum Purpose {
+    Flush,
+    Detach,
+    Delete,
+}
+
+impl Purpose {
+    pub(in crate::service) fn verb(self) -> &'static str {
+        match self {
+            Purpose::Flush => "flush",
+            Purpose::Detach => "detach",
+            Purpose::Delete => "delete",
+        }
+    }
+}
+
+struct Job {
+    purpose: Purpose,
+    volume: VolumeName,
+    lines_total: u64,
+    lines_dirty: u64,
+    lines_given_up: u64,
+    state: JobState,
+    /// A user has asked for its early end.
+    is_to_end: bool,
+    /// Whether a client has heard of its end.
+    is_told: bool,
+}
+
+/// All jobs of the daemon, by number; at most one runs per volume.
+#[derive(Default)]
+pub(in crate::service) struct Jobs {
+    jobs: BTreeMap<u64, Job>,
+    last_id: u64,
+}
+
+impl Jobs {
+    /// The job that works on a volume now.
+    pub(in crate::service) fn running(&self, name: &VolumeName) -> Option<(u64, Purpose)> {
+        self.jobs
+            .iter()
+            .find(|(_, job)| job.volume == *name && job.state == JobState::Running)
+            .map(|(id, job)| (*id, job.purpose))
+    }
+
+    pub(in crate::service) fn status(&self, id: u64) -> ControlResult<JobStatus> {
+        let job = self.jobs.get(&id).ok_or_else(|| {
+            ControlError::failed(format!(
+                "the daemon was restarted and does not know job {id}; \
+                                          give the command again"
+            ))
+        })?;
+        Ok(JobStatus {
+            id,
+            verb: job.purpose.verb().to_owned(),
+            volume: job.volume.clone(),
+            lines_done: job.lines_total.saturating_sub(job.lines_dirty),
+            lines_total: job.lines_total,
+            lines_given_up: job.lines_given_up,
+            state: job.state.clone(),
+        })
+    }
+
+    /// A delete that ended well and whose client went away before it heard so.
+    pub(in crate::service) fn untold_delete(&self, name: &VolumeName) -> Option<u64> {
+        let is_it = |job: &Job| {
+            let ended = job.purpose == Purpose::Delete && job.state == JobState::Done;
+            ended && !job.is_told && job.volume == *name
+        };
+        self.jobs.iter().find(|(_, job)| is_it(job)).map(|(id, _)| *id)
+    }
+
+    pub(in crate::service) fn add(
+        &mut self,
+        purpose: Purpose,
+        volume: VolumeName,
+        lines_dirty: u64,
+    ) -> u64 {
+        let finished: Vec<u64> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.state != JobState::Running)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in finished.iter().take(finished.len().saturating_sub(FINISHED_MAX)) {
+            self.jobs.remove(id);
+        }
+        self.last_id += 1;
+        let state = JobState::Running;
+        let lines_total = lines_dirty;
+        let job = Job {
+            purpose,
+            volume,
+            lines_total,
+            lines_dirty,
+            lines_given_up: 0,
+            state,
+            is_to_end: false,
+            is_told: false,
+        };
+        self.jobs.insert(self.last_id, job);
+        self.last_id
+    }
+
+    /// The jobs that have not ended.
+    pub(in crate::service) fn all_running(&self) -> Vec<(u64, VolumeName, Purpose)> {
+        let running = self.jobs.iter().filter(|(_, job)| job.state == JobState::Running);
+        running.map(|(id, job)| (*id, job.volume.clone(), job.purpose)).collect()
+    }
+
+    /// Notes that a job is to end early. Its volume, if the job runs.
+    pub(in crate::service) fn ask_to_end(&mut self, id: u64) -> Option<VolumeName> {
+        let job = self.jobs.get_mut(&id).filter(|job| job.state == JobState::Running)?;
+        job.is_to_end = true;
+        Some(job.volume.clone())
+    }
+
+    /// Whether a user has asked for the early end of a job.
+    pub(in crate::service) fn is_to_end(&self, id: u64) -> bool {
+        self.jobs.get(&id).is_some_and(|job| job.is_to_end)
+    }
+
+    /// How many dirty lines a job has still to write back.
+    pub(in crate::service) fn progress(&mut self, id: u64, dirty: u64) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.lines_total = job.lines_total.max(dirty);
+        // Lines that clients dirty meanwhile do not make the bar run backwards.
+        job.lines_dirty = job.lines_dirty.min(dirty);
+    }
+
+    /// How many dirty lines a job gave up instead of writing them back.
+    pub(in crate::service) fn gave_up(&mut self, id: u64, lines: u64) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.lines_given_up = lines;
+        }
+    }
+
+    /// Ends a job; its volume.
+    pub(in crate::service) fn end(
+        &mut self,
+        id: u64,
+        outcome: ControlResult<()>,
+    ) -> Option<VolumeName> {
+        let job = self.jobs.get_mut(&id)?;
+        job.state = match outcome {
+            Ok(()) => {
+                job.lines_dirty = 0;
+                JobState::Done
+            }
+            Err(error) => JobState::Failed(error),
+        };
+        Some(job.volume.clone())
+    }
+
+    /// A client has received this status.
+    pub(in crate::service) fn tell(&mut self, told: &JobStatus) {
+        if let Some(job) = self.jobs.get_mut(&told.id) {
+            job.is_told |= told.state != JobState::Running;
+        }
+    }
+}

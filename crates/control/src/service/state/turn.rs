@@ -1,0 +1,273 @@
+//! A turn with the state of the service: what commands and errands do their work through.
+//!
+//! A turn has the state alone until it waits for a device, and may claim subjects for longer (see `desk` and
+//! `claims`). Nothing here names a command: commands name the turn.
+
+use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::error::{ControlError, ControlResult};
+use crate::name::{ArrayName, VolumeName};
+use crate::registry::Registry;
+use crate::safety::{DeviceId, Machine};
+use crate::service::state::State;
+use crate::service::state::claims::{ClaimId, Subject};
+use crate::service::state::desk::Desk;
+use crate::service::state::live::now;
+
+/// How often a command that waits for another one looks whether it has ended.
+const CLAIM_STEP: Duration = Duration::from_millis(10);
+
+/// The turns with the state of one service. Clones are ways to the same state.
+pub(crate) struct Turns<E> {
+    engine: Arc<E>,
+    machine: Machine,
+    desk: Arc<Desk<State>>,
+}
+
+impl<E> Clone for Turns<E> {
+    fn clone(&self) -> Self {
+        let (engine, desk) = (Arc::clone(&self.engine), Arc::clone(&self.desk));
+        Self { engine, machine: self.machine.clone(), desk }
+    }
+}
+
+impl<E: Engine> Turns<E> {
+    /// Turns with the state over a registry; nothing is open.
+    pub(in crate::service) fn new(engine: E, registry: Registry, machine: Machine) -> Self {
+        Self { engine: Arc::new(engine), machine, desk: Desk::new(State::new(registry)) }
+    }
+
+    /// The data path, for what needs no state.
+    pub(in crate::service) fn engine(&self) -> &E {
+        &self.engine
+    }
+
+    /// The machine, for what needs no state.
+    pub(in crate::service) fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Waits for the state, which every turn gives back soon.
+    pub(in crate::service) fn begin(&self) -> Turn<E> {
+        let Self { engine, machine, desk } = self.clone();
+        Turn { engine, machine, busy_tries: 1, claim: None, state: Some(desk.take()), desk }
+    }
+}
+
+/// A turn with the state of the service, with a claim if it changes something.
+pub(in crate::service) struct Turn<E> {
+    pub(in crate::service) engine: Arc<E>,
+    pub(in crate::service) machine: Machine,
+    /// Attempts left for what is busy; 1 when there is no reason to wait.
+    pub(in crate::service) busy_tries: u32,
+    claim: Option<ClaimId>,
+    desk: Arc<Desk<State>>,
+    /// Absent while the turn waits for a device.
+    state: Option<Box<State>>,
+}
+
+impl<E> Deref for Turn<E> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.state.as_ref().expect("nothing is looked at while a device is asked")
+    }
+}
+
+impl<E> DerefMut for Turn<E> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.state.as_mut().expect("nothing is changed while a device is asked")
+    }
+}
+
+impl<E> Drop for Turn<E> {
+    fn drop(&mut self) {
+        if let Some(claim) = self.claim.take() {
+            let mut state = self.state.take().unwrap_or_else(|| self.desk.take());
+            state.claims.end(claim);
+            state.starting.remove(&claim);
+            self.state = Some(state);
+        }
+        self.state.take().into_iter().for_each(|state| self.desk.give(state));
+    }
+}
+
+impl<E: Engine> Turn<E> {
+    /// Asks the data path or the machine for something that a device may delay. Other turns go on meanwhile.
+    pub(in crate::service) fn wait_for<T>(
+        &mut self,
+        step: String,
+        ask: impl FnOnce(&E, &Machine) -> T,
+    ) -> T {
+        self.note_step(step);
+        self.lay_down();
+        let answer = ask(&self.engine, &self.machine);
+        self.take_up();
+        self.note_step(String::new());
+        answer
+    }
+
+    /// Lets other turns go on for a while.
+    pub(in crate::service) fn pause(&mut self, time: Duration) {
+        self.lay_down();
+        std::thread::park_timeout(time);
+        self.take_up();
+    }
+
+    fn note_step(&mut self, step: String) {
+        if let Some(claim) = self.claim {
+            self.claims.step(claim, step);
+        }
+    }
+
+    fn lay_down(&mut self) {
+        self.state.take().into_iter().for_each(|state| self.desk.give(state));
+    }
+
+    fn take_up(&mut self) {
+        self.state = Some(self.desk.take());
+    }
+
+    /// The claim of the turn.
+    pub(in crate::service) fn own(&self) -> Option<ClaimId> {
+        self.claim
+    }
+
+    /// Goes on with a claim that was made before.
+    pub(in crate::service) fn adopt(&mut self, claim: ClaimId) {
+        self.claim = Some(claim);
+    }
+
+    /// Has subjects for the turn alone, which are what `wanted` says when they are free.
+    ///
+    /// # Errors
+    /// When another command has them for longer than a command waits for another one.
+    pub(in crate::service) fn claim(
+        &mut self,
+        command: &str,
+        wanted: impl Fn(&State) -> BTreeSet<Subject>,
+    ) -> ControlResult<()> {
+        let until = now() + self.queue_wait;
+        loop {
+            let subjects = wanted(self);
+            let Some(taken) = self.claims.taken(&subjects, None) else {
+                self.claim = Some(self.claims.add(command, subjects));
+                return Ok(());
+            };
+            if now() >= until {
+                return Err(self.refusal(taken));
+            }
+            self.pause(CLAIM_STEP);
+        }
+    }
+
+    /// Waits until a start of the daemon has tried an array: a command may come right after the daemon.
+    ///
+    /// # Errors
+    /// When the start takes longer than a command waits for another one.
+    pub(in crate::service) fn wait_for_start_of(&mut self, name: &ArrayName) -> ControlResult<()> {
+        let subject = Subject::Array(name.clone());
+        let until = now() + self.queue_wait;
+        while !self.live_arrays.contains_key(name) && self.claims.starts(&subject, None) {
+            if now() >= until {
+                return Err(self.refusal(&subject));
+            }
+            self.pause(CLAIM_STEP);
+        }
+        Ok(())
+    }
+
+    /// Does something with subjects for the turn alone, beside those that it has. `None` when another command
+    /// has one of them.
+    pub(in crate::service) fn with_claim<T>(
+        &mut self,
+        command: &str,
+        mut subjects: BTreeSet<Subject>,
+        work: impl FnOnce(&mut Self) -> T,
+    ) -> Option<T> {
+        if self.claims.taken(&subjects, self.claim).is_some() {
+            return None;
+        }
+        let Some(own) = self.claim else {
+            self.claim = Some(self.claims.add(command, subjects));
+            let done = work(self);
+            if let Some(claim) = self.claim.take() {
+                self.claims.end(claim);
+            }
+            return Some(done);
+        };
+        subjects = self.claims.extend(own, subjects);
+        let done = work(self);
+        self.claims.shrink(own, &subjects);
+        Some(done)
+    }
+
+    /// Has subjects beside those of the turn, if they are free.
+    ///
+    /// # Errors
+    /// When another command has one of them.
+    pub(in crate::service) fn claim_also(
+        &mut self,
+        subjects: BTreeSet<Subject>,
+    ) -> ControlResult<()> {
+        if let Some(taken) = self.claims.taken(&subjects, self.claim) {
+            return Err(self.refusal(taken));
+        }
+        if let Some(own) = self.claim {
+            let _ = self.claims.extend(own, subjects);
+        }
+        Ok(())
+    }
+
+    fn refusal(&self, taken: &Subject) -> ControlError {
+        let under_way = self.claims.under_way(taken, self.claim).unwrap_or_default();
+        ControlError::failed(format!(
+            "{} is busy with another command ({under_way}); try again when that has ended",
+            taken.words()
+        ))
+    }
+
+    /// Writes down what went wrong with something nobody waits for: in the log and in `show`.
+    pub(in crate::service) fn note(&mut self, name: &VolumeName, outcome: ControlResult<()>) {
+        self.note_unless(false, name, outcome);
+    }
+
+    /// [`Self::note`]; the log does not say again what it has said.
+    pub(in crate::service) fn note_unless(
+        &mut self,
+        is_said: bool,
+        name: &VolumeName,
+        outcome: ControlResult<()>,
+    ) {
+        if let Err(error) = outcome {
+            if !is_said {
+                self.engine.warn(&format!("{name}: {}", error.message));
+            }
+            if let Some(live) = self.live.get_mut(name) {
+                live.error = error.message;
+            }
+        }
+    }
+
+    /// One line of the daemon's log.
+    pub(in crate::service) fn log(&mut self, name: &VolumeName, text: &str) {
+        self.engine.log(&format!("{name}: {text}"));
+    }
+
+    /// Writes into the log what went wrong with an array.
+    pub(in crate::service) fn note_array(&mut self, name: &ArrayName, outcome: ControlResult<()>) {
+        if let Err(error) = outcome {
+            self.engine.warn(&format!("array {name}: {}", error.message));
+        }
+    }
+
+    /// The storage that a path leads to, if its file system says so at once.
+    pub(in crate::service) fn id_of(&self, path: &Path) -> Option<DeviceId> {
+        self.engine.id_of(&self.machine, path)
+    }
+}

@@ -1,0 +1,274 @@
+//! Opening and closing exports, and trying again those that could not be opened.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::engine::Engine;
+use crate::error::{ControlError, ControlResult};
+use crate::export_access::ExportAccess;
+use crate::export_spec::ExportSpec;
+use crate::name::VolumeName;
+use crate::protocol::Response;
+use crate::records::VolumeRecord;
+use crate::service::presence::look;
+use crate::service::state::apart::apart;
+use crate::service::state::live::{ClosedExport, now};
+use crate::service::state::turn::Turn;
+use crate::service::volumes::{in_use, show};
+
+/// The pause after the first failed attempt to open an export; it doubles from one to the next.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause between two attempts.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+pub(in crate::service) fn export<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+    export: ExportSpec,
+    insecure: bool,
+    access: Option<ExportAccess>,
+) -> ControlResult<Response> {
+    let mut record = turn.open_record(name)?;
+    let uri = export.uri(name);
+    check_access(&export, access.as_ref())?;
+    let mut is_open = record.exports.contains(&export) && !turn.is_closed(name, &export);
+    if is_open && let Some(why) = turn.engine.export_trouble(name, &export) {
+        close_unreachable(turn, &record, &export, why)?;
+        is_open = false;
+    }
+    if is_open && access.is_some() && record.access_of(&export) != access.as_ref() {
+        let before = record.access_of(&export);
+        return Err(ControlError::failed(format!(
+            "{uri} is open already with {}; `voltier unexport {name} {}`, then export it again",
+            before.map_or_else(|| "mode 0600".to_owned(), ToString::to_string),
+            export.option()
+        )));
+    }
+    if is_open {
+        return Ok(show::volume(turn, name));
+    }
+    if export.leaves_host() && !insecure {
+        return Err(ControlError::usage(format!(
+            "{uri} would let every host that reaches the port read and write {name}: there is no \
+             password and no encryption; export a Unix socket and forward that (ssh -L), or say \
+             --insecure if only trusted hosts reach the port"
+        )));
+    }
+    if turn.jobs.running(name).is_some_and(|(_, purpose)| purpose.verb() == "delete") {
+        return Err(ControlError::failed(format!("{name} is being deleted; export another")));
+    }
+    if let Some(other) = holder_of(turn, name, &export) {
+        return Err(ControlError::failed(format!(
+            "{} is an export of volume {other}; choose another address",
+            export.uri(&other)
+        )));
+    }
+    let access = access.or_else(|| record.access_of(&export).cloned());
+    let export = apart(turn).export(name, &export, access.as_ref())?;
+    record = turn.record(name)?;
+    record.forget_export(&export);
+    record.exports.push(export.clone());
+    record.export_access.extend(export.path().map(PathBuf::from).zip(access));
+    if let Err(error) = turn.registry.put(record) {
+        let closed = apart(turn).unexport(name, &export, false);
+        turn.note(name, closed);
+        return Err(error);
+    }
+    if let Some(live) = turn.live.get_mut(name) {
+        live.closed_exports.retain(|closed| closed.export != export);
+    }
+    Ok(show::volume(turn, name))
+}
+
+/// Closes an open export through which no client can come any more. The export stays on record, to be
+/// opened again.
+fn close_unreachable<E: Engine>(
+    turn: &mut Turn<E>,
+    record: &VolumeRecord,
+    export: &ExportSpec,
+    why: String,
+) -> ControlResult<()> {
+    let name = &record.name;
+    let closing = VolumeRecord { exports: vec![export.clone()], ..record.clone() };
+    in_use::is_unused(turn, &closing, &format!("voltier unexport {name} --now"))?;
+    apart(turn).unexport(name, export, false)?;
+    try_later(turn, name, export, why);
+    Ok(())
+}
+
+/// Opens what the record of a volume says. Those that cannot be opened now are tried again later.
+pub(in crate::service) fn open_exports<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) {
+    let name = &record.name;
+    for export in &record.exports {
+        if export.leaves_host() {
+            let line = format!(
+                "{} has no password and no encryption: every host that reaches the port reads and \
+                 writes the volume",
+                export.uri(name)
+            );
+            turn.log(name, &line);
+        }
+        let access = record.access_of(export);
+        if let Err(error) = look::again(turn, |turn| apart(turn).export(name, export, access)) {
+            turn.log(name, &error.message);
+            try_later(turn, name, export, error.message);
+        }
+    }
+}
+
+/// Notes that an export could not be opened; the watch tries again.
+pub(in crate::service) fn try_later<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+    export: &ExportSpec,
+    error: String,
+) {
+    if let Some(live) = turn.live.get_mut(name) {
+        let (pause, next) = (FIRST_PAUSE, now() + FIRST_PAUSE);
+        live.closed_exports.push(ClosedExport { export: export.clone(), error, pause, next });
+    }
+}
+
+/// The volumes with exports whose pause is over.
+pub(in crate::service) fn due_exports<E: Engine>(turn: &Turn<E>, now: Instant) -> Vec<VolumeName> {
+    let open = turn.live.iter().filter(|(_, live)| live.is_open);
+    let due = open.filter(|(_, live)| live.closed_exports.iter().any(|it| it.next <= now));
+    due.map(|(name, _)| name.clone()).collect()
+}
+
+/// Tries again to open the exports of a volume whose pause is over: their address may be there now.
+pub(in crate::service) fn try_exports_again<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+    now: Instant,
+) {
+    let Some(live) = turn.live.get(name).filter(|live| live.is_open) else { return };
+    let due = live.closed_exports.iter().filter(|closed| closed.next <= now);
+    let due: Vec<ExportSpec> = due.map(|closed| closed.export.clone()).collect();
+    for export in due {
+        try_export_again(turn, name, &export, now);
+    }
+}
+
+/// How soon to try exports again, if there are any to try.
+pub(in crate::service) fn next_export<E: Engine>(turn: &Turn<E>, now: Instant) -> Option<Duration> {
+    let open = turn.live.values().filter(|live| live.is_open);
+    let next = open.flat_map(|live| &live.closed_exports).map(|closed| closed.next).min();
+    next.map(|next| next.saturating_duration_since(now))
+}
+
+fn try_export_again<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+    export: &ExportSpec,
+    now: Instant,
+) {
+    let access = turn.registry.find(name).and_then(|record| record.access_of(export)).cloned();
+    let opened = apart(turn).export(name, export, access.as_ref());
+    let Some(live) = turn.live.get_mut(name) else { return };
+    let line = match opened {
+        Ok(_) => {
+            live.closed_exports.retain(|closed| closed.export != *export);
+            Some(format!("{} is open", export.uri(name)))
+        }
+        Err(error) => {
+            let closed = live.closed_exports.iter_mut().find(|it| it.export == *export);
+            let Some(closed) = closed else { return };
+            closed.pause = (closed.pause * 2).min(PAUSE_MAX);
+            closed.next = now + closed.pause;
+            let before = std::mem::replace(&mut closed.error, error.message.clone());
+            (before != error.message).then_some(error.message)
+        }
+    };
+    if let Some(line) = line {
+        turn.log(name, &line);
+    }
+}
+
+pub(in crate::service) fn unexport<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+    export: Option<&ExportSpec>,
+    now: bool,
+) -> ControlResult<Response> {
+    let mut record = turn.record(name)?;
+    let exports = match export {
+        None => record.exports.clone(),
+        Some(one) if record.exports.contains(one) => vec![one.clone()],
+        Some(one) => {
+            let known: Vec<String> = record.exports.iter().map(|export| export.uri(name)).collect();
+            let known = if known.is_empty() { "it has none".to_owned() } else { known.join(", ") };
+            return Err(ControlError::failed(format!(
+                "{name} has no export {}; its exports: {known}",
+                one.uri(name)
+            )));
+        }
+    };
+    if !now {
+        let closing = VolumeRecord { exports: exports.clone(), ..record.clone() };
+        in_use::is_unused(turn, &closing, &format!("voltier unexport {name} --now"))?;
+    }
+    close_these(turn, &mut record, &exports, now)?;
+    Ok(show::volume(turn, name))
+}
+
+/// Closes every export of a volume for good.
+pub(in crate::service) fn close_exports<E: Engine>(
+    turn: &mut Turn<E>,
+    record: &mut VolumeRecord,
+) -> ControlResult<()> {
+    let exports = record.exports.clone();
+    close_these(turn, record, &exports, false)
+}
+
+fn close_these<E: Engine>(
+    turn: &mut Turn<E>,
+    record: &mut VolumeRecord,
+    exports: &[ExportSpec],
+    cut_off: bool,
+) -> ControlResult<()> {
+    let name = record.name.clone();
+    if cut_off {
+        in_use::sync_above(turn, &name, exports);
+    }
+    // Files first: one that is in use refuses, and then nothing has changed.
+    let (files, others): (Vec<_>, Vec<_>) =
+        exports.iter().partition(|export| matches!(export, ExportSpec::Fuse(_)));
+    for export in files.into_iter().chain(others) {
+        if turn.is_open(&name) && !turn.is_closed(&name, export) {
+            apart(turn).unexport(&name, export, cut_off)?;
+        }
+        *record = turn.record(&name)?;
+        record.forget_export(export);
+        turn.registry.put(record.clone())?;
+        if let Some(live) = turn.live.get_mut(&name) {
+            live.closed_exports.retain(|closed| closed.export != *export);
+        }
+    }
+    Ok(())
+}
+
+/// Another volume that has this very export.
+fn holder_of<E: Engine>(
+    turn: &Turn<E>,
+    name: &VolumeName,
+    export: &ExportSpec,
+) -> Option<VolumeName> {
+    turn.registry
+        .volumes()
+        .iter()
+        .find(|volume| volume.name != *name && volume.exports.contains(export))
+        .map(|volume| volume.name.clone())
+}
+
+/// Refuses an access that the export cannot have. The command line checks words too; another client of the
+/// control socket may not.
+fn check_access(export: &ExportSpec, access: Option<&ExportAccess>) -> ControlResult<()> {
+    let Some(access) = access else { return Ok(()) };
+    if export.path().is_none() {
+        return Err(ControlError::usage(
+            "a TCP port has no mode, owner or group; export a Unix socket (--nbd unix:PATH) for them",
+        ));
+    }
+    access.check()
+}

@@ -1,0 +1,91 @@
+//! The users of exports, from whom nothing is taken away unless a command says so.
+
+use crate::engine::Engine;
+use crate::error::{ControlError, ControlResult};
+use crate::export_spec::ExportSpec;
+use crate::name::VolumeName;
+use crate::records::VolumeRecord;
+use crate::safety::users;
+use crate::service::state::turn::Turn;
+use crate::service::volumes::stacked;
+
+/// Has file systems on files in use write out what they hold, before the files are taken from them.
+pub(in crate::service) fn sync_above<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+    exports: &[ExportSpec],
+) {
+    for export in exports {
+        if let ExportSpec::Fuse(path) = export
+            && turn.engine.clients(name, export) > 0
+        {
+            let step = format!("syncing what is mounted over {}", path.display());
+            turn.wait_for(step, |_, machine| users::sync_above(machine, path));
+        }
+    }
+}
+
+/// Everybody who uses an export now, in words.
+pub(in crate::service) fn users<E: Engine>(turn: &mut Turn<E>) -> Vec<String> {
+    let records = turn.registry.volumes().to_vec();
+    records.iter().flat_map(|record| users_of(turn, record, Own::StopsFirst)).collect()
+}
+
+/// The part of other volumes of this daemon that use an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Own {
+    /// They are users like others.
+    Counts,
+    /// They stop before the volume that they use.
+    StopsFirst,
+}
+
+fn users_of<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord, own: Own) -> Vec<String> {
+    let name = &record.name;
+    if !turn.is_open(name) {
+        return Vec::new();
+    }
+    let in_words = |export: &ExportSpec| match turn.engine.clients(name, export) {
+        0 => None,
+        clients => Some(match export {
+            ExportSpec::Nbd(_) => {
+                format!("{clients} client(s) use {} of {name}", export.uri(name))
+            }
+            ExportSpec::Fuse(path) => {
+                let (volumes, devices) = stacked::users_of(turn, &turn.machine, path);
+                let others = users::users_of_file(&turn.machine, path, &devices);
+                if own == Own::StopsFirst && !volumes.is_empty() && others.is_empty() {
+                    return None;
+                }
+                let volumes = volumes
+                    .into_iter()
+                    .map(|it| format!("volume {it} (`voltier stop {it}` first)"));
+                match volumes.chain(others).collect::<Vec<_>>().join(", ") {
+                    known if known.is_empty() => format!("{} of {name} is open", path.display()),
+                    known => format!("{} of {name} is in use by {known}", path.display()),
+                }
+            }
+        }),
+    };
+    record.exports.iter().filter_map(in_words).collect()
+}
+
+/// Refuses while somebody uses an export of a volume; `cut_off` is the command that does it all the same.
+pub(in crate::service) fn is_unused<E: Engine>(
+    turn: &mut Turn<E>,
+    record: &VolumeRecord,
+    cut_off: &str,
+) -> ControlResult<()> {
+    refuse(&users_of(turn, record, Own::Counts), cut_off)
+}
+
+pub(in crate::service) fn refuse(users: &[String], cut_off: &str) -> ControlResult<()> {
+    if users.is_empty() {
+        return Ok(());
+    }
+    Err(ControlError::in_use(format!(
+        "{}; unmount and disconnect, or cut them off with `{cut_off}`: what they have not written is \
+         lost then",
+        users.join("; ")
+    )))
+}

@@ -1,0 +1,61 @@
+//! The way out of the registry: of a cache whose volume is open, and of a volume.
+
+use crate::engine::Engine;
+use crate::error::ControlResult;
+use crate::name::VolumeName;
+use crate::records::{Desired, VolumeRecord};
+use crate::service::state::apart::apart;
+use crate::service::state::turn::Turn;
+use crate::service::volumes::given_up;
+
+/// The last step of a delete: the cache goes first. So a crash between the steps leaves a plain
+/// volume on its way out.
+pub(in crate::service) fn drop_volume<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+    write_back: bool,
+) -> ControlResult<()> {
+    let record = turn.record(name)?;
+    let mut plain = VolumeRecord { desired: Desired::Deleting, ..record };
+    let was = plain.cache.take();
+    was.iter().for_each(|cache| given_up::reserve(turn, cache));
+    let is_open = turn.is_open(name);
+    if is_open {
+        if was.is_none() {
+            turn.registry.put(plain)?;
+        } else if let Err(error) = forget_cache(turn, plain, write_back)? {
+            turn.log(name, &error.message);
+        }
+        if let Err(error) = apart(turn).close(name) {
+            turn.log(name, &error.message);
+        }
+    } else if was.is_some() {
+        turn.registry.put(plain)?;
+    }
+    let stays_labelled = was.filter(|cache| !is_open || cache.failed.is_some());
+    stays_labelled.iter().for_each(|cache| given_up::erase(turn, name, cache));
+    turn.registry.remove(name)?;
+    turn.live.remove(name);
+    // The word of the user was about the drive of this volume, not of a later one with its name.
+    turn.adopted_origins.remove(name);
+    Ok(())
+}
+
+/// Records an open volume as one without a cache, and takes the cache away. With `write_back`,
+/// requests wait meanwhile: what they wrote after the last dirty line was written back would be
+/// lost by a crash between the two. The inner result is that of unmarking the SSD.
+pub(in crate::service) fn forget_cache<E: Engine>(
+    turn: &mut Turn<E>,
+    plain: VolumeRecord,
+    write_back: bool,
+) -> ControlResult<ControlResult<()>> {
+    let name = plain.name.clone();
+    if write_back {
+        apart(turn).quiesce(&name)?;
+    }
+    if let Err(error) = turn.registry.put(plain) {
+        turn.engine.resume(&name);
+        return Err(error);
+    }
+    Ok(apart(turn).detach(&name, write_back))
+}

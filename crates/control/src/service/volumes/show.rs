@@ -1,0 +1,303 @@
+//! The state of volumes, put together from the registry, the service and the data path.
+
+use crate::array_status::{ArrayDetail, ArrayState};
+use crate::engine::Engine;
+use crate::error::ControlResult;
+use crate::export_spec::ExportSpec;
+use crate::name::VolumeName;
+use crate::protocol::Response;
+use crate::records::{Desired, RegisteredArray, VolumeRecord};
+use crate::registry::Registry;
+use crate::safety::DriveIdentity;
+use crate::service::arrays;
+use crate::service::state::claims::Subject;
+use crate::service::state::jobs::Purpose;
+use crate::service::state::turn::Turn;
+use crate::state_dir::StateDir;
+use crate::status::{
+    DeviceBytes, DeviceState, DeviceStatus, ExportState, ExportStatus, HitRates, LineCounts,
+    RequestCounts, Tunables, VolumeState, VolumeStatus,
+};
+
+/// Ranges of each list in the state of all volumes: 10,000 of them fit in one answer.
+const LISTED_OF_ALL_MAX: usize = 8;
+
+pub(in crate::service) fn show<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+) -> ControlResult<Response> {
+    let record = turn.record(name)?;
+    Ok(Response::Volume { volume: Box::new(status(turn, &record)) })
+}
+
+pub(in crate::service) fn show_all<E: Engine>(turn: &mut Turn<E>) -> Response {
+    let records = turn.registry.volumes().to_vec();
+    let mut volumes: Vec<_> = records.iter().map(|record| status(turn, record)).collect();
+    volumes.iter_mut().for_each(|volume| list_at_most(volume, LISTED_OF_ALL_MAX));
+    Response::Volumes { volumes }
+}
+
+fn export_status<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+    export: &ExportSpec,
+) -> ExportStatus {
+    let live = turn.live.get(name);
+    let closed = live.and_then(|it| it.closed_exports.iter().find(|it| it.export == *export));
+    let trouble = match closed {
+        Some(closed) => Some(closed.error.clone()),
+        None => turn.engine.export_trouble(name, export),
+    };
+    let (state, error) = match trouble {
+        Some(why) => (ExportState::Failed, why),
+        None => (ExportState::Open, String::new()),
+    };
+    let record = turn.registry.find(name);
+    ExportStatus {
+        kind: export.kind().to_owned(),
+        uri: export.uri(name),
+        state,
+        error,
+        access: record.and_then(|record| record.access_of(export)).cloned(),
+    }
+}
+
+/// The answer with the state of a volume just handled.
+pub(in crate::service) fn volume<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) -> Response {
+    let record = turn.registry.find(name).cloned().expect("a volume just handled is recorded");
+    Response::Volume { volume: Box::new(status(turn, &record)) }
+}
+
+/// Everything about one volume.
+pub(in crate::service) fn status<E: Engine>(
+    turn: &mut Turn<E>,
+    record: &VolumeRecord,
+) -> VolumeStatus {
+    let mut status = status_of(turn, record);
+    let subject = Subject::Volume(record.name.clone());
+    status.under_way = turn.claims.under_way(&subject, turn.own()).unwrap_or_default();
+    if turn.claims.starts(&subject, turn.own()) && !turn.is_open(&record.name) {
+        status.state = VolumeState::Starting;
+    }
+    turn.add_trouble(&mut status.error);
+    status
+}
+
+fn status_of<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> VolumeStatus {
+    let mut status = recorded(record);
+    let array = record.origin.array().and_then(|name| turn.registry.find_array(name));
+    status.read_only = array.is_some_and(|array| array.read_only);
+    let name = &record.name;
+    let Some(live) = turn.live.get(name) else { return status };
+    status.error.clone_from(&live.error);
+    status.waits_for = live.absence.awaited();
+    status.waits_seconds = live.absence.seconds_left();
+    let is_waiting = live.absence.is_waiting();
+    let uptime = live.opened_at.elapsed();
+    status.uptime_seconds = uptime.as_secs();
+    if !live.is_open {
+        if is_waiting {
+            status.state = VolumeState::Waiting;
+        }
+        status.hdd.state = live.absence.state_of(&record.origin);
+        if let Some(cache) = record.cache.as_ref().filter(|cache| cache.failed.is_none()) {
+            status.ssd.state = live.absence.state_of(&cache.device);
+        }
+        if let Some(label) = &live.ssd_label {
+            status.lines.dirty = label.dirty_lines;
+            status.ssd.size_bytes = label.size_bytes;
+        }
+        return status;
+    }
+    status.exports =
+        record.exports.iter().map(|export| export_status(turn, name, export)).collect();
+    status.hdd.state = DeviceState::Online;
+    status.ssd.state = match &record.cache {
+        None => DeviceState::None,
+        Some(cache) if cache.failed.is_some() => DeviceState::Failed,
+        Some(_) => DeviceState::Online,
+    };
+    for (device, state) in [
+        (Some(&record.origin), &mut status.hdd.state),
+        (record.cache.as_ref().map(|cache| &cache.device), &mut status.ssd.state),
+    ] {
+        let is_online = *state == DeviceState::Online;
+        if is_online && device.is_some_and(|device| arrays::show::is_degraded(turn, device)) {
+            *state = DeviceState::Degraded;
+        }
+    }
+    turn.engine.fill_status(name, &mut status);
+    if turn.jobs.running(name).is_some() {
+        status.destage = "draining".to_owned();
+    }
+    let failed_array = note_failed_arrays(turn, record, &mut status);
+    status.hit_rate = HitRates { read: status.reads.hit_rate(), write: status.writes.hit_rate() };
+    let leaving = turn.jobs.running(name).is_some_and(|(_, why)| why != Purpose::Flush);
+    let out_of_service = [DeviceState::Failed, DeviceState::Evacuating];
+    let does_not_work = [DeviceState::Silent, DeviceState::Refusing];
+    let is_silent = [&status.ssd, &status.hdd].iter().any(|it| does_not_work.contains(&it.state));
+    let failed = out_of_service.contains(&status.ssd.state) || is_silent || status.lost_ranges > 0;
+    status.state = match (leaving, failed) {
+        _ if failed_array && record.cache.is_none() => VolumeState::Failed,
+        (_, true) => VolumeState::Degraded,
+        (true, false) => VolumeState::Draining,
+        (false, false) => VolumeState::Running,
+    };
+    status
+}
+
+/// Shows arrays that take no changes as drives that refuse them; whether there is one.
+fn note_failed_arrays<E: Engine>(
+    turn: &mut Turn<E>,
+    record: &VolumeRecord,
+    status: &mut VolumeStatus,
+) -> bool {
+    let ssd = record.cache.as_ref().filter(|cache| cache.failed.is_none());
+    let ssd = ssd.map(|cache| ("SSD", &cache.device));
+    let mut is_any = false;
+    for (part, device) in ssd.into_iter().chain([("backing disk", &record.origin)]) {
+        let Some(why) = arrays::show::failure(turn, device) else { continue };
+        let state = if part == "SSD" { &mut status.ssd.state } else { &mut status.hdd.state };
+        if *state != DeviceState::Evacuating {
+            *state = DeviceState::Refusing;
+        }
+        status.error = format!("its {part} {device} has failed: {why}");
+        is_any = true;
+    }
+    is_any
+}
+
+/// The exports of a volume that is not open.
+fn closed_exports(record: &VolumeRecord) -> Vec<ExportStatus> {
+    let why = match record.desired {
+        Desired::Stopped => "the volume is stopped",
+        _ => "the volume is not served",
+    };
+    let status = |export: &ExportSpec| ExportStatus {
+        kind: export.kind().to_owned(),
+        uri: export.uri(&record.name),
+        state: ExportState::Closed,
+        error: why.to_owned(),
+        access: record.access_of(export).cloned(),
+    };
+    record.exports.iter().map(status).collect()
+}
+
+/// The volumes of a state folder that no daemon serves, as its registry has them. Nothing is changed.
+///
+/// # Errors
+/// When the registry cannot be read, or is refused.
+pub fn recorded_volumes(state: &StateDir) -> ControlResult<Vec<VolumeStatus>> {
+    let registry = Registry::load(state.path())?;
+    let status = |record: &VolumeRecord| {
+        let mut status = recorded(record);
+        if status.state != VolumeState::Stopped {
+            status.state = VolumeState::NotRunning;
+            for device in [&mut status.hdd, &mut status.ssd] {
+                if device.state != DeviceState::None {
+                    device.state = DeviceState::Offline;
+                }
+            }
+        }
+        status
+    };
+    Ok(registry.volumes().iter().map(status).collect())
+}
+
+/// The arrays of a state folder that no daemon serves, as its registry has them. Nothing is changed.
+///
+/// # Errors
+/// When the registry cannot be read, or is refused.
+pub fn recorded_arrays(state: &StateDir) -> ControlResult<Vec<ArrayDetail>> {
+    let registry = Registry::load(state.path())?;
+    let status = |record: &RegisteredArray| {
+        let mut status = ArrayDetail::recorded(record);
+        if status.state != ArrayState::Stopped {
+            status.state = ArrayState::NotRunning;
+        }
+        status
+    };
+    Ok(registry.arrays().iter().map(status).collect())
+}
+
+/// Leaves the first ranges of each list, and counts the rest.
+fn list_at_most(status: &mut VolumeStatus, count_max: usize) {
+    for list in [&mut status.lost, &mut status.damaged] {
+        let left_out = list.len().saturating_sub(count_max);
+        list.truncate(count_max);
+        status.lost_ranges_unlisted += left_out as u64;
+    }
+}
+
+/// The status as far as the record alone tells.
+pub(in crate::service) fn recorded(record: &VolumeRecord) -> VolumeStatus {
+    let cache = record.cache.as_ref();
+    let (state, devices) = match record.desired {
+        Desired::Stopped => (VolumeState::Stopped, DeviceState::Offline),
+        _ => (VolumeState::Failed, DeviceState::Failed),
+    };
+    let settings = cache.map(|cache| cache.settings.clone()).unwrap_or_default();
+    let words = |identity: Option<&DriveIdentity>| {
+        identity.filter(|it| it.is_known()).map(ToString::to_string).unwrap_or_default()
+    };
+    let dirty = cache.filter(|cache| cache.maybe_dirty).map_or(0, |cache| cache.dirty_lines);
+    let word = |text: &str, without: &str| cache.map_or(without, |_| text).to_owned();
+    VolumeStatus {
+        name: record.name.clone(),
+        state,
+        read_only: false,
+        size_bytes: record.size_bytes,
+        mode: word(&settings.mode.to_string(), "pt"),
+        policy: word(settings.policy.name(), "none"),
+        block_size: settings.line_bytes,
+        ssd: DeviceStatus {
+            path: cache.map(|cache| cache.device.to_string()).unwrap_or_default(),
+            identity: words(cache.and_then(|cache| cache.identity.as_ref())),
+            size_bytes: 0,
+            unused_tail_bytes: 0,
+            silent_seconds: 0,
+            state: cache.map_or(DeviceState::None, |_| devices),
+        },
+        hdd: DeviceStatus {
+            path: record.origin.to_string(),
+            identity: words(record.origin_identity.as_ref()),
+            size_bytes: record.size_bytes,
+            unused_tail_bytes: 0,
+            silent_seconds: 0,
+            state: devices,
+        },
+        lines: LineCounts { dirty, ..LineCounts::default() },
+        memory_bytes: 0,
+        reads: RequestCounts::default(),
+        writes: RequestCounts::default(),
+        hit_rate: HitRates::default(),
+        device_bytes: DeviceBytes::default(),
+        exports: closed_exports(record),
+        uuid: record.uuid.to_string(),
+        generation: cache.map_or(0, |cache| cache.generation),
+        lost_ranges: cache.map_or(0, |cache| cache.lost_total),
+        lost: cache.map(|cache| cache.lost.clone()).unwrap_or_default(),
+        damaged: Vec::new(),
+        waits_for: Vec::new(),
+        waits_seconds: None,
+        lost_ranges_unlisted: cache
+            .map_or(0, |cache| cache.lost_total.saturating_sub(cache.lost.len() as u64)),
+        overwritten_writes: 0,
+        congested_reads: 0,
+        hdd_failed_flushes: 0,
+        write_amplification: 0.0,
+        destage: "idle".to_owned(),
+        tunables: Tunables {
+            admission: settings.admission.to_string(),
+            seq_cutoff: settings.seq_cutoff_text(),
+            dirty_high: settings.dirty_high_percent,
+            dirty_low: settings.dirty_low_percent,
+            congested: settings.congested_text(),
+            deadline: settings.deadline_text(),
+            ordered: settings.ordered,
+        },
+        uptime_seconds: 0,
+        under_way: String::new(),
+        error: String::new(),
+    }
+}
