@@ -4,11 +4,9 @@
 //! tries a write once more, and decides what a failure means ([`MemberStates`] says who is given up).
 
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::ops::Deref;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Nanos, Payload, SECTOR_BYTES,
@@ -295,12 +293,7 @@ impl<D: BlockDevice> MemberSet<D> {
             own.refusals().note_probe(member, false);
             read.is_err()
         });
-        let (mut probe, mut slept) = (pin!(probe), pin!(self.handle.sleep(PROBE_NS)));
-        poll_fn(|context| match probe.as_mut().poll(context) {
-            Poll::Ready(failed) => Poll::Ready(failed),
-            Poll::Pending => slept.as_mut().poll(context).map(|()| true),
-        })
-        .await
+        self.handle.timeout(PROBE_NS, probe).await.unwrap_or(true)
     }
 
     /// Whether so many members of a member's group refuse requests that the group cannot lose them all. Those
