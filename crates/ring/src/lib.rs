@@ -27,7 +27,7 @@
 //! | `uring` | the real world: what was queued goes to the kernel with one system call |
 //! | `virtual_time` | the other world: the clock jumps to the next event |
 //! | `sync`, `join`, `race` | signals, permits, several futures at once, a future and what ends it |
-//! | `range_locks` | order among changes of the same sectors |
+//! | `range_locks` | order among requests to the same sectors |
 //! | `finish`, `flush_once` | work that outlives its caller; one flush for all who wait |
 //! | `domain`, `contain` | failure domains: the tasks that fail together when one panics, and how |
 //! | `remote`, `inbox` | messages from other threads |
