@@ -172,7 +172,7 @@ mod tests {
             ("admission", "touches:2"),
             ("seq_cutoff", "1M"),
             ("dirty_high", "70%"),
-            ("dirty_low", "20"),
+            ("dirty_low", "30"),
             ("congested", "750us"),
             ("deadline", "90s"),
             ("ordered", "on"),
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(settings.policy, PolicyKind::Fifo);
         assert_eq!(settings.admission, AdmissionKind::Touches(2));
         assert_eq!(text(&settings, "seq_cutoff"), "1M");
-        assert_eq!((settings.dirty_high_percent, settings.dirty_low_percent), (70, 20));
+        assert_eq!((settings.dirty_high_percent, settings.dirty_low_percent), (70, 30));
         settings.apply("seq_cutoff", "off").unwrap();
         assert_eq!(text(&settings, "seq_cutoff"), "off");
         for (value, us, shown) in

@@ -11,8 +11,7 @@ use voltier_cache::policy::PolicyKind;
 use voltier_control::{ARRAY_KEYS, ArrayLevel, ArraySettings, KEYS, Key, Settings, Word};
 
 fn page(path: &str) -> String {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    fs::read_to_string(docs.join(path)).unwrap()
+    fs::read_to_string(Path::new("../../docs").join(path)).unwrap()
 }
 
 /// The rows of all tables of a page whose header begins with this cell.
