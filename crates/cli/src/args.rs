@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use voltier_control::{DEVICE_WAIT_S, STOP_WAIT_S};
 
 use crate::array_args::ArrayArgs;
+use crate::export_args::{self, ExportArg};
 
 /// Puts an SSD cache in front of a slower backing disk and serves the result as a fast volume.
 #[derive(Debug, Parser)]
@@ -45,7 +46,7 @@ pub(crate) enum Verb {
     Attach(Attach),
     /// Write dirty lines back and remove the SSD while clients use the volume
     Detach(Leave),
-    /// Export a volume over NBD or as a FUSE file
+    #[command(about = export_args::about())]
     Export(OpenExport),
     /// Close one or all exports of a volume
     Unexport(Unexport),
@@ -200,17 +201,12 @@ pub(crate) struct Set {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "ADDR is unix:PATH, a path, or tcp:HOST[:PORT]; \
-    the default is a socket in the state folder.")]
+#[command(after_help = export_args::values_help())]
 pub(crate) struct Export {
     #[command(flatten)]
     pub(crate) name: Named,
-    /// NBD on a Unix or TCP socket
-    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "")]
-    pub(crate) nbd: Option<String>,
-    /// A FUSE file with the content of the volume
-    #[arg(long, value_name = "FILE", conflicts_with = "nbd")]
-    pub(crate) fuse: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) at: ExportArg,
 }
 
 #[derive(Debug, Args)]

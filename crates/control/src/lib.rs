@@ -87,7 +87,7 @@ pub use daemon::{DaemonOptions, run_daemon};
 pub use ending::STOP_WAIT_S;
 pub use error::{ControlError, ControlResult, ErrorKind};
 pub use export_access::{ExportAccess, FileMode};
-pub use export_spec::{ExportSpec, NBD_PORT, NbdAddress, absolute};
+pub use export_spec::{EXPORT_KINDS, ExportKind, ExportSpec, NBD_PORT, NbdAddress};
 pub use front::{check_origin, configure, put_in_front, seed_of};
 pub use host::part_of;
 pub use import_report::{ImportOrder, ImportReport, ImportedArray, ImportedVolume};

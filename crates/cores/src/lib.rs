@@ -411,7 +411,7 @@ impl Engine for CoreEngine {
     ) -> ControlResult<ExportSpec> {
         let home = self.homes.volume(name)?;
         let opened = exports::open(&home.way, name, export, access, &self.budget)?;
-        let real = opened.spec().clone();
+        let real = opened.spec.clone();
         home.exports.get().push(opened);
         Ok(real)
     }
@@ -420,11 +420,11 @@ impl Engine for CoreEngine {
         let Some(home) = self.homes.find(name) else { return Ok(()) };
         let taken = {
             let mut exports = home.exports.get();
-            let at = exports.iter().position(|open| open.spec() == export);
+            let at = exports.iter().position(|open| open.spec == *export);
             at.map(|at| exports.swap_remove(at))
         };
         let Some(mut open) = taken else { return Ok(()) };
-        let closed = open.close(&home.way, name, cut_off);
+        let closed = open.export.close(cut_off);
         if closed.is_err() {
             home.exports.get().push(open);
         }
@@ -432,22 +432,20 @@ impl Engine for CoreEngine {
     }
 
     fn clear_dead(&self, export: &ExportSpec) {
-        if let ExportSpec::Fuse(path) = export {
-            voltier_export::fuse::clear_dead(path);
-        }
+        exports::clear_dead(export);
     }
 
     fn export_trouble(&self, name: &VolumeName, export: &ExportSpec) -> Option<String> {
         let home = self.homes.find(name)?;
         let exports = home.exports.get();
-        exports.iter().find(|open| open.spec() == export)?.trouble(&home.way, name)
+        exports.iter().find(|open| open.spec == *export)?.export.trouble()
     }
 
     fn clients(&self, name: &VolumeName, export: &ExportSpec) -> u64 {
         let Some(home) = self.homes.find(name) else { return 0 };
         let exports = home.exports.get();
-        let open = exports.iter().find(|open| open.spec() == export);
-        open.map_or(0, |open| open.clients(&home.way, name))
+        let open = exports.iter().find(|open| open.spec == *export);
+        open.map_or(0, |open| open.export.clients())
     }
 }
 
