@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use voltier_control::{DEVICE_WAIT_S, STOP_WAIT_S};
+use voltier_control::{ARRAY_KIND, DEVICE_WAIT_S, STOP_WAIT_S, drive_forms};
 
 use crate::array_args::ArrayArgs;
 use crate::export_args::{self, ExportArg};
@@ -11,9 +11,10 @@ use crate::export_args::{self, ExportArg};
 /// Puts an SSD cache in front of a slower backing disk and serves the result as a fast volume.
 #[derive(Debug, Parser)]
 #[command(name = "voltier", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "DEV, SSD and DISK are a path, mem:SIZE or model:PROFILE[:SIZE]; \
-    SSD and DISK can also be array:NAME.\nSizes take K, M, G, T (powers of 1024).\n\
-    Exit codes: 0 success, 1 failure (of show: something shown has failed), 2 wrong usage.")]
+#[command(after_help = format!("DEV, SSD and DISK are {}; \
+    SSD and DISK can also be {}.\nSizes take K, M, G, T (powers of 1024).\n\
+    Exit codes: 0 success, 1 failure (of show: something shown has failed), 2 wrong usage.",
+    drive_forms(), ARRAY_KIND.form))]
 pub(crate) struct Cli {
     /// Folder of the instance: registry, control socket, daemon.pid, default export sockets
     /// [default: /var/lib/voltier for root, else the user's state folder]

@@ -104,7 +104,9 @@ pub use service::{DEVICE_WAIT_S, Service};
 pub use settings::{
     KEYS, LINE_BYTES, ORIGIN_KEY, SSD_KEY, Settings, parse_line_bytes, parse_mode, parse_policy,
 };
-pub use spec::{DeviceSpec, ModelBacking};
+pub use spec::{
+    ARRAY_KIND, DRIVE_KINDS, DeviceKind, DeviceSpec, ModelBacking, Storage, drive_forms,
+};
 pub use state_dir::{StateDir, StateLock};
 pub use status::{
     ByteRange, DeviceBytes, DeviceState, DeviceStatus, ExportState, ExportStatus, HitRates,

@@ -61,8 +61,7 @@ use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{Machine, Promises, Room};
 use voltier_control::{
     ArrayDetail, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, ExportAccess,
-    ExportSpec, Memory, ModelBacking, RegisteredArray, Settings, VolumeName, VolumeRecord,
-    VolumeStatus,
+    ExportSpec, Memory, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 use voltier_export::nbd::{Budget, NbdLimits};
 use voltier_ring::{Core, Domain};
@@ -118,7 +117,7 @@ impl CoreEngine {
     /// The memory that is left, after a look whether so many of these devices can be opened.
     fn room_for<'a>(&self, devices: impl Iterator<Item = &'a DeviceSpec>) -> ControlResult<Memory> {
         let room = Room::now(&Machine::real());
-        room.has_descriptors(devices.filter(|device| device.path().is_some()).count())?;
+        room.has_descriptors(devices.filter(|device| device.is_external()).count())?;
         Ok(Memory::new(&self.promises, room))
     }
 
@@ -207,19 +206,7 @@ impl Engine for CoreEngine {
     }
 
     fn size_of(&self, device: &DeviceSpec) -> ControlResult<u64> {
-        let profile = match device {
-            DeviceSpec::Model { profile, .. } => Some(drives::profile(profile)?),
-            DeviceSpec::Path(_) | DeviceSpec::Memory(_) | DeviceSpec::Array(_) => None,
-        };
-        match (device, profile) {
-            (DeviceSpec::Memory(bytes), _)
-            | (DeviceSpec::Model { over: ModelBacking::Memory(bytes), .. }, _) => Ok(*bytes),
-            (DeviceSpec::Model { over: ModelBacking::ProfileSize, .. }, Some(profile)) => {
-                Ok(profile.bytes)
-            }
-            // The examination of a path tells its size.
-            _ => Ok(u64::MAX),
-        }
+        opening::size_of(device)
     }
 
     fn is_letting_go(&self, machine: &Machine, path: &Path) -> bool {
