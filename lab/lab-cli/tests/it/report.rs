@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::browser::Browser;
 use crate::support::Instance;
-use crate::support::browser::Browser;
 use serde_json::{Value, json};
 
 const FILES: [&str; 4] = ["report.html", "report.md", "points.csv", "report.json"];
