@@ -7,7 +7,7 @@ use voltier_control::engine::Drain;
 use voltier_control::{ArrayName, ControlError, ControlResult, RegisteredArray, VolumeName};
 
 use crate::call::Way;
-use crate::exports::Opened;
+use crate::exports::open_export::Opened;
 use crate::fault::Fault;
 use crate::loss::{KnownEvents, SsdLoss};
 use crate::table;

@@ -20,7 +20,7 @@ use voltier_ring::Domain;
 use voltier_ring::{FailsWith, Handle, OnFailure, Signal};
 use voltier_volume::{Drive, Health, Opened, Volume, VolumeError};
 
-use crate::exports::Servers;
+use crate::exports::servers::Servers;
 use crate::fault::Fault;
 use crate::loss::LossGate;
 use crate::silence::{log_evacuation, log_silences, not_answering, not_stopped_in_order};

@@ -6,7 +6,7 @@ use voltier_control::{ControlError, ControlResult, ExportSpec, VolumeName};
 use voltier_export::ExportError;
 use voltier_export::fuse::{FileExport, FuseFile};
 
-use super::{OpenExport, Opened, Opener};
+use crate::exports::open_export::{OpenExport, Opened, Opener};
 use crate::volumes;
 
 struct Mounted {

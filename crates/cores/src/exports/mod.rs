@@ -2,6 +2,8 @@
 
 mod fuse;
 mod nbd;
+pub(super) mod open_export;
+pub(super) mod servers;
 
 use std::sync::Arc;
 
@@ -11,37 +13,7 @@ use voltier_export::nbd::Budget;
 
 use crate::access;
 use crate::call::Way;
-
-pub(super) use nbd::Servers;
-
-/// What the control plane asks of an open export, whatever its kind. No request of a client passes here.
-pub(super) trait OpenExport: Send {
-    /// Closes the export. A file that somebody has open stays, and that is an error, unless its users are
-    /// to be cut off.
-    fn close(&mut self, cut_off: bool) -> ControlResult<()>;
-
-    /// Why clients cannot come through it any more, if that is so.
-    fn trouble(&self) -> Option<String>;
-
-    /// Clients connected now; of a file, how often it is open. A core that does not answer counts as a
-    /// client: nobody knows that there is none.
-    fn clients(&self) -> u64;
-}
-
-/// An open export, and where it really is: port 0 asked for a free one.
-pub(super) struct Opened {
-    pub(super) spec: ExportSpec,
-    pub(super) export: Box<dyn OpenExport>,
-}
-
-/// What an export is opened with.
-struct Opener<'a> {
-    /// The way to the volume's core.
-    way: &'a Way,
-    name: &'a VolumeName,
-    access: FileAccess,
-    budget: &'a Arc<Budget>,
-}
+use crate::exports::open_export::{Opened, Opener};
 
 /// Opens an export of a volume on its core.
 pub(super) fn open(

@@ -1,6 +1,5 @@
 //! NBD servers: each lives on the volume's core, which knows it by the address where it listens.
 
-use std::cell::RefCell;
 use std::fs;
 use std::net::ToSocketAddrs;
 use std::os::unix::fs::MetadataExt;
@@ -11,41 +10,9 @@ use voltier_control::{ControlError, ControlResult, ExportSpec, NbdAddress, Volum
 use voltier_export::nbd::{ExportInfo, NbdServer};
 use voltier_ring::StreamAddress;
 
-use super::{OpenExport, Opened, Opener};
 use crate::call::Way;
+use crate::exports::open_export::{OpenExport, Opened, Opener};
 use crate::volumes;
-
-/// The NBD servers of a volume, on its core.
-#[derive(Default)]
-pub(crate) struct Servers(RefCell<Vec<(StreamAddress, NbdServer)>>);
-
-impl Servers {
-    /// Looks at the server at an address, if there is one.
-    fn look<T>(&self, at: &StreamAddress, look: impl FnOnce(&NbdServer) -> T) -> Option<T> {
-        let servers = self.0.borrow();
-        servers.iter().find(|(address, _)| address == at).map(|(_, server)| look(server))
-    }
-
-    /// Ends the server at an address.
-    async fn stop(&self, at: &StreamAddress) {
-        let server = {
-            let mut servers = self.0.borrow_mut();
-            let index = servers.iter().position(|(address, _)| address == at);
-            index.map(|index| servers.swap_remove(index).1)
-        };
-        if let Some(server) = server {
-            server.stop().await;
-        }
-    }
-
-    /// Ends all of them, with the volume.
-    pub(crate) async fn stop_all(&self) {
-        let servers = self.0.take();
-        for (_, server) in servers {
-            server.stop().await;
-        }
-    }
-}
 
 /// A server as the control plane knows it: by the address where it listens, for a host name may mean another
 /// one by now.
@@ -75,7 +42,7 @@ pub(super) fn open(opener: Opener<'_>, address: &NbdAddress) -> ControlResult<Op
         let server = NbdServer::start(&handle, exported, info, &at, access, &budget)
             .map_err(ControlError::from_error)?;
         let bound = server.address().clone();
-        resident.servers.0.borrow_mut().push((bound.clone(), server));
+        resident.servers.add(server);
         Ok(bound)
     };
     let at = way.call(serve)?;
