@@ -86,6 +86,7 @@ pub struct CoreEngine {
     /// The ways to the cores, by number.
     ways: Vec<Way>,
     cores: Vec<Core>,
+    machine: Machine,
 }
 
 impl CoreEngine {
@@ -106,18 +107,19 @@ impl CoreEngine {
             })
             .collect::<ControlResult<Vec<Core>>>()?;
         // In units of as many bytes; a kernel that does not say gets the smallest pool.
-        let machine = rustix::system::sysinfo();
-        let memory_bytes = machine.totalram as u64 * u64::from(machine.mem_unit);
+        let memory = rustix::system::sysinfo();
+        let memory_bytes = memory.totalram as u64 * u64::from(memory.mem_unit);
         let budget = Budget::new(NbdLimits::for_machine(memory_bytes));
         let ways = cores.iter().map(|core| Way::to(core.remote())).collect();
         let (homes, next_core, waker) = (Homes::new(), AtomicUsize::new(0), OnceLock::new());
-        let promises = Promises::new(&Machine::real());
-        Ok(Self { homes, next_core, waker, budget, promises, ways, cores })
+        let machine = Machine::real();
+        let promises = Promises::new(&machine);
+        Ok(Self { homes, next_core, waker, budget, promises, ways, cores, machine })
     }
 
     /// The memory that is left, after a look whether so many of these devices can be opened.
     fn room_for<'a>(&self, devices: impl Iterator<Item = &'a DeviceSpec>) -> ControlResult<Memory> {
-        let room = Room::now(&Machine::real());
+        let room = Room::now(&self.machine);
         room.has_descriptors(devices.filter(|device| device.path().is_some()).count())?;
         Ok(Memory::new(&self.promises, room))
     }
@@ -222,9 +224,13 @@ impl Engine for CoreEngine {
         }
     }
 
-    fn is_letting_go(&self, machine: &Machine, path: &Path) -> bool {
+    fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    fn is_letting_go(&self, path: &Path) -> bool {
         let own = path.to_owned();
-        machine.ask(path, move || voltier_drive::is_undrained(&own)).unwrap_or(true)
+        self.machine.ask(path, move || voltier_drive::is_undrained(&own)).unwrap_or(true)
     }
 
     fn cache_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {

@@ -44,6 +44,7 @@ pub(crate) struct BookEngine {
     /// The labels that are written on devices, by the devices' names.
     labels: Arc<Mutex<BTreeMap<String, MemberLabel>>>,
     spare_labels: Arc<Mutex<BTreeMap<String, SpareOwner>>>,
+    machine: Machine,
 }
 
 fn place(export: &ExportSpec) -> String {
@@ -128,7 +129,11 @@ impl Engine for BookEngine {
         })
     }
 
-    fn own_devices(&self, _: &Machine) -> Vec<PathBuf> {
+    fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    fn own_devices(&self) -> Vec<PathBuf> {
         Vec::new()
     }
 

@@ -13,7 +13,6 @@ use std::time::Duration;
 use voltier_control::protocol::{
     self, ArrayRequest, MemberName, NewArray, NewCache, Request, Response,
 };
-use voltier_control::safety::Machine;
 use voltier_control::{ArrayName, RegisteredArray, Registry, Service, VolumeName, VolumeRecord};
 
 use engine::BookEngine;
@@ -190,7 +189,7 @@ impl Daemon {
 
 fn start(sandbox: &Sandbox, engine: &BookEngine) -> Service<BookEngine> {
     let registry = Registry::load(&sandbox.state()).expect("what the service wrote");
-    let service = Service::new(engine.clone(), registry, Machine::real());
+    let service = Service::new(engine.clone(), registry);
     service.start(false, Duration::ZERO);
     service
 }

@@ -163,23 +163,26 @@ pub trait Engine: ArrayEngine + 'static {
     /// When the device's profile is unknown.
     fn size_of(&self, device: &DeviceSpec) -> ControlResult<u64>;
 
+    /// The machine whose drives these are.
+    fn machine(&self) -> &Machine;
+
     /// Looks at a device before it is used. An engine whose devices are not this machine's answers
     /// for them itself.
     ///
     /// # Errors
     /// As [`safety::examine`].
-    fn examine(&self, machine: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
-        safety::examine(machine, path, role)
+    fn examine(&self, path: &Path, role: Role) -> ControlResult<Examined> {
+        safety::examine(self.machine(), path, role)
     }
 
     /// The storage that a path leads to now; `None` when nothing is there.
-    fn id_of(&self, machine: &Machine, path: &Path) -> Option<DeviceId> {
-        DeviceId::of_path(machine, path)
+    fn id_of(&self, path: &Path) -> Option<DeviceId> {
+        DeviceId::of_path(self.machine(), path)
     }
 
     /// Whether a drive still has requests of a volume or an array of this daemon, which has let the drive go.
     /// Such a drive looks as if another program used it, and so does one whose file system does not answer.
-    fn is_letting_go(&self, _machine: &Machine, _path: &Path) -> bool {
+    fn is_letting_go(&self, _path: &Path) -> bool {
         false
     }
 
@@ -191,49 +194,39 @@ pub trait Engine: ArrayEngine + 'static {
 
     /// The mark that the drive at a path is known by under any path. `None` when nothing is there, and of
     /// a drive without such a mark.
-    fn drive_identity(&self, machine: &Machine, path: &Path) -> Option<DriveIdentity> {
-        DriveIdentity::of_path(machine, path)
+    fn drive_identity(&self, path: &Path) -> Option<DriveIdentity> {
+        DriveIdentity::of_path(self.machine(), path)
     }
 
     /// The path of the drive with this identity, which was at `hint`; `None` when it is not here.
-    fn find_drive(
-        &self,
-        machine: &Machine,
-        identity: &DriveIdentity,
-        hint: &Path,
-    ) -> Option<PathBuf> {
-        identity.find(machine, hint)
+    fn find_drive(&self, identity: &DriveIdentity, hint: &Path) -> Option<PathBuf> {
+        identity.find(self.machine(), hint)
     }
 
     /// All drives with this identity: several, if drives share it.
-    fn drives_with(
-        &self,
-        machine: &Machine,
-        identity: &DriveIdentity,
-        hint: &Path,
-    ) -> Vec<PathBuf> {
-        identity.find_all(machine, hint)
+    fn drives_with(&self, identity: &DriveIdentity, hint: &Path) -> Vec<PathBuf> {
+        identity.find_all(self.machine(), hint)
     }
 
     /// The block devices of the machine that have a mark of Voltier's.
-    fn own_devices(&self, machine: &Machine) -> Vec<PathBuf> {
-        safety::own_devices(machine)
+    fn own_devices(&self) -> Vec<PathBuf> {
+        safety::own_devices(self.machine())
     }
 
     /// The regular files of a folder that have a mark of Voltier's.
-    fn own_files(&self, machine: &Machine, folder: &Path) -> Vec<PathBuf> {
-        safety::own_files(machine, folder)
+    fn own_files(&self, folder: &Path) -> Vec<PathBuf> {
+        safety::own_files(self.machine(), folder)
     }
 
     /// The block devices of the machine and the regular files of these folders, as [`safety::around`] lists
     /// them.
-    fn around(&self, machine: &Machine, folders: &BTreeSet<PathBuf>) -> Vec<(PathBuf, u64)> {
-        safety::around(machine, folders)
+    fn around(&self, folders: &BTreeSet<PathBuf>) -> Vec<(PathBuf, u64)> {
+        safety::around(self.machine(), folders)
     }
 
     /// Why the drive at a path takes no writes, if that is so.
-    fn write_protection(&self, machine: &Machine, path: &Path) -> Option<WriteProtection> {
-        WriteProtection::of(machine, path)
+    fn write_protection(&self, path: &Path) -> Option<WriteProtection> {
+        WriteProtection::of(self.machine(), path)
     }
 
     /// An identity for something new: never given before.

@@ -29,8 +29,7 @@ pub(in crate::service) fn record_sequence<E: Engine>(turn: &mut Turn<E>, name: &
         (!cache.device.is_volatile()).then_some((record, cache))
     };
     let Some((_, cache)) = of_volume(turn) else { return };
-    let step = format!("reading {}", cache.device);
-    let label = turn.wait_for(step, |engine, _| engine.cache_label_of(&cache.device));
+    let label = turn.reading(&cache.device).cache_label_of(&cache.device);
     let Ok(Some(label)) = label else { return };
     // The record may have changed while the SSD was read.
     let Some((mut record, mut cache)) = of_volume(turn) else { return };

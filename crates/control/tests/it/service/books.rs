@@ -115,7 +115,7 @@ pub(super) struct BookArray {
 pub(super) const ARRAY_BYTES: u64 = 3 << 20;
 
 #[derive(Clone, Default)]
-pub(super) struct BookEngine(Arc<Mutex<Books>>);
+pub(super) struct BookEngine(Arc<Mutex<Books>>, Machine);
 
 impl BookEngine {
     pub(super) fn books(&self) -> MutexGuard<'_, Books> {
@@ -167,7 +167,11 @@ pub(super) fn inode_of(device: &DeviceSpec) -> u64 {
 }
 
 impl Engine for BookEngine {
-    fn examine(&self, machine: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
+    fn machine(&self) -> &Machine {
+        &self.1
+    }
+
+    fn examine(&self, path: &Path, role: Role) -> ControlResult<Examined> {
         let shown = path.display();
         if self.books().silent.iter().any(|silent| silent == path) {
             return Err(ControlError::failed(format!("reading {shown}: input/output error")));
@@ -179,10 +183,10 @@ impl Engine for BookEngine {
             books.let_go.retain(|own| own != path);
         }
         drop(books);
-        safety::examine(machine, path, role)
+        safety::examine(&self.1, path, role)
     }
 
-    fn is_letting_go(&self, _: &Machine, path: &Path) -> bool {
+    fn is_letting_go(&self, path: &Path) -> bool {
         let books = self.books_after_hang(&format!("letting go {}", path.display()));
         books.let_go.iter().any(|own| own == path)
     }
@@ -191,21 +195,21 @@ impl Engine for BookEngine {
         Ok(if let DeviceSpec::Memory(bytes) = device { *bytes } else { u64::MAX })
     }
 
-    fn own_devices(&self, _: &Machine) -> Vec<PathBuf> {
+    fn own_devices(&self) -> Vec<PathBuf> {
         self.books().own_devices.clone()
     }
 
-    fn own_files(&self, machine: &Machine, folder: &Path) -> Vec<PathBuf> {
+    fn own_files(&self, folder: &Path) -> Vec<PathBuf> {
         let is_in = |path: &&PathBuf| path.parent() == Some(folder) && path.is_file();
         let mut files: Vec<PathBuf> = self.books().labels.keys().filter(is_in).cloned().collect();
         let inodes: Vec<u64> = self.books().spare_labels.keys().copied().collect();
-        let all = safety::around(machine, &BTreeSet::from([folder.to_owned()]));
+        let all = safety::around(&self.1, &BTreeSet::from([folder.to_owned()]));
         files.extend(all.into_iter().filter(|(_, inode)| inodes.contains(inode)).map(|it| it.0));
         files
     }
 
-    fn around(&self, machine: &Machine, folders: &BTreeSet<PathBuf>) -> Vec<(PathBuf, u64)> {
-        let mut around = safety::around(machine, folders);
+    fn around(&self, folders: &BTreeSet<PathBuf>) -> Vec<(PathBuf, u64)> {
+        let mut around = safety::around(&self.1, folders);
         around.extend(self.books().own_devices.iter().map(|path| (path.clone(), 0)));
         around
     }
@@ -224,8 +228,8 @@ impl Engine for BookEngine {
         self.books().are_unmarked
     }
 
-    fn drive_identity(&self, machine: &Machine, path: &Path) -> Option<DriveIdentity> {
-        if self.books().are_unmarked { None } else { DriveIdentity::of_path(machine, path) }
+    fn drive_identity(&self, path: &Path) -> Option<DriveIdentity> {
+        if self.books().are_unmarked { None } else { DriveIdentity::of_path(&self.1, path) }
     }
 
     fn open(&self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {

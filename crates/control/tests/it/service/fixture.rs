@@ -9,7 +9,6 @@ use voltier_cache::Mode;
 use super::books::{BookEngine, Books, inode_of};
 use voltier_control::engine::{MemberLabel, SpareOwner};
 use voltier_control::protocol::{JobStatus, NewCache, Request, Response};
-use voltier_control::safety::Machine;
 use voltier_control::{DeviceSpec, Registry, Service, Settings, VolumeName, VolumeStatus};
 
 pub(super) struct Fixture {
@@ -144,7 +143,7 @@ impl Fixture {
 }
 
 fn load(dir: &Path, engine: &BookEngine) -> Service<BookEngine> {
-    Service::new(engine.clone(), Registry::load(dir).unwrap(), Machine::real())
+    Service::new(engine.clone(), Registry::load(dir).unwrap())
 }
 
 pub(super) fn name() -> VolumeName {

@@ -28,11 +28,11 @@ use super::fixture::{ArrayDaemonFixture, DRIVES, Open};
 use crate::disk::SimDisk;
 
 /// The engine of one daemon.
-pub(super) struct ArraySimEngine(pub(super) Rc<ArrayDaemonFixture>);
+pub(super) struct ArraySimEngine(pub(super) Rc<ArrayDaemonFixture>, Machine);
 
 /// A daemon on a fixture's registry and drives; nothing is open until the daemon is started.
 pub(super) fn service(fixture: &Rc<ArrayDaemonFixture>) -> Service<ArraySimEngine> {
-    Service::new(ArraySimEngine(fixture.clone()), fixture.registry(), Machine::real())
+    Service::new(ArraySimEngine(fixture.clone(), Machine::real()), fixture.registry())
 }
 
 fn failed(error: impl std::fmt::Display) -> ControlError {
@@ -403,7 +403,11 @@ impl Engine for ArraySimEngine {
 
     fn log(&self, _: &str) {}
 
-    fn write_protection(&self, _: &Machine, _: &Path) -> Option<WriteProtection> {
+    fn machine(&self) -> &Machine {
+        &self.1
+    }
+
+    fn write_protection(&self, _: &Path) -> Option<WriteProtection> {
         None
     }
 
@@ -411,7 +415,7 @@ impl Engine for ArraySimEngine {
         Ok(u64::MAX)
     }
 
-    fn examine(&self, _: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
+    fn examine(&self, path: &Path, role: Role) -> ControlResult<Examined> {
         self.0.step();
         let number = self.number_of(path)?;
         let disk = self.0.disks[number].clone();
@@ -428,11 +432,11 @@ impl Engine for ArraySimEngine {
         Ok(Examined { id: DeviceId::simulated(number as u64), size_bytes, findings })
     }
 
-    fn id_of(&self, _: &Machine, path: &Path) -> Option<DeviceId> {
+    fn id_of(&self, path: &Path) -> Option<DeviceId> {
         self.number_of(path).ok().map(|number| DeviceId::simulated(number as u64))
     }
 
-    fn own_devices(&self, _: &Machine) -> Vec<PathBuf> {
+    fn own_devices(&self) -> Vec<PathBuf> {
         let there = (0..DRIVES).filter(|number| self.0.is_there(*number));
         let paths = there.filter_map(|it| self.0.device(it).path().map(Path::to_owned));
         let mut paths: Vec<PathBuf> = paths.collect();
@@ -440,15 +444,15 @@ impl Engine for ArraySimEngine {
         paths
     }
 
-    fn own_files(&self, _: &Machine, _: &Path) -> Vec<PathBuf> {
+    fn own_files(&self, _: &Path) -> Vec<PathBuf> {
         Vec::new()
     }
 
-    fn around(&self, machine: &Machine, _: &BTreeSet<PathBuf>) -> Vec<(PathBuf, u64)> {
-        self.own_devices(machine).into_iter().map(|path| (path, 0)).collect()
+    fn around(&self, _: &BTreeSet<PathBuf>) -> Vec<(PathBuf, u64)> {
+        self.own_devices().into_iter().map(|path| (path, 0)).collect()
     }
 
-    fn drive_identity(&self, _: &Machine, _: &Path) -> Option<DriveIdentity> {
+    fn drive_identity(&self, _: &Path) -> Option<DriveIdentity> {
         None
     }
 

@@ -30,11 +30,11 @@ pub(super) const SSD: &str = "/dev/ssd";
 const DRAIN_STEP_NS: u64 = 700_000;
 
 /// The engine of one daemon.
-pub(super) struct SimEngine(pub(super) Rc<VolumeFixture>);
+pub(super) struct SimEngine(pub(super) Rc<VolumeFixture>, Machine);
 
 /// A daemon on a fixture's registry and drives; nothing is open until the daemon is started.
 pub(super) fn service(fixture: &Rc<VolumeFixture>) -> Service<SimEngine> {
-    Service::new(SimEngine(fixture.clone()), fixture.registry(), Machine::real())
+    Service::new(SimEngine(fixture.clone(), Machine::real()), fixture.registry())
 }
 
 fn one_line(error: impl std::fmt::Display) -> ControlError {
@@ -101,7 +101,11 @@ impl Engine for SimEngine {
 
     fn log(&self, _: &str) {}
 
-    fn write_protection(&self, _: &Machine, _: &Path) -> Option<WriteProtection> {
+    fn machine(&self) -> &Machine {
+        &self.1
+    }
+
+    fn write_protection(&self, _: &Path) -> Option<WriteProtection> {
         None
     }
 
@@ -109,7 +113,7 @@ impl Engine for SimEngine {
         Ok(u64::MAX)
     }
 
-    fn examine(&self, _: &Machine, path: &Path, _: Role) -> ControlResult<Examined> {
+    fn examine(&self, path: &Path, _: Role) -> ControlResult<Examined> {
         self.0.step();
         let disk = self.disk(path)?;
         let is_ours = SUPERBLOCK_OFFSETS.into_iter().any(|offset| {
@@ -123,19 +127,18 @@ impl Engine for SimEngine {
         Ok(Examined { id, size_bytes: disk.limits().bytes(), findings })
     }
 
-    fn id_of(&self, _: &Machine, path: &Path) -> Option<DeviceId> {
+    fn id_of(&self, path: &Path) -> Option<DeviceId> {
         self.disk(path).ok().map(|_| DeviceId::simulated(u64::from(path == Path::new(HDD))))
     }
 
-    fn drive_identity(&self, _: &Machine, path: &Path) -> Option<DriveIdentity> {
+    fn drive_identity(&self, path: &Path) -> Option<DriveIdentity> {
         let is_hdd = (path == Path::new(HDD)) != self.0.swapped.get();
         self.disk(path).ok().and_then(|_| self.0.identities.get().identity(is_hdd))
     }
 
-    fn find_drive(&self, machine: &Machine, identity: &DriveIdentity, _: &Path) -> Option<PathBuf> {
+    fn find_drive(&self, identity: &DriveIdentity, _: &Path) -> Option<PathBuf> {
         let mut places = [HDD, SSD].map(Path::new).into_iter();
-        let found =
-            places.find(|path| self.drive_identity(machine, path).as_ref() == Some(identity));
+        let found = places.find(|path| self.drive_identity(path).as_ref() == Some(identity));
         found.map(Path::to_owned)
     }
 
