@@ -174,7 +174,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::net::TcpStream;
 
-    use voltier_control::engine::{CacheStart, Engine};
+    use voltier_control::engine::{CacheStart, Exports, Volumes};
     use voltier_control::{Desired, Identity, VolumeRecord};
 
     use super::*;

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use voltier_control::engine::{
-    ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
-    JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareOwner, Waker,
+    ArrayDevices, Arrays, CacheHealth, CacheLabel, CacheStart, Caches, Drain, Drives, Exports,
+    JournalDeviceLabel, Labels, Log, MemberLabel, Members, OpenedArray, OpenedVolume, Replaced,
+    SpareOwner, Volumes, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::Machine;
@@ -118,9 +119,11 @@ impl BookEngine {
     }
 }
 
-impl Engine for BookEngine {
+impl Log for BookEngine {
     fn set_waker(&self, _: Waker) {}
+}
 
+impl Drives for BookEngine {
     fn size_of(&self, device: &DeviceSpec) -> ControlResult<u64> {
         self.call()?;
         Ok(match device {
@@ -136,7 +139,9 @@ impl Engine for BookEngine {
     fn own_devices(&self) -> Vec<PathBuf> {
         Vec::new()
     }
+}
 
+impl Labels for BookEngine {
     fn cache_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
         Ok(None)
     }
@@ -145,6 +150,36 @@ impl Engine for BookEngine {
         self.call()
     }
 
+    fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
+        self.call()?;
+        Ok(self.labels.lock().expect("no call panics").get(&device.to_string()).cloned())
+    }
+
+    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareOwner>> {
+        self.call()?;
+        Ok(self.spare_labels.lock().expect("no call panics").get(&device.to_string()).cloned())
+    }
+
+    fn label_spare(&self, device: &DeviceSpec, label: &SpareOwner, _: bool) -> ControlResult<()> {
+        self.call()?;
+        let mut labels = self.spare_labels.lock().expect("no call panics");
+        labels.insert(device.to_string(), label.clone());
+        Ok(())
+    }
+
+    fn erase_label(&self, device: &DeviceSpec) -> ControlResult<()> {
+        self.call()?;
+        self.labels.lock().expect("no call panics").remove(&device.to_string());
+        self.spare_labels.lock().expect("no call panics").remove(&device.to_string());
+        Ok(())
+    }
+
+    fn journal_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
+        Ok(None)
+    }
+}
+
+impl Volumes for BookEngine {
     fn open(&self, record: &VolumeRecord, _: CacheStart) -> ControlResult<OpenedVolume> {
         self.call()?;
         let cache = record.cache.as_ref().filter(|cache| cache.failed.is_none());
@@ -162,13 +197,20 @@ impl Engine for BookEngine {
         Ok(OpenedVolume { size_bytes, generation, dirty_lines: 0, evacuates: false })
     }
 
-    fn begin_evacuation(&self, _: &VolumeName) -> ControlResult<()> {
-        self.call()
-    }
-
     fn close(&self, name: &VolumeName) -> ControlResult<()> {
         let closed = self.open.lock().expect("no call panics").remove(name);
         assert!(closed.is_some(), "{name} is closed and was not open");
+        self.call()
+    }
+
+    fn fill_status(&self, name: &VolumeName, status: &mut VolumeStatus) {
+        self.volume(name, |_| ());
+        status.lines.dirty = self.orders().dirty;
+    }
+}
+
+impl Caches for BookEngine {
+    fn begin_evacuation(&self, _: &VolumeName) -> ControlResult<()> {
         self.call()
     }
 
@@ -232,13 +274,10 @@ impl Engine for BookEngine {
         }
     }
 
-    fn fill_status(&self, name: &VolumeName, status: &mut VolumeStatus) {
-        self.volume(name, |_| ());
-        status.lines.dirty = self.orders().dirty;
-    }
-
     fn failure_is_recorded(&self, _: &VolumeName) {}
+}
 
+impl Exports for BookEngine {
     fn export(
         &self,
         name: &VolumeName,
@@ -269,24 +308,7 @@ impl Engine for BookEngine {
     }
 }
 
-impl ArrayEngine for BookEngine {
-    fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
-        self.call()?;
-        Ok(self.labels.lock().expect("no call panics").get(&device.to_string()).cloned())
-    }
-
-    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareOwner>> {
-        self.call()?;
-        Ok(self.spare_labels.lock().expect("no call panics").get(&device.to_string()).cloned())
-    }
-
-    fn label_spare(&self, device: &DeviceSpec, label: &SpareOwner, _: bool) -> ControlResult<()> {
-        self.call()?;
-        let mut labels = self.spare_labels.lock().expect("no call panics");
-        labels.insert(device.to_string(), label.clone());
-        Ok(())
-    }
-
+impl Arrays for BookEngine {
     fn create_array(&self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
         self.call()?;
         let label = MemberLabel {
@@ -337,18 +359,19 @@ impl ArrayEngine for BookEngine {
         self.call().map(|()| 0)
     }
 
-    fn erase_label(&self, device: &DeviceSpec) -> ControlResult<()> {
-        self.call()?;
-        self.labels.lock().expect("no call panics").remove(&device.to_string());
-        self.spare_labels.lock().expect("no call panics").remove(&device.to_string());
-        Ok(())
-    }
-
     fn array_head(&self, name: &ArrayName) -> ControlResult<Vec<u8>> {
         self.array(name);
         self.call().map(|()| vec![0; 4096])
     }
 
+    fn array_devices(&self, name: &ArrayName) -> Option<ArrayDevices> {
+        self.arrays.lock().expect("no call panics").get(name).cloned()
+    }
+
+    fn fill_array_status(&self, _: &ArrayName, _: &mut ArrayDetail) {}
+}
+
+impl Members for BookEngine {
     fn fail_member(&self, name: &ArrayName, _: u32) -> ControlResult<bool> {
         self.array(name);
         self.call().map(|()| true)
@@ -413,14 +436,6 @@ impl ArrayEngine for BookEngine {
         self.array(name);
     }
 
-    fn array_devices(&self, name: &ArrayName) -> Option<ArrayDevices> {
-        self.arrays.lock().expect("no call panics").get(name).cloned()
-    }
-
-    fn journal_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
-        Ok(None)
-    }
-
     fn check_spare(&self, _: &ArrayName, _: &DeviceSpec) -> ControlResult<()> {
         Err(ControlError::failed("this engine checks no spares"))
     }
@@ -428,6 +443,4 @@ impl ArrayEngine for BookEngine {
     fn set_journal(&self, _: &ArrayName, _: Option<&DeviceSpec>) -> ControlResult<()> {
         Err(ControlError::failed("this engine has no journals"))
     }
-
-    fn fill_array_status(&self, _: &ArrayName, _: &mut ArrayDetail) {}
 }

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use voltier_array::MemberState;
 
 use voltier_control::engine::{
-    ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
-    JournalDeviceLabel, LabelledPlace, MemberLabel, OpenedArray, OpenedVolume, Passing, Replaced,
-    SpareOwner, Waker,
+    ArrayDevices, Arrays, CacheHealth, CacheLabel, CacheStart, Caches, Drain, Drives, Exports,
+    JournalDeviceLabel, LabelledPlace, Labels, Log, MemberLabel, Members, OpenedArray,
+    OpenedVolume, Passing, Replaced, SpareOwner, Volumes, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{self, DriveIdentity, Examined, Machine, Role};
@@ -166,7 +166,11 @@ pub(super) fn inode_of(device: &DeviceSpec) -> u64 {
     device.path().unwrap().metadata().map_or(0, |meta| meta.ino())
 }
 
-impl Engine for BookEngine {
+impl Log for BookEngine {
+    fn set_waker(&self, _: Waker) {}
+}
+
+impl Drives for BookEngine {
     fn machine(&self) -> &Machine {
         &self.1
     }
@@ -214,6 +218,16 @@ impl Engine for BookEngine {
         around
     }
 
+    fn is_block_device(&self, _path: &Path) -> bool {
+        self.books().are_unmarked
+    }
+
+    fn drive_identity(&self, path: &Path) -> Option<DriveIdentity> {
+        if self.books().are_unmarked { None } else { DriveIdentity::of_path(&self.1, path) }
+    }
+}
+
+impl Labels for BookEngine {
     fn cache_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
         self.refuse_newer(device)?;
         Ok(self.books().cache_labels.get(&device.to_string()).cloned())
@@ -224,14 +238,49 @@ impl Engine for BookEngine {
         self.call("erase", "cache label")
     }
 
-    fn is_block_device(&self, _path: &Path) -> bool {
-        self.books().are_unmarked
+    fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
+        self.refuse_newer(device)?;
+        let (books, Some(path)) = (self.books(), device.path()) else { return Ok(None) };
+        match books.unlabelled.iter().any(|own| own == path) {
+            true => Err(ControlError::failed(format!("reading {device}: input/output error"))),
+            false => Ok(books.labels.get(path).cloned()),
+        }
     }
 
-    fn drive_identity(&self, path: &Path) -> Option<DriveIdentity> {
-        if self.books().are_unmarked { None } else { DriveIdentity::of_path(&self.1, path) }
+    fn journal_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
+        Ok(None)
     }
 
+    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareOwner>> {
+        Ok(self.books().spare_labels.get(&inode_of(device)).cloned())
+    }
+
+    fn label_spare(
+        &self,
+        device: &DeviceSpec,
+        label: &SpareOwner,
+        wipe: bool,
+    ) -> ControlResult<()> {
+        self.call("label", &label.name)?;
+        if let Some(state) = self.books().blocks_at_label.take() {
+            fs::create_dir(state.join(format!("{REGISTRY_FILE}.new"))).unwrap();
+        }
+        if wipe {
+            let file = File::options().write(true).open(device.path().unwrap()).unwrap();
+            file.write_all_at(&[0; 128 << 10], 0).unwrap();
+        }
+        self.books().spare_labels.insert(inode_of(device), label.clone());
+        Ok(())
+    }
+
+    fn erase_label(&self, device: &DeviceSpec) -> ControlResult<()> {
+        self.books().labels.remove(device.path().unwrap());
+        self.books().spare_labels.remove(&inode_of(device));
+        self.call("erase", "label")
+    }
+}
+
+impl Volumes for BookEngine {
     fn open(&self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
         if self.books().moves_fail {
             self.books().arrays.clear();
@@ -260,6 +309,26 @@ impl Engine for BookEngine {
         why
     }
 
+    fn close(&self, name: &VolumeName) -> ControlResult<()> {
+        self.books().open.remove(name);
+        self.call("close", name.as_str())
+    }
+
+    fn fill_status(&self, _: &VolumeName, status: &mut VolumeStatus) {
+        let books = self.books();
+        status.lines.dirty = books.dirty;
+        status.lost.clone_from(&books.lost);
+        status.lost_ranges = books.lost.len() as u64;
+        (status.ssd.silent_seconds, status.hdd.silent_seconds) = books.silent_s;
+        for drive in [&mut status.ssd, &mut status.hdd] {
+            if drive.silent_seconds > 0 && drive.state == DeviceState::Online {
+                drive.state = DeviceState::Silent;
+            }
+        }
+    }
+}
+
+impl Caches for BookEngine {
     fn begin_evacuation(&self, name: &VolumeName) -> ControlResult<()> {
         self.call("begin_evacuation", name.as_str())
     }
@@ -271,11 +340,6 @@ impl Engine for BookEngine {
     fn passing_is_recorded(&self, name: &VolumeName, number: u64) {
         self.books().passing = None;
         self.books().calls.push(format!("passes {name} {number}"));
-    }
-
-    fn close(&self, name: &VolumeName) -> ControlResult<()> {
-        self.books().open.remove(name);
-        self.call("close", name.as_str())
     }
 
     fn attach(&self, record: &VolumeRecord) -> ControlResult<u64> {
@@ -324,25 +388,12 @@ impl Engine for BookEngine {
         }
     }
 
-    fn fill_status(&self, _: &VolumeName, status: &mut VolumeStatus) {
-        let books = self.books();
-        status.lines.dirty = books.dirty;
-        status.lost.clone_from(&books.lost);
-        status.lost_ranges = books.lost.len() as u64;
-        (status.ssd.silent_seconds, status.hdd.silent_seconds) = books.silent_s;
-        for drive in [&mut status.ssd, &mut status.hdd] {
-            if drive.silent_seconds > 0 && drive.state == DeviceState::Online {
-                drive.state = DeviceState::Silent;
-            }
-        }
-    }
-
-    fn set_waker(&self, _: Waker) {}
-
     fn failure_is_recorded(&self, name: &VolumeName) {
         self.books().calls.push(format!("recorded {name}"));
     }
+}
 
+impl Exports for BookEngine {
     fn export(
         &self,
         _: &VolumeName,

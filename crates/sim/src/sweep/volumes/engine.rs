@@ -7,7 +7,8 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, Lba};
 use voltier_cache::{Cache, Label, MemoryGate, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 use voltier_control::engine::{
-    CacheHealth, CacheLabel, CacheStart, Drain, Engine, OpenedVolume, Waker,
+    CacheHealth, CacheLabel, CacheStart, Caches, Drain, Drives, Exports, JournalDeviceLabel,
+    Labels, Log, MemberLabel, OpenedVolume, SpareOwner, Volumes, Waker,
 };
 use voltier_control::safety::{
     DeviceId, DriveIdentity, Examined, Finding, HEAD_BYTES, Machine, Role, WriteProtection,
@@ -96,11 +97,13 @@ impl SimEngine {
     }
 }
 
-impl Engine for SimEngine {
+impl Log for SimEngine {
     fn set_waker(&self, _: Waker) {}
 
     fn log(&self, _: &str) {}
+}
 
+impl Drives for SimEngine {
     fn machine(&self) -> &Machine {
         &self.1
     }
@@ -145,7 +148,9 @@ impl Engine for SimEngine {
     fn draw_identity(&self) -> ControlResult<Identity> {
         Ok(self.0.draw_identity())
     }
+}
 
+impl Labels for SimEngine {
     fn cache_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
         self.0.step();
         let ssd = SimDrive::Plain(self.disk_of(device)?);
@@ -162,6 +167,28 @@ impl Engine for SimEngine {
         self.0.run(erased).map_err(one_line)
     }
 
+    fn label_of(&self, _: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
+        Err(ControlError::failed("this engine has no arrays"))
+    }
+
+    fn journal_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
+        Ok(None)
+    }
+
+    fn spare_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<SpareOwner>> {
+        Ok(None)
+    }
+
+    fn label_spare(&self, _: &DeviceSpec, _: &SpareOwner, _: bool) -> ControlResult<()> {
+        Err(ControlError::failed("this engine has no arrays"))
+    }
+
+    fn erase_label(&self, _: &DeviceSpec) -> ControlResult<()> {
+        Err(ControlError::failed("this engine has no arrays"))
+    }
+}
+
+impl Volumes for SimEngine {
     fn open(&self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
         self.0.step();
         let origin = SimDrive::any_sector(self.disk_of(&record.origin)?);
@@ -180,12 +207,6 @@ impl Engine for SimEngine {
         Ok(OpenedVolume { size_bytes, generation, dirty_lines, evacuates })
     }
 
-    fn begin_evacuation(&self, _: &VolumeName) -> ControlResult<()> {
-        self.0.step();
-        self.volume()?.cache().iter().for_each(Cache::begin_evacuation);
-        Ok(())
-    }
-
     fn close(&self, _: &VolumeName) -> ControlResult<()> {
         self.0.step();
         let Some(volume) = self.0.volume.take() else { return Ok(()) };
@@ -194,6 +215,18 @@ impl Engine for SimEngine {
         self.0.run(async move { volume.stop().await }).map_err(one_line)?;
         self.check_rest(cache);
         self.0.step();
+        Ok(())
+    }
+
+    fn fill_status(&self, name: &VolumeName, status: &mut VolumeStatus) {
+        status.lines.dirty = self.health(name).dirty_lines.unwrap_or(0);
+    }
+}
+
+impl Caches for SimEngine {
+    fn begin_evacuation(&self, _: &VolumeName) -> ControlResult<()> {
+        self.0.step();
+        self.volume()?.cache().iter().for_each(Cache::begin_evacuation);
         Ok(())
     }
 
@@ -267,12 +300,10 @@ impl Engine for SimEngine {
         CacheHealth { dirty_lines: Some(dirty_lines), ..CacheHealth::default() }
     }
 
-    fn fill_status(&self, name: &VolumeName, status: &mut VolumeStatus) {
-        status.lines.dirty = self.health(name).dirty_lines.unwrap_or(0);
-    }
-
     fn failure_is_recorded(&self, _: &VolumeName) {}
+}
 
+impl Exports for SimEngine {
     fn export(
         &self,
         _: &VolumeName,

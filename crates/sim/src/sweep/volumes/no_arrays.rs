@@ -1,8 +1,6 @@
 //! A world without arrays: every request for one is refused.
 
-use voltier_control::engine::{
-    ArrayDevices, ArrayEngine, JournalDeviceLabel, MemberLabel, OpenedArray, Replaced, SpareOwner,
-};
+use voltier_control::engine::{ArrayDevices, Arrays, Members, OpenedArray, Replaced};
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::{
     ArrayDetail, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, RegisteredArray,
@@ -14,23 +12,7 @@ fn refused<T>() -> ControlResult<T> {
     Err(ControlError::failed("this engine has no arrays"))
 }
 
-impl ArrayEngine for SimEngine {
-    fn label_of(&self, _: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
-        refused()
-    }
-
-    fn journal_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
-        Ok(None)
-    }
-
-    fn spare_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<SpareOwner>> {
-        Ok(None)
-    }
-
-    fn label_spare(&self, _: &DeviceSpec, _: &SpareOwner, _: bool) -> ControlResult<()> {
-        refused()
-    }
-
+impl Arrays for SimEngine {
     fn create_array(&self, _: &RegisteredArray) -> ControlResult<OpenedArray> {
         refused()
     }
@@ -48,14 +30,20 @@ impl ArrayEngine for SimEngine {
         refused()
     }
 
-    fn erase_label(&self, _: &DeviceSpec) -> ControlResult<()> {
-        refused()
-    }
-
     fn array_head(&self, _: &ArrayName) -> ControlResult<Vec<u8>> {
         refused()
     }
 
+    fn array_devices(&self, _: &ArrayName) -> Option<ArrayDevices> {
+        None
+    }
+
+    fn array_recorded(&self, _: &ArrayName, _: u64) {}
+
+    fn fill_array_status(&self, _: &ArrayName, _: &mut ArrayDetail) {}
+}
+
+impl Members for SimEngine {
     fn fail_member(&self, _: &ArrayName, _: u32) -> ControlResult<bool> {
         refused()
     }
@@ -93,12 +81,4 @@ impl ArrayEngine for SimEngine {
     }
 
     fn configure_array(&self, _: &ArrayName, _: &ArraySettings) {}
-
-    fn array_devices(&self, _: &ArrayName) -> Option<ArrayDevices> {
-        None
-    }
-
-    fn array_recorded(&self, _: &ArrayName, _: u64) {}
-
-    fn fill_array_status(&self, _: &ArrayName, _: &mut ArrayDetail) {}
 }

@@ -2,44 +2,9 @@
 
 use super::*;
 
-impl ArrayEngine for BookEngine {
+impl Arrays for BookEngine {
     fn has_array(&self, name: &ArrayName) -> bool {
         self.books().arrays.contains_key(name)
-    }
-
-    fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
-        self.refuse_newer(device)?;
-        let (books, Some(path)) = (self.books(), device.path()) else { return Ok(None) };
-        match books.unlabelled.iter().any(|own| own == path) {
-            true => Err(ControlError::failed(format!("reading {device}: input/output error"))),
-            false => Ok(books.labels.get(path).cloned()),
-        }
-    }
-
-    fn journal_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
-        Ok(None)
-    }
-
-    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareOwner>> {
-        Ok(self.books().spare_labels.get(&inode_of(device)).cloned())
-    }
-
-    fn label_spare(
-        &self,
-        device: &DeviceSpec,
-        label: &SpareOwner,
-        wipe: bool,
-    ) -> ControlResult<()> {
-        self.call("label", &label.name)?;
-        if let Some(state) = self.books().blocks_at_label.take() {
-            fs::create_dir(state.join(format!("{REGISTRY_FILE}.new"))).unwrap();
-        }
-        if wipe {
-            let file = File::options().write(true).open(device.path().unwrap()).unwrap();
-            file.write_all_at(&[0; 128 << 10], 0).unwrap();
-        }
-        self.books().spare_labels.insert(inode_of(device), label.clone());
-        Ok(())
     }
 
     fn create_array(&self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
@@ -142,16 +107,35 @@ impl ArrayEngine for BookEngine {
         why
     }
 
-    fn erase_label(&self, device: &DeviceSpec) -> ControlResult<()> {
-        self.books().labels.remove(device.path().unwrap());
-        self.books().spare_labels.remove(&inode_of(device));
-        self.call("erase", "label")
-    }
-
     fn array_head(&self, _: &ArrayName) -> ControlResult<Vec<u8>> {
         Ok(self.books().head.clone())
     }
 
+    fn array_devices(&self, name: &ArrayName) -> Option<ArrayDevices> {
+        let books = self.books();
+        let array = books.arrays.get(name).filter(|_| !books.are_arrays_late)?;
+        let (members, spares) = (array.members.clone(), array.spares.clone());
+        Some(ArrayDevices {
+            spares_wanted: array.lost.len().saturating_sub(spares.len()),
+            spares,
+            incoming: array.incoming.clone(),
+            events: 1 + books.array_changes,
+            ..ArrayDevices::whole(array.level?, ARRAY_BYTES, members)
+        })
+    }
+
+    fn array_recorded(&self, name: &ArrayName, events: u64) {
+        self.books().recorded_events.insert(name.clone(), events);
+    }
+
+    fn fill_array_status(&self, name: &ArrayName, status: &mut ArrayDetail) {
+        if !self.books().arrays[name].lost.is_empty() {
+            status.state = ArrayState::Degraded;
+        }
+    }
+}
+
+impl Members for BookEngine {
     fn fail_member(&self, name: &ArrayName, place: u32) -> ControlResult<bool> {
         self.call("fail", &format!("{name} {place}"))?;
         self.books().arrays.get_mut(name).unwrap().lost.push(place);
@@ -257,29 +241,6 @@ impl ArrayEngine for BookEngine {
     fn configure_array(&self, name: &ArrayName, settings: &ArraySettings) {
         let priority = settings.rebuild.priority.name();
         self.books().calls.push(format!("pace {name} {priority}"));
-    }
-
-    fn array_devices(&self, name: &ArrayName) -> Option<ArrayDevices> {
-        let books = self.books();
-        let array = books.arrays.get(name).filter(|_| !books.are_arrays_late)?;
-        let (members, spares) = (array.members.clone(), array.spares.clone());
-        Some(ArrayDevices {
-            spares_wanted: array.lost.len().saturating_sub(spares.len()),
-            spares,
-            incoming: array.incoming.clone(),
-            events: 1 + books.array_changes,
-            ..ArrayDevices::whole(array.level?, ARRAY_BYTES, members)
-        })
-    }
-
-    fn array_recorded(&self, name: &ArrayName, events: u64) {
-        self.books().recorded_events.insert(name.clone(), events);
-    }
-
-    fn fill_array_status(&self, name: &ArrayName, status: &mut ArrayDetail) {
-        if !self.books().arrays[name].lost.is_empty() {
-            status.state = ArrayState::Degraded;
-        }
     }
 }
 
