@@ -142,6 +142,14 @@ impl Log for CoreEngine {
         // The daemon has one.
         let _ = self.waker.set(waker);
     }
+
+    fn log(&self, line: &str) {
+        tracing::info!("{line}");
+    }
+
+    fn warn(&self, line: &str) {
+        tracing::warn!("{line}");
+    }
 }
 
 impl Exports for CoreEngine {

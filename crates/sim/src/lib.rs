@@ -42,6 +42,7 @@ mod crash_points;
 mod delays;
 mod disk;
 mod disk_spec;
+mod fake;
 mod fault;
 mod fixture;
 mod hang_times;
@@ -70,6 +71,7 @@ mod world;
 
 pub use disk::SimDisk;
 pub use disk_spec::DiskSpec;
+pub use fake::{Fake, FakeEngine};
 pub use fault::{FaultKind, FaultMix};
 pub use late_changes::late_changes;
 pub use ledger::{Counts, Ledger};

@@ -102,9 +102,7 @@ const WENT_ON: &str = ", and the array went on without it";
 /// Makes, opens, closes and shows arrays, which are known by their names.
 pub trait Arrays {
     /// Whether an array is open. A move to another core that fails closes the array.
-    fn has_array(&self, _name: &ArrayName) -> bool {
-        true
-    }
+    fn has_array(&self, name: &ArrayName) -> bool;
 
     /// Makes an array of the record's members, in their order, with its journal on the record's device
     /// if there is one, and opens it.
@@ -134,9 +132,7 @@ pub trait Arrays {
     fn close_array(&self, name: &ArrayName) -> ControlResult<u64>;
 
     /// [`Volumes::take_fault`](super::Volumes::take_fault) of an open array.
-    fn take_array_fault(&self, _: &ArrayName) -> Option<String> {
-        None
-    }
+    fn take_array_fault(&self, name: &ArrayName) -> Option<String>;
 
     /// The first bytes of an open array, as far as marks of file systems and others are looked for.
     ///

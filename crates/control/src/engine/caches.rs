@@ -49,12 +49,10 @@ pub trait Caches {
 
     /// Where clients of a volume are to change the origin past an SSD that takes no writes, if that is not on
     /// record yet.
-    fn passing(&self, _: &VolumeName) -> Option<Passing> {
-        None
-    }
+    fn passing(&self, name: &VolumeName) -> Option<Passing>;
 
     /// The registry has what [`passing`](Self::passing) has told under this number.
-    fn passing_is_recorded(&self, _: &VolumeName, _: u64) {}
+    fn passing_is_recorded(&self, name: &VolumeName, number: u64);
 
     /// Puts the freshly formatted cache of a record in front of its volume, which is open and has none; its
     /// generation.
@@ -93,8 +91,8 @@ pub trait Caches {
     fn start_drain(&self, name: &VolumeName) -> ControlResult<()>;
 
     /// Ends a drain that is under way, and a [`quiesce`](Self::quiesce) too, with an error: what is dirty
-    /// stays dirty. An engine whose drains take no time has nothing to end.
-    fn end_drain(&self, _: &VolumeName) {}
+    /// stays dirty.
+    fn end_drain(&self, name: &VolumeName);
 
     /// Where the last drain stands.
     fn drain(&self, name: &VolumeName) -> Drain;

@@ -13,12 +13,8 @@ pub trait Log {
     fn set_waker(&self, waker: Waker);
 
     /// Takes one line of the daemon's log.
-    fn log(&self, line: &str) {
-        tracing::info!("{line}");
-    }
+    fn log(&self, line: &str);
 
     /// [`Self::log`] of what a user has to look at.
-    fn warn(&self, line: &str) {
-        tracing::warn!("{line}");
-    }
+    fn warn(&self, line: &str);
 }

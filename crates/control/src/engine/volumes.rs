@@ -47,11 +47,7 @@ pub trait Volumes {
 
     /// Why the code that serves an open volume has failed, if it has: the reason without the volume's name.
     /// The volume is not open after this answer. Clients are cut off, and nothing is written any more.
-    ///
-    /// Without an answer of its own, an engine does not outlive such a failure.
-    fn take_fault(&self, _: &VolumeName) -> Option<String> {
-        None
-    }
+    fn take_fault(&self, name: &VolumeName) -> Option<String>;
 
     /// Stops a volume cleanly: dirty lines stay dirty, the log is checkpointed. The exports are
     /// closed before.

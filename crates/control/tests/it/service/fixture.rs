@@ -10,11 +10,12 @@ use super::books::{BookEngine, Books, inode_of};
 use voltier_control::engine::{MemberLabel, SpareOwner};
 use voltier_control::protocol::{JobStatus, NewCache, Request, Response};
 use voltier_control::{DeviceSpec, Registry, Service, Settings, VolumeName, VolumeStatus};
+use voltier_sim::Fake;
 
 pub(super) struct Fixture {
     dir: tempfile::TempDir,
     pub(super) engine: BookEngine,
-    pub(super) service: Service<BookEngine>,
+    pub(super) service: Service<Fake<BookEngine>>,
 }
 
 impl Fixture {
@@ -142,8 +143,8 @@ impl Fixture {
     }
 }
 
-fn load(dir: &Path, engine: &BookEngine) -> Service<BookEngine> {
-    Service::new(engine.clone(), Registry::load(dir).unwrap())
+fn load(dir: &Path, engine: &BookEngine) -> Service<Fake<BookEngine>> {
+    Service::new(Fake(engine.clone()), Registry::load(dir).unwrap())
 }
 
 pub(super) fn name() -> VolumeName {

@@ -11,36 +11,35 @@ use voltier_array::{
 };
 use voltier_block::BlockDevice;
 use voltier_control::engine::{
-    ArrayDevices, Arrays, CacheHealth, CacheLabel, CacheStart, Caches, Drain, Drives, Exports,
-    JournalDeviceLabel, Labels, Log, MemberLabel, Members, OpenedArray, OpenedVolume, Replaced,
-    SpareOwner, Volumes, Waker,
+    ArrayDevices, JournalDeviceLabel, MemberLabel, OpenedArray, Replaced, SpareOwner,
 };
 use voltier_control::protocol::{Growth, Repair};
-use voltier_control::safety::{
-    DeviceId, DriveIdentity, Examined, Finding, Machine, Role, WriteProtection,
-};
+use voltier_control::safety::{DeviceId, DriveIdentity, Examined, Finding, Role, WriteProtection};
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, ControlError, ControlResult,
-    DeviceSpec, ExportAccess, ExportSpec, Identity, JournalStatus, PlaceStatus, RegisteredArray,
-    Service, Settings, VolumeName, VolumeRecord, VolumeStatus,
+    DeviceSpec, Identity, JournalStatus, PlaceStatus, RegisteredArray, Service,
 };
 
 use super::fixture::{ArrayDaemonFixture, DRIVES, Open};
 use crate::disk::SimDisk;
+use crate::fake::{Fake, FakeEngine};
 
 /// The engine of one daemon.
-pub(super) struct ArraySimEngine(pub(super) Rc<ArrayDaemonFixture>, Machine);
+pub(super) type ArraySimEngine = Fake<ArrayWorld>;
+
+/// What the engine stands on; there are no volumes.
+pub(super) struct ArrayWorld(Rc<ArrayDaemonFixture>);
 
 /// A daemon on a fixture's registry and drives; nothing is open until the daemon is started.
 pub(super) fn service(fixture: &Rc<ArrayDaemonFixture>) -> Service<ArraySimEngine> {
-    Service::new(ArraySimEngine(fixture.clone(), Machine::real()), fixture.registry())
+    Service::new(Fake(ArrayWorld(fixture.clone())), fixture.registry())
 }
 
 fn failed(error: impl std::fmt::Display) -> ControlError {
     ControlError::failed(error.to_string())
 }
 
-impl ArraySimEngine {
+impl ArrayWorld {
     fn disk(&self, device: &DeviceSpec) -> ControlResult<SimDisk> {
         let path = device.path().expect("a simulated drive has a path");
         Ok(self.0.disks[self.number_of(path)?].clone())
@@ -97,23 +96,9 @@ impl ArraySimEngine {
     }
 }
 
-impl Log for ArraySimEngine {
-    fn set_waker(&self, _: Waker) {}
-
-    fn log(&self, _: &str) {}
-}
-
-impl Drives for ArraySimEngine {
-    fn machine(&self) -> &Machine {
-        &self.1
-    }
-
+impl FakeEngine for ArrayWorld {
     fn write_protection(&self, _: &Path) -> Option<WriteProtection> {
         None
-    }
-
-    fn size_of(&self, _: &DeviceSpec) -> ControlResult<u64> {
-        Ok(u64::MAX)
     }
 
     fn examine(&self, path: &Path, role: Role) -> ControlResult<Examined> {
@@ -160,9 +145,7 @@ impl Drives for ArraySimEngine {
     fn draw_identity(&self) -> ControlResult<Identity> {
         Ok(self.0.draw_identity())
     }
-}
 
-impl Labels for ArraySimEngine {
     fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
         self.0.step();
         let found = self.examine_now(self.disk(device)?)?;
@@ -205,91 +188,6 @@ impl Labels for ArraySimEngine {
         self.0.run(async move { wipe_superblocks(&disk).await }).map_err(failed)
     }
 
-    fn cache_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
-        Ok(None)
-    }
-
-    fn erase_cache_label(&self, _: &DeviceSpec) -> ControlResult<()> {
-        Ok(())
-    }
-}
-
-impl Volumes for ArraySimEngine {
-    fn open(&self, _: &VolumeRecord, _: CacheStart) -> ControlResult<OpenedVolume> {
-        Err(failed("no volumes here"))
-    }
-
-    fn close(&self, _: &VolumeName) -> ControlResult<()> {
-        Ok(())
-    }
-
-    fn fill_status(&self, _: &VolumeName, _: &mut VolumeStatus) {}
-}
-
-impl Caches for ArraySimEngine {
-    fn begin_evacuation(&self, _: &VolumeName) -> ControlResult<()> {
-        Err(failed("no volumes here"))
-    }
-
-    fn attach(&self, _: &VolumeRecord) -> ControlResult<u64> {
-        Err(failed("no volumes here"))
-    }
-
-    fn quiesce(&self, _: &VolumeName) -> ControlResult<()> {
-        Ok(())
-    }
-
-    fn resume(&self, _: &VolumeName) {}
-
-    fn detach(&self, _: &VolumeName, _: bool) -> ControlResult<()> {
-        Ok(())
-    }
-
-    fn configure(&self, _: &VolumeName, _: &Settings) -> ControlResult<()> {
-        Ok(())
-    }
-
-    fn start_drain(&self, _: &VolumeName) -> ControlResult<()> {
-        Ok(())
-    }
-
-    fn drain(&self, _: &VolumeName) -> Drain {
-        Drain::Done
-    }
-
-    fn health(&self, _: &VolumeName) -> CacheHealth {
-        CacheHealth { dirty_lines: Some(0), ..CacheHealth::default() }
-    }
-
-    fn failure_is_recorded(&self, _: &VolumeName) {}
-}
-
-impl Exports for ArraySimEngine {
-    fn export(
-        &self,
-        _: &VolumeName,
-        export: &ExportSpec,
-        _: Option<&ExportAccess>,
-    ) -> ControlResult<ExportSpec> {
-        Ok(export.clone())
-    }
-
-    fn unexport(&self, _: &VolumeName, _: &ExportSpec, _: bool) -> ControlResult<()> {
-        Ok(())
-    }
-
-    fn clear_dead(&self, _: &ExportSpec) {}
-
-    fn export_trouble(&self, _: &VolumeName, _: &ExportSpec) -> Option<String> {
-        None
-    }
-
-    fn clients(&self, _: &VolumeName, _: &ExportSpec) -> u64 {
-        0
-    }
-}
-
-impl Arrays for ArraySimEngine {
     fn create_array(&self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
         self.0.step();
         let devices: Vec<DeviceSpec> = record.members.iter().flatten().cloned().collect();
@@ -410,8 +308,6 @@ impl Arrays for ArraySimEngine {
         })
     }
 
-    fn array_recorded(&self, _: &ArrayName, _: u64) {}
-
     fn fill_array_status(&self, _: &ArrayName, status: &mut ArrayDetail) {
         let open = self.0.open.borrow();
         let Some(open) = &*open else { return };
@@ -447,12 +343,6 @@ impl Arrays for ArraySimEngine {
         });
     }
 
-    fn array_head(&self, _: &ArrayName) -> ControlResult<Vec<u8>> {
-        Ok(Vec::new())
-    }
-}
-
-impl Members for ArraySimEngine {
     fn fail_member(&self, _: &ArrayName, place: u32) -> ControlResult<bool> {
         // The answer is given when all others say so durably, as in the product.
         self.run(move |array| async move {

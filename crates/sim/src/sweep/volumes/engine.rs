@@ -7,11 +7,10 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, Lba};
 use voltier_cache::{Cache, Label, MemoryGate, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 use voltier_control::engine::{
-    CacheHealth, CacheLabel, CacheStart, Caches, Drain, Drives, Exports, JournalDeviceLabel,
-    Labels, Log, MemberLabel, OpenedVolume, SpareOwner, Volumes, Waker,
+    CacheHealth, CacheLabel, CacheStart, Drain, MemberLabel, OpenedVolume,
 };
 use voltier_control::safety::{
-    DeviceId, DriveIdentity, Examined, Finding, HEAD_BYTES, Machine, Role, WriteProtection,
+    DeviceId, DriveIdentity, Examined, Finding, HEAD_BYTES, Role, WriteProtection,
 };
 use voltier_control::{
     ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec, Identity, Service, Settings,
@@ -21,6 +20,7 @@ use voltier_volume::{Opened, Volume};
 
 use super::fixture::VolumeFixture;
 use crate::disk::SimDisk;
+use crate::fake::{Fake, FakeEngine};
 use crate::origin::SimDrive;
 
 /// Where the drives are plugged in.
@@ -31,11 +31,14 @@ pub(super) const SSD: &str = "/dev/ssd";
 const DRAIN_STEP_NS: u64 = 700_000;
 
 /// The engine of one daemon.
-pub(super) struct SimEngine(pub(super) Rc<VolumeFixture>, Machine);
+pub(super) type SimEngine = Fake<VolumeWorld>;
+
+/// What the engine stands on. Clients are cut off by the export that closes.
+pub(super) struct VolumeWorld(Rc<VolumeFixture>);
 
 /// A daemon on a fixture's registry and drives; nothing is open until the daemon is started.
 pub(super) fn service(fixture: &Rc<VolumeFixture>) -> Service<SimEngine> {
-    Service::new(SimEngine(fixture.clone(), Machine::real()), fixture.registry())
+    Service::new(Fake(VolumeWorld(fixture.clone())), fixture.registry())
 }
 
 fn one_line(error: impl std::fmt::Display) -> ControlError {
@@ -52,7 +55,7 @@ fn check_owner(record: &VolumeRecord, ssd: &SimDisk) {
     assert_eq!((owner.volume.as_str(), owner.volume_uuid, owner.origin_path), expected);
 }
 
-impl SimEngine {
+impl VolumeWorld {
     fn disk(&self, path: &Path) -> ControlResult<SimDisk> {
         let is_hdd = path == Path::new(HDD);
         let hdd = is_hdd != self.0.swapped.get();
@@ -97,23 +100,9 @@ impl SimEngine {
     }
 }
 
-impl Log for SimEngine {
-    fn set_waker(&self, _: Waker) {}
-
-    fn log(&self, _: &str) {}
-}
-
-impl Drives for SimEngine {
-    fn machine(&self) -> &Machine {
-        &self.1
-    }
-
+impl FakeEngine for VolumeWorld {
     fn write_protection(&self, _: &Path) -> Option<WriteProtection> {
         None
-    }
-
-    fn size_of(&self, _: &DeviceSpec) -> ControlResult<u64> {
-        Ok(u64::MAX)
     }
 
     fn examine(&self, path: &Path, _: Role) -> ControlResult<Examined> {
@@ -148,9 +137,7 @@ impl Drives for SimEngine {
     fn draw_identity(&self) -> ControlResult<Identity> {
         Ok(self.0.draw_identity())
     }
-}
 
-impl Labels for SimEngine {
     fn cache_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
         self.0.step();
         let ssd = SimDrive::Plain(self.disk_of(device)?);
@@ -171,24 +158,6 @@ impl Labels for SimEngine {
         Err(ControlError::failed("this engine has no arrays"))
     }
 
-    fn journal_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
-        Ok(None)
-    }
-
-    fn spare_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<SpareOwner>> {
-        Ok(None)
-    }
-
-    fn label_spare(&self, _: &DeviceSpec, _: &SpareOwner, _: bool) -> ControlResult<()> {
-        Err(ControlError::failed("this engine has no arrays"))
-    }
-
-    fn erase_label(&self, _: &DeviceSpec) -> ControlResult<()> {
-        Err(ControlError::failed("this engine has no arrays"))
-    }
-}
-
-impl Volumes for SimEngine {
     fn open(&self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
         self.0.step();
         let origin = SimDrive::any_sector(self.disk_of(&record.origin)?);
@@ -221,9 +190,7 @@ impl Volumes for SimEngine {
     fn fill_status(&self, name: &VolumeName, status: &mut VolumeStatus) {
         status.lines.dirty = self.health(name).dirty_lines.unwrap_or(0);
     }
-}
 
-impl Caches for SimEngine {
     fn begin_evacuation(&self, _: &VolumeName) -> ControlResult<()> {
         self.0.step();
         self.volume()?.cache().iter().for_each(Cache::begin_evacuation);
@@ -300,10 +267,6 @@ impl Caches for SimEngine {
         CacheHealth { dirty_lines: Some(dirty_lines), ..CacheHealth::default() }
     }
 
-    fn failure_is_recorded(&self, _: &VolumeName) {}
-}
-
-impl Exports for SimEngine {
     fn export(
         &self,
         _: &VolumeName,
@@ -322,16 +285,5 @@ impl Exports for SimEngine {
         self.0.step();
         self.0.stop_clients();
         Ok(())
-    }
-
-    fn clear_dead(&self, _: &ExportSpec) {}
-
-    fn export_trouble(&self, _: &VolumeName, _: &ExportSpec) -> Option<String> {
-        None
-    }
-
-    fn clients(&self, _: &VolumeName, _: &ExportSpec) -> u64 {
-        // Clients are cut off by the export that closes.
-        0
     }
 }
