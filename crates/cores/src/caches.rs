@@ -197,7 +197,7 @@ async fn configure(
 ) -> ControlResult<()> {
     let volume = open.volume.clone();
     let Some(cache) = volume.cache() else {
-        return voltier_control::configure(&volume, &settings).await;
+        return Ok(volume.change(settings.policy, settings.for_cache()).await?);
     };
     let (total, more) = cache.memory_with(settings.policy, settings.for_cache().admission);
     // What is learned anew stands beside the old for a moment.
@@ -206,7 +206,7 @@ async fn configure(
             "the change of {name} {shortage}; free some, or choose a policy or an admission that needs less"
         ))
     })?;
-    voltier_control::configure(&volume, &settings).await?;
+    volume.change(settings.policy, settings.for_cache()).await?;
     if let Some(mut given) = open.memory.take() {
         given.change(total);
         open.memory.set(Some(given));

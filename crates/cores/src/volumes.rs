@@ -201,7 +201,11 @@ async fn open(
         tracing::warn!("{name}: {}", unused_tail_text(&disk.to_string(), tail_bytes));
     }
     let volume = Volume::plain(&handle, origin);
-    voltier_control::check_origin(&volume, &record).await?;
+    if let Some(cache) = &record.cache
+        && volume.origin_has_cache(cache.uuid.0).await
+    {
+        return Err(record.changed_places());
+    }
     let (mut generation, mut evacuates, ssd_fails) = (0, false, Cell::new(None));
     let given = VolumeMemory::default();
     if record.cache.as_ref().is_some_and(|cache| cache.failed.is_none()) {
@@ -268,11 +272,14 @@ pub(super) async fn put_in_front(
     let (ssd, ssd_fails) = table::open_ssd(handle, device).await?;
     let bytes = (ssd.limits().bytes(), volume.origin().limits().bytes());
     let memory = memory.gate(given, record, start, bytes.0, bytes.1);
-    let opened = voltier_control::put_in_front(volume, ssd, record, start, memory).await;
+    let opened = volume.put_in_front(ssd, record.front(start, memory)?).await;
     if volume.cache().is_none() {
         given.set(None);
     }
-    let opened = opened?;
+    let (opened, kept) = opened.map_err(|error| record.front_refused(start, error))?;
+    if let Some(kept) = kept {
+        tracing::warn!("{}: {kept}", record.name);
+    }
     if opened.origin_changed || opened.suspect_lines > 0 || opened.differing_lines > 0 {
         tracing::warn!("the cache on {device}: {}", dropped(&opened));
     }

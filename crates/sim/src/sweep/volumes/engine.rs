@@ -14,7 +14,7 @@ use voltier_control::safety::{
 };
 use voltier_control::{
     ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec, Identity, Service, Settings,
-    VolumeName, VolumeRecord, VolumeStatus, check_origin, configure, put_in_front,
+    VolumeName, VolumeRecord, VolumeStatus,
 };
 use voltier_volume::{Opened, Volume};
 
@@ -78,8 +78,10 @@ impl VolumeWorld {
     ) -> ControlResult<Opened> {
         let disk = self.disk_of(device)?;
         let (volume, ssd, own) = (volume.clone(), SimDrive::Plain(disk.clone()), record.clone());
-        let opened = self.0.run(async move {
-            put_in_front(&volume, ssd, &own, start, MemoryGate::default()).await
+        let (opened, _) = self.0.run(async move {
+            let front = own.front(start, MemoryGate::default())?;
+            let opened = volume.put_in_front(ssd, front).await;
+            opened.map_err(|error| own.front_refused(start, error))
         })?;
         if !opened.evacuates {
             check_owner(record, &disk);
@@ -163,7 +165,14 @@ impl FakeEngine for VolumeWorld {
         let origin = SimDrive::any_sector(self.disk_of(&record.origin)?);
         let volume = Volume::plain(self.0.world.handle(), origin);
         let (opened, checked) = (volume.clone(), record.clone());
-        self.0.run(async move { check_origin(&opened, &checked).await })?;
+        self.0.run(async move {
+            match &checked.cache {
+                Some(cache) if opened.origin_has_cache(cache.uuid.0).await => {
+                    Err(checked.changed_places())
+                }
+                _ => Ok(()),
+            }
+        })?;
         let (mut generation, mut evacuates) = (0, false);
         if let Some(cache) = record.cache.as_ref().filter(|cache| cache.failed.is_none()) {
             let opened = self.put_in_front(&volume, record, &cache.device, start)?;
@@ -231,7 +240,7 @@ impl FakeEngine for VolumeWorld {
     fn configure(&self, _: &VolumeName, settings: &Settings) -> ControlResult<()> {
         self.0.step();
         let (volume, settings) = (self.volume()?, settings.clone());
-        self.0.run(async move { configure(&volume, &settings).await })?;
+        self.0.run(async move { volume.change(settings.policy, settings.for_cache()).await })?;
         self.0.step();
         Ok(())
     }
