@@ -33,6 +33,8 @@
 //! [`swarm`] runs scenarios: of caches ([`crash`], lives of a chain), of [`arrays`], and the sweeps of
 //! management commands ([`sweep`]). In these the real service works over real volumes and arrays.
 //!
+//! The service of a sweep, of its own tests and of the fuzz targets stands on a [`FakeEngine`].
+//!
 //! Read [`crash`] first, then [`swarm`], then [`sweep`].
 
 pub mod arrays;
