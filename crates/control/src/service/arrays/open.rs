@@ -7,7 +7,6 @@ use crate::protocol::Response;
 use crate::records::RegisteredArray;
 use crate::service::arrays;
 use crate::service::presence::absence::Absence;
-use crate::service::presence::stopped;
 use crate::service::presence::survey::Survey;
 use crate::service::state::live::LiveArray;
 use crate::service::state::turn::{Turn, of_all};
@@ -98,10 +97,21 @@ pub(in crate::service) fn close_array<E: Engine>(
     let devices = devices.unwrap_or_else(|| name.to_string());
     let closed = turn.closing(devices).close_array(name);
     match &closed {
-        Ok(events) => stopped::record_events(turn, name, *events),
+        Ok(events) => record_events(turn, name, *events),
         Err(_) => turn.crashed.add_array(name),
     }
     closed.map(drop)
+}
+
+/// Records the event count of an array that has stopped: members that know fewer are old. A copy of one that was
+/// made before the stop is not believed when it is put back.
+fn record_events<E: Engine>(turn: &mut Turn<E>, name: &ArrayName, events: u64) {
+    let Some(record) = turn.registry.find_array(name).cloned() else { return };
+    // The devices of one that is only read know nothing of it.
+    if events > record.events && !record.read_only {
+        let recorded = turn.registry.put_array(RegisteredArray { events, ..record });
+        turn.note_array(name, recorded);
+    }
 }
 
 /// Brings an array to rest; the volumes on it are closed.

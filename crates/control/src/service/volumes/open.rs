@@ -4,7 +4,6 @@ use crate::engine::{CacheStart, Engine, OpenedVolume};
 use crate::error::ControlResult;
 use crate::name::VolumeName;
 use crate::records::VolumeRecord;
-use crate::service::presence::stopped;
 use crate::service::state::turn::{Turn, of_all};
 use crate::spec::DeviceSpec;
 
@@ -50,7 +49,7 @@ pub(in crate::service) fn close_volume<E: Engine>(
     let devices = devices.unwrap_or_else(|| name.to_string());
     let closed = turn.closing(devices).close(name);
     match closed {
-        Ok(()) => stopped::record_sequence(turn, name),
+        Ok(()) => record_sequence(turn, name),
         // The drives may have requests still: the next start is patient.
         Err(_) => turn.crashed.add_volume(name),
     }
@@ -72,4 +71,27 @@ fn move_arrays<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord, is_moving: 
             );
         }
     }
+}
+
+/// Records the number of the superblock of a cache that has stopped, as the SSD has it. A copy of the SSD that was
+/// made before the stop says less, and is not believed when it is put back. Of an SSD that cannot be read now the
+/// number of an earlier stop stays.
+fn record_sequence<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) {
+    let of_volume = |turn: &Turn<E>| {
+        let record = turn.registry.find(name).cloned()?;
+        let cache = record.cache.clone().filter(|cache| cache.failed.is_none())?;
+        (!cache.device.is_volatile()).then_some((record, cache))
+    };
+    let Some((_, cache)) = of_volume(turn) else { return };
+    let label = turn.reading(&cache.device).cache_label_of(&cache.device);
+    let Ok(Some(label)) = label else { return };
+    // The record may have changed while the SSD was read.
+    let Some((mut record, mut cache)) = of_volume(turn) else { return };
+    if label.uuid != cache.uuid || label.sequence <= cache.sequence {
+        return;
+    }
+    cache.sequence = label.sequence;
+    record.cache = Some(cache);
+    let recorded = turn.registry.put(record);
+    turn.note(name, recorded);
 }
