@@ -13,7 +13,7 @@ use voltier_ring::Handle;
 use voltier_volume::Leaf;
 
 use crate::assemble::promised;
-use crate::drives::{KnownDevice, answered, open_all, open_leaf, within};
+use crate::drives::{KnownDevice, answered, open_all, open_leaf};
 use crate::table::{OpenArray, PendingMember};
 use crate::{CoreEngine, journals};
 
@@ -30,14 +30,13 @@ impl Members for CoreEngine {
             }
             let refused = |error| ControlError::failed(format!("{device} stays in {own}: {error}"));
             array.fail(member).map_err(refused)?;
-            let own = array.clone();
-            match within(&handle, RECORD_NS, async move { own.flush().await }).await {
-                Some(written) => written.map(|()| true).map_err(|error| {
+            match handle.timeout(RECORD_NS, array.flush()).await {
+                Ok(written) => written.map(|()| true).map_err(|error| {
                     ControlError::failed(format!(
                         "{device} is out of service; recording that: {error}"
                     ))
                 }),
-                None => Ok(false),
+                Err(()) => Ok(false),
             }
         })
     }
