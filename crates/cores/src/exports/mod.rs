@@ -49,7 +49,7 @@ mod tests {
     use std::net::TcpStream;
     use std::path::Path;
 
-    use voltier_control::engine::{CacheStart, Engine};
+    use voltier_control::engine::{CacheStart, Exports, Volumes};
     use voltier_control::{Desired, Identity, NbdAddress, VolumeRecord};
 
     use super::*;
