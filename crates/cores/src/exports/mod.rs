@@ -53,7 +53,7 @@ mod tests {
     use voltier_control::{Desired, Identity, NbdAddress, VolumeRecord};
 
     use super::*;
-    use crate::CoreEngine;
+    use crate::core_engine::CoreEngine;
 
     /// A volume in memory, open on one core.
     fn engine() -> (CoreEngine, VolumeName) {

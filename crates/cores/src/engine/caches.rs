@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 
 use voltier_control::engine::{CacheHealth, CacheStart, Caches, Drain, Passing};
 use voltier_control::{ControlError, ControlResult, Memory, Settings, VolumeName, VolumeRecord};
-use voltier_volume::{Drive, Health, Volume, VolumeError};
+use voltier_volume::{Drive, Health, Volume, VolumeError, change_cache};
 
-use crate::CoreEngine;
+use crate::core_engine::CoreEngine;
+use crate::engine::arrays::bring;
 use crate::homes::Home;
 use crate::loss::{LossGate, SsdLoss};
 use crate::silence::not_answering;
@@ -37,7 +38,7 @@ impl Caches for CoreEngine {
     fn attach(&self, record: &VolumeRecord) -> ControlResult<u64> {
         let (name, ssd) = (&record.name, record.cache.as_ref().map(|cache| &cache.device));
         let memory = self.room_for(ssd.into_iter())?;
-        self.bring(ssd, self.homes.volume(name)?.core)?;
+        bring(self, ssd, self.homes.volume(name)?.core)?;
         let loss = Arc::new(SsdLoss::default());
         let gate = LossGate { loss: loss.clone(), waker: self.waker() };
         let (ssd, plan) = (ssd.map(ToString::to_string).unwrap_or_default(), record.clone());
@@ -197,7 +198,7 @@ async fn configure(
 ) -> ControlResult<()> {
     let volume = open.volume.clone();
     let Some(cache) = volume.cache() else {
-        return Ok(volume.change(settings.policy, settings.for_cache()).await?);
+        return Ok(change_cache(&volume, settings.policy, settings.for_cache()).await?);
     };
     let (total, more) = cache.memory_with(settings.policy, settings.for_cache().admission);
     // What is learned anew stands beside the old for a moment.
@@ -206,7 +207,7 @@ async fn configure(
             "the change of {name} {shortage}; free some, or choose a policy or an admission that needs less"
         ))
     })?;
-    volume.change(settings.policy, settings.for_cache()).await?;
+    change_cache(&volume, settings.policy, settings.for_cache()).await?;
     if let Some(mut given) = open.memory.take() {
         given.change(total);
         open.memory.set(Some(given));

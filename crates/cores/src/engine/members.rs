@@ -12,10 +12,11 @@ use voltier_control::{
 use voltier_ring::Handle;
 use voltier_volume::Leaf;
 
-use crate::assemble::promised;
+use crate::assemble::{note_blocks, promised};
+use crate::core_engine::CoreEngine;
 use crate::drives::{KnownDevice, answered, open_all, open_leaf};
+use crate::journals;
 use crate::table::{OpenArray, PendingMember};
-use crate::{CoreEngine, journals};
 
 impl Members for CoreEngine {
     fn fail_member(&self, name: &ArrayName, place: u32) -> ControlResult<bool> {
@@ -197,14 +198,6 @@ async fn open_for(handle: &Handle, open: &OpenArray, device: &DeviceSpec) -> Con
         note_blocks(open.name(), device, has, array);
     }
     Ok(leaf.for_blocks_of(array))
-}
-
-/// Says in the log what larger sectors than those of the others cost.
-pub(super) fn note_blocks(name: &ArrayName, device: &DeviceSpec, has: u32, array: u32) {
-    tracing::warn!(
-        "array {name}: {device} has sectors of {has} bytes, and the array has {array}: a write that is no \
-         multiple of {has} bytes costs a read more"
-    );
 }
 
 /// Adds a parity row on these devices, or one of them for capacity.
