@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nbd::NbdClient;
 use voltier_array::Consistency;
 use voltier_control::protocol::{ArrayRequest, NewArray, NewCache, Request, Response};
-use voltier_control::safety::Machine;
 use voltier_control::{
     ArrayDetail, ArrayState, DeviceSpec, ExportSpec, NbdAddress, Registry, Service, Settings,
-    VolumeState, VolumeStatus, parse_mode,
+    VolumeState, VolumeStatus, parse_word,
 };
 use voltier_ring::{CallError, Domain, Remote};
 
-use crate::{CoreEngine, table, volumes};
+use crate::core_engine::CoreEngine;
+use crate::{table, volumes};
 
 const BLOCK_BYTES: usize = 6144;
 const BLOCKS: u64 = 100;
@@ -43,7 +43,7 @@ impl Stand {
         let engine = CoreEngine::start(1).unwrap();
         let core = engine.cores[0].remote();
         let registry = Registry::load(dir.path()).unwrap();
-        let service = Service::new(engine, registry, Machine::real());
+        let service = Service::new(engine, registry);
         service.set_waker(Arc::new(|| {}));
         Self { dir, service, core, _alone: alone }
     }
@@ -77,7 +77,7 @@ impl Stand {
     /// Makes a volume in write-back mode, and exports it.
     fn create(&mut self, name: &str, origin: DeviceSpec) {
         let device = self.drive(&format!("{name}.ssd"), 32);
-        let settings = Settings { mode: parse_mode("wb").unwrap(), ..Settings::default() };
+        let settings = Settings { mode: parse_word("wb").unwrap(), ..Settings::default() };
         let cache = Some(NewCache { device, settings, force: false });
         let volume = name.parse().unwrap();
         self.ask(Request::Create { name: volume, origin, cache });
