@@ -87,11 +87,13 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
-        self.once_more(async || self.write_once(at, data.clone(), durability).await).await
+        let written = self.write_once(at, data.clone(), durability).await;
+        self.once_more(written, async || self.write_once(at, data, durability).await).await
     }
 
     async fn flush(&self) -> IoResult<()> {
-        let flushed = self.once_more(async || self.flush_once().await).await;
+        let flushed = self.flush_once().await;
+        let flushed = self.once_more(flushed, async || self.flush_once().await).await;
         if flushed.is_err() {
             // Told hereby.
             let _ = self.0.ground.membership.tell_unflushed();
@@ -100,21 +102,28 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
-        self.once_more(async || self.discard_once(range).await).await
+        let discarded = self.discard_once(range).await;
+        self.once_more(discarded, async || self.discard_once(range).await).await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
-        self.once_more(async || self.write_zeroes_once(range, durability).await).await
+        let written = self.write_zeroes_once(range, durability).await;
+        self.once_more(written, async || self.write_zeroes_once(range, durability).await).await
     }
 }
 
 /// Requests as they are tried once, and once more when the array has failed and is back.
 impl<D: BlockDevice> Array<D> {
+    /// The result of a request, or of another try. The first one is the caller's: a future within one more would be
+    /// copied once more for every request.
     #[inline]
-    async fn once_more<T>(&self, request: impl AsyncFn() -> IoResult<T>) -> IoResult<T> {
-        let result = request().await;
+    async fn once_more(
+        &self,
+        result: IoResult<()>,
+        again: impl AsyncFnOnce() -> IoResult<()>,
+    ) -> IoResult<()> {
         if result.is_err() && Box::pin(recovery::is_back(&self.0)).await {
-            return Box::pin(request()).await;
+            return Box::pin(again()).await;
         }
         result
     }

@@ -241,12 +241,15 @@ impl<D: BlockDevice> MemberSet<D> {
         }
     }
 
-    /// A request, tried again for as long as members fail all reads: the cause may be a common one, which passes.
-    pub(crate) async fn with_patience<T>(
+    /// The result of a request, which is tried again for as long as members fail all reads: the cause may be a
+    /// common one, which passes.
+    #[inline]
+    pub(crate) async fn try_again<T>(
         self: &Rc<Self>,
+        mut result: IoResult<T>,
         mut request: impl AsyncFnMut() -> IoResult<T>,
     ) -> IoResult<T> {
-        let (mut result, mut may_retry) = (request().await, true);
+        let mut may_retry = true;
         while let Err(IoError::Medium | IoError::Gone) = result
             && may_retry
             && let Some(may_fail) = Box::pin(self.rest_before_retry()).await

@@ -68,8 +68,9 @@ impl<D: BlockDevice> Writer<D> {
         data: Payload,
         durability: Durability,
     ) -> IoResult<()> {
-        let request = async || self.write_once(range, data.clone(), durability).await;
-        self.members.with_patience(request).await
+        let written = self.write_once(range, data.clone(), durability).await;
+        let again = async || self.write_once(range, data.clone(), durability).await;
+        self.members.try_again(written, again).await
     }
 
     /// Writes a range; beside a capacity expansion to its end, whoever waits.
