@@ -28,80 +28,82 @@ fn owner_of(record: &VolumeRecord) -> Owner {
     }
 }
 
-impl VolumeRecord {
-    /// What is to be put in front of the volume.
-    ///
-    /// # Errors
-    /// When the record has no cache, or one that cannot be made.
-    pub fn front(&self, start: CacheStart, memory: MemoryGate) -> ControlResult<Front> {
-        let Some(cache) = &self.cache else {
-            return Err(ControlError::failed(format!("{} has no cache to open", self.name)));
-        };
-        let uuid = cache.uuid.0;
-        let options = OpenOptions {
-            uuid: Some(uuid),
-            generation_min: cache.generation,
-            sequence_min: cache.sequence,
-            settings: cache.settings.for_cache(),
-            seed: seed_of(&cache.uuid),
-            unwritable: match start {
-                // An SSD that was given up for that may say that it is dirty.
-                CacheStart::Format | CacheStart::Import | CacheStart::ImportGiven => {
-                    UnwritableSsd::Refuse
-                }
-                _ if cache.evacuating => UnwritableSsd::EvacuateFurther,
-                CacheStart::Load | CacheStart::LoadUnmarked | CacheStart::Adopt => {
-                    UnwritableSsd::Evacuate
-                }
-            },
-            origin: match start {
-                CacheStart::Adopt => OriginTrust::AsFound,
-                CacheStart::Import => OriginTrust::Unchanged,
-                CacheStart::ImportGiven => OriginTrust::Unproven,
-                CacheStart::LoadUnmarked => OriginTrust::Unmarked,
-                CacheStart::Format | CacheStart::Load => OriginTrust::AsBefore,
-            },
-            owner: Some(owner_of(self)),
-            passed: match start {
-                CacheStart::Format => Vec::new(),
-                _ => cache
-                    .passed
-                    .iter()
-                    .map(|it| SectorRange::from_bytes(it.offset_bytes, it.length_bytes))
-                    .collect(),
-            },
-            memory,
-        };
-        let is_new = start == CacheStart::Format;
-        let format = is_new.then(|| cache.settings.for_format(uuid)).transpose()?;
-        Ok(Front { format, options, policy: cache.settings.policy })
-    }
-
-    /// Why the cache could not be put in front of the volume: one line for the user.
-    pub fn front_refused(&self, start: CacheStart, error: VolumeError) -> ControlError {
-        let Some(cache) = &self.cache else { return ControlError::from_error(error) };
-        let ways_on = ways_on(&error, self, start);
-        let message = format!("the cache on {}: {error}{ways_on}", cache.device);
-        match error {
-            // Another cache on the SSD says nothing of the data of this volume.
-            VolumeError::Open(OpenError::Unsupported { uuid, .. }) if uuid == cache.uuid.0 => {
-                ControlError::unsupported_label(cache.uuid, message)
+/// What is to be put in front of the volume.
+///
+/// # Errors
+/// When the record has no cache, or one that cannot be made.
+pub fn front_of(
+    record: &VolumeRecord,
+    start: CacheStart,
+    memory: MemoryGate,
+) -> ControlResult<Front> {
+    let Some(cache) = &record.cache else {
+        return Err(ControlError::failed(format!("{} has no cache to open", record.name)));
+    };
+    let uuid = cache.uuid.0;
+    let options = OpenOptions {
+        uuid: Some(uuid),
+        generation_min: cache.generation,
+        sequence_min: cache.sequence,
+        settings: cache.settings.for_cache(),
+        seed: seed_of(&cache.uuid),
+        unwritable: match start {
+            // An SSD that was given up for that may say that it is dirty.
+            CacheStart::Format | CacheStart::Import | CacheStart::ImportGiven => {
+                UnwritableSsd::Refuse
             }
-            VolumeError::Open(
-                OpenError::NoRoom(_) | OpenError::Memory(_) | OpenError::OriginShrunk { .. },
-            ) => ControlError::not_now(message),
-            _ => ControlError::failed(message),
-        }
-    }
+            _ if cache.evacuating => UnwritableSsd::EvacuateFurther,
+            CacheStart::Load | CacheStart::LoadUnmarked | CacheStart::Adopt => {
+                UnwritableSsd::Evacuate
+            }
+        },
+        origin: match start {
+            CacheStart::Adopt => OriginTrust::AsFound,
+            CacheStart::Import => OriginTrust::Unchanged,
+            CacheStart::ImportGiven => OriginTrust::Unproven,
+            CacheStart::LoadUnmarked => OriginTrust::Unmarked,
+            CacheStart::Format | CacheStart::Load => OriginTrust::AsBefore,
+        },
+        owner: Some(owner_of(record)),
+        passed: match start {
+            CacheStart::Format => Vec::new(),
+            _ => cache
+                .passed
+                .iter()
+                .map(|it| SectorRange::from_bytes(it.offset_bytes, it.length_bytes))
+                .collect(),
+        },
+        memory,
+    };
+    let is_new = start == CacheStart::Format;
+    let format = is_new.then(|| cache.settings.for_format(uuid)).transpose()?;
+    Ok(Front { format, options, policy: cache.settings.policy })
+}
 
-    /// Why an origin that is the SSD of this very record is not served: one line for the user.
-    pub fn changed_places(&self) -> ControlError {
-        let (name, origin) = (&self.name, &self.origin);
-        ControlError::failed(format!(
-            "its backing disk {origin} holds the cache of {name}: the two devices have changed places; put \
-             them back, then `voltier start {name}`"
-        ))
+/// Why the cache could not be put in front of the volume: one line for the user.
+pub fn front_refused(record: &VolumeRecord, start: CacheStart, error: VolumeError) -> ControlError {
+    let Some(cache) = &record.cache else { return ControlError::from_error(error) };
+    let ways_on = ways_on(&error, record, start);
+    let message = format!("the cache on {}: {error}{ways_on}", cache.device);
+    match error {
+        // Another cache on the SSD says nothing of the data of this volume.
+        VolumeError::Open(OpenError::Unsupported { uuid, .. }) if uuid == cache.uuid.0 => {
+            ControlError::unsupported_label(cache.uuid, message)
+        }
+        VolumeError::Open(
+            OpenError::NoRoom(_) | OpenError::Memory(_) | OpenError::OriginShrunk { .. },
+        ) => ControlError::not_now(message),
+        _ => ControlError::failed(message),
     }
+}
+
+/// Why an origin that is the SSD of this very record is not served: one line for the user.
+pub fn changed_places(record: &VolumeRecord) -> ControlError {
+    let (name, origin) = (&record.name, &record.origin);
+    ControlError::failed(format!(
+        "its backing disk {origin} holds the cache of {name}: the two devices have changed places; put \
+         them back, then `voltier start {name}`"
+    ))
 }
 
 impl From<ChangeError> for ControlError {

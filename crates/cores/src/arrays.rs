@@ -14,94 +14,101 @@ use voltier_ring::Handle;
 use crate::call::Way;
 use crate::drives::KnownDevice;
 use crate::fault::Fault;
-use crate::homes::{ArrayHome, Held};
+use crate::homes::{ArrayHome, Held, Homes, not_open};
 use crate::loss::{EventGate, KnownEvents};
 use crate::table::{self, OpenArray};
 use crate::{CoreEngine, array_news, array_status, assemble};
 
-impl CoreEngine {
-    /// Runs a task with an open array on its core, and waits for it as long as a device may take.
-    pub(super) fn call_array<T: Send + 'static, F: Future<Output = ControlResult<T>> + 'static>(
-        &self,
-        name: &ArrayName,
-        task: impl FnOnce(Handle, Rc<OpenArray>) -> F + Send + 'static,
-    ) -> ControlResult<T> {
-        let array = name.clone();
-        let task = move |handle| async move { task(handle, table::find(&array)?).await };
-        self.homes.array(name)?.way.call(task)
-    }
+/// Runs a task with an open array on its core, and waits for it as long as a device may take.
+pub(super) fn call_array<T: Send + 'static, F: Future<Output = ControlResult<T>> + 'static>(
+    homes: &Homes,
+    name: &ArrayName,
+    task: impl FnOnce(Handle, Rc<OpenArray>) -> F + Send + 'static,
+) -> ControlResult<T> {
+    let array = name.clone();
+    let task = move |handle| async move { task(handle, table::find(&array)?).await };
+    homes.array(name)?.way.call(task)
+}
 
-    /// The same of a task that waits for no device: the answer comes soon.
-    pub(super) fn ask_array<T: Send + 'static, F: Future<Output = ControlResult<T>> + 'static>(
-        &self,
-        name: &ArrayName,
-        task: impl FnOnce(Handle, Rc<OpenArray>) -> F + Send + 'static,
-    ) -> ControlResult<T> {
-        let array = name.clone();
-        let task = move |handle| async move { task(handle, table::find(&array)?).await };
-        self.homes.array(name)?.way.ask(task)
-    }
+/// The same of a task that waits for no device: the answer comes soon.
+pub(super) fn ask_array<T: Send + 'static, F: Future<Output = ControlResult<T>> + 'static>(
+    homes: &Homes,
+    name: &ArrayName,
+    task: impl FnOnce(Handle, Rc<OpenArray>) -> F + Send + 'static,
+) -> ControlResult<T> {
+    let array = name.clone();
+    let task = move |handle| async move { task(handle, table::find(&array)?).await };
+    homes.array(name)?.way.ask(task)
+}
 
-    /// Brings an array to the core of the volume that is to use it. Nobody uses it yet.
-    pub(super) fn bring(&self, device: Option<&DeviceSpec>, core: usize) -> ControlResult<()> {
-        let Some(name) = device.and_then(DeviceSpec::array) else { return Ok(()) };
-        let Some(home) = self.homes.find_array(name).filter(|home| home.core != core) else {
-            return Ok(());
-        };
-        let record = home.record.get().clone();
-        let now = self.array_devices(name).ok_or_else(|| table::not_open(name))?;
-        if let Some(device) = now.incoming.first() {
-            return Err(ControlError::failed(format!(
-                "the array {name} is filling {device}; try again when that is done"
-            )));
-        }
-        let members = now.members.into_iter().flatten();
-        let devices: Vec<DeviceSpec> = members.chain(record.journal.clone()).collect();
-        let settings = record.settings.clone();
-        self.close_array(name)?;
-        self.assemble_on(core, &record, &devices, false)?;
-        self.configure_array(name, &settings);
-        now.spares.iter().try_for_each(|spare| self.add_spare(name, spare))
+/// Brings an array to the core of the volume that is to use it. Nobody uses it yet.
+pub(super) fn bring(
+    engine: &CoreEngine,
+    device: Option<&DeviceSpec>,
+    core: usize,
+) -> ControlResult<()> {
+    let Some(name) = device.and_then(DeviceSpec::array) else { return Ok(()) };
+    let Some(home) = engine.homes.find_array(name).filter(|home| home.core != core) else {
+        return Ok(());
+    };
+    let record = home.record.get().clone();
+    let now = engine.array_devices(name).ok_or_else(|| not_open(name))?;
+    if let Some(device) = now.incoming.first() {
+        return Err(ControlError::failed(format!(
+            "the array {name} is filling {device}; try again when that is done"
+        )));
     }
+    let members = now.members.into_iter().flatten();
+    let devices: Vec<DeviceSpec> = members.chain(record.journal.clone()).collect();
+    let settings = record.settings.clone();
+    engine.close_array(name)?;
+    assemble_on(engine, core, &record, &devices, false)?;
+    engine.configure_array(name, &settings);
+    now.spares.iter().try_for_each(|spare| engine.add_spare(name, spare))
+}
 
-    fn assemble_on(
-        &self,
-        core: usize,
-        record: &RegisteredArray,
-        devices: &[DeviceSpec],
-        force: bool,
-    ) -> ControlResult<OpenedArray> {
-        let memory = self.room_for(devices.iter())?;
-        let (plan, present) = (record.clone(), devices.to_vec());
-        let (way, fault) = self.new_home(core);
-        let told = fault.clone();
-        let opened =
-            way.call(move |handle| assemble::assemble(handle, plan, present, force, told, memory))?;
-        let mut record = record.clone();
-        if opened.journal.is_some() {
-            record.journal.clone_from(&opened.journal);
-        }
-        self.take_home(core, way, fault, record);
-        Ok(opened)
+fn assemble_on(
+    engine: &CoreEngine,
+    core: usize,
+    record: &RegisteredArray,
+    devices: &[DeviceSpec],
+    force: bool,
+) -> ControlResult<OpenedArray> {
+    let memory = engine.room_for(devices.iter())?;
+    let (plan, present) = (record.clone(), devices.to_vec());
+    let (way, fault) = engine.new_home(core);
+    let told = fault.clone();
+    let opened =
+        way.call(move |handle| assemble::assemble(handle, plan, present, force, told, memory))?;
+    let mut record = record.clone();
+    if opened.journal.is_some() {
+        record.journal.clone_from(&opened.journal);
     }
+    take_home(engine, core, way, fault, record);
+    Ok(opened)
+}
 
-    /// An array is open from now on. It wakes the control plane at changes, and has them wait behind the gate.
-    fn take_home(&self, core: usize, way: Way, fault: Arc<Fault>, record: RegisteredArray) {
-        let name = record.name.clone();
-        let (known, record) = (Arc::new(KnownEvents::default()), Held::new(record));
-        let home = ArrayHome { core, way, fault, record, known_events: known.clone() };
-        self.homes.add_array(&name, home);
-        if let Some(waker) = self.waker() {
-            let gate = EventGate { known, waker };
-            // The array was opened a moment ago.
-            let _ = self.ask_array(&name, |handle, open| async move {
-                let waker = gate.waker.clone();
-                open.array.set_listener(move || waker());
-                open.array
-                    .on_record(move |events| Box::pin(gate.clone().pass(handle.clone(), events)));
-                Ok(())
-            });
-        }
+/// An array is open from now on. It wakes the control plane at changes, and has them wait behind the gate.
+fn take_home(
+    engine: &CoreEngine,
+    core: usize,
+    way: Way,
+    fault: Arc<Fault>,
+    record: RegisteredArray,
+) {
+    let name = record.name.clone();
+    let (known, record) = (Arc::new(KnownEvents::default()), Held::new(record));
+    let home = ArrayHome { core, way, fault, record, known_events: known.clone() };
+    engine.homes.add_array(&name, home);
+    if let Some(waker) = engine.waker() {
+        let gate = EventGate { known, waker };
+        // The array was opened a moment ago.
+        let _ = ask_array(&engine.homes, &name, |handle, open| async move {
+            let waker = gate.waker.clone();
+            open.array.set_listener(move || waker());
+            open.array.on_record(move |events| Box::pin(gate.clone().pass(handle.clone(), events)));
+            Ok(())
+        });
     }
 }
 
@@ -116,7 +123,7 @@ impl Arrays for CoreEngine {
         let (way, fault) = self.new_home(core);
         let (plan, told) = (record.clone(), fault.clone());
         let opened = way.call(move |handle| assemble::create(handle, plan, told, memory))?;
-        self.take_home(core, way, fault, record.clone());
+        take_home(self, core, way, fault, record.clone());
         Ok(opened)
     }
 
@@ -127,7 +134,7 @@ impl Arrays for CoreEngine {
         force: bool,
     ) -> ControlResult<OpenedArray> {
         let core = self.deal();
-        self.assemble_on(core, record, devices, force)
+        assemble_on(self, core, record, devices, force)
     }
 
     fn close_array(&self, name: &ArrayName) -> ControlResult<u64> {
@@ -144,7 +151,7 @@ impl Arrays for CoreEngine {
 
     fn array_head(&self, name: &ArrayName) -> ControlResult<Vec<u8>> {
         let own = name.clone();
-        self.call_array(name, move |_, open| async move {
+        call_array(&self.homes, name, move |_, open| async move {
             let array = &open.array;
             let bytes = array.limits().bytes().min(HEAD_BYTES as u64) as usize;
             let read = array.read(Lba(0), Buf::new(bytes)).await;
@@ -155,7 +162,7 @@ impl Arrays for CoreEngine {
     }
 
     fn array_devices(&self, name: &ArrayName) -> Option<ArrayDevices> {
-        self.ask_array(name, |_, open| async move { devices(&open) }).ok()
+        ask_array(&self.homes, name, |_, open| async move { devices(&open) }).ok()
     }
 
     fn array_recorded(&self, name: &ArrayName, events: u64) {
@@ -167,7 +174,7 @@ impl Arrays for CoreEngine {
     fn fill_array_status(&self, name: &ArrayName, status: &mut ArrayDetail) {
         let (own, plain) = (name.clone(), status.clone());
         let fill = move |_, _| async move { array_status::fill(&own, plain) };
-        let filled = self.ask_array(name, fill);
+        let filled = ask_array(&self.homes, name, fill);
         match filled {
             Ok(filled) => *status = filled,
             Err(error) => status.error = error.message,

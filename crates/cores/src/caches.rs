@@ -9,14 +9,15 @@ use voltier_control::{ControlError, ControlResult, Memory, Settings, VolumeName,
 use voltier_volume::{Drive, Health, Volume, VolumeError};
 
 use crate::CoreEngine;
-use crate::homes::Home;
+use crate::arrays::bring;
+use crate::homes::{DeviceNames, Home};
 use crate::loss::{LossGate, SsdLoss};
 use crate::silence::not_answering;
-use crate::volumes::{DeviceNames, Resident, dirty_lines_of, put_in_front, resident};
+use crate::volumes::{Resident, ask_volume, call_volume, dirty_lines_of, put_in_front, resident};
 
 impl Caches for CoreEngine {
     fn begin_evacuation(&self, name: &VolumeName) -> ControlResult<()> {
-        self.ask_volume(name, |open| {
+        ask_volume(&self.homes, name, |open| {
             if let Some(cache) = open.volume.cache() {
                 cache.begin_evacuation();
             }
@@ -37,13 +38,13 @@ impl Caches for CoreEngine {
     fn attach(&self, record: &VolumeRecord) -> ControlResult<u64> {
         let (name, ssd) = (&record.name, record.cache.as_ref().map(|cache| &cache.device));
         let memory = self.room_for(ssd.into_iter())?;
-        self.bring(ssd, self.homes.volume(name)?.core)?;
+        bring(self, ssd, self.homes.volume(name)?.core)?;
         let loss = Arc::new(SsdLoss::default());
         let gate = LossGate { loss: loss.clone(), waker: self.waker() };
         let (ssd, plan) = (ssd.map(ToString::to_string).unwrap_or_default(), record.clone());
         // Before: what is still told of the SSD from before is not put on record of the new one.
         *self.homes.volume(name)?.loss.get() = loss;
-        let generation = self.call_volume(name, move |handle, open, _| async move {
+        let generation = call_volume(&self.homes, name, move |handle, open, _| async move {
             let memory = (memory, &open.memory);
             let front =
                 put_in_front(&handle, &open.volume, &plan, CacheStart::Format, gate, memory);
@@ -59,12 +60,12 @@ impl Caches for CoreEngine {
 
     fn quiesce(&self, name: &VolumeName) -> ControlResult<()> {
         let own = name.clone();
-        self.call_volume(name, |_, open, devices| quiesce(own, open, devices))
+        call_volume(&self.homes, name, |_, open, devices| quiesce(own, open, devices))
     }
 
     fn resume(&self, name: &VolumeName) {
         // A volume that is not open has nobody waiting.
-        let _ = self.ask_volume(name, |open| {
+        let _ = ask_volume(&self.homes, name, |open| {
             open.volume.resume();
             Ok(())
         });
@@ -72,8 +73,9 @@ impl Caches for CoreEngine {
 
     fn detach(&self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
         let own = name.clone();
-        let detached =
-            self.call_volume(name, move |_, open, devices| detach(own, open, devices, write_back));
+        let detached = call_volume(&self.homes, name, move |_, open, devices| {
+            detach(own, open, devices, write_back)
+        });
         // The registry has the volume without this SSD.
         self.failure_is_recorded(name);
         detached
@@ -82,7 +84,7 @@ impl Caches for CoreEngine {
     fn configure(&self, name: &VolumeName, settings: &Settings) -> ControlResult<()> {
         let (own, settings) = (name.clone(), settings.clone());
         let memory = self.room_for(std::iter::empty())?;
-        self.call_volume(name, move |_, open, _| configure(own, open, settings, memory))
+        call_volume(&self.homes, name, move |_, open, _| configure(own, open, settings, memory))
     }
 
     fn start_drain(&self, name: &VolumeName) -> ControlResult<()> {
@@ -108,7 +110,7 @@ impl Caches for CoreEngine {
 
     fn end_drain(&self, name: &VolumeName) {
         // A volume that is not open has no drain.
-        let _ = self.ask_volume(name, |open| {
+        let _ = ask_volume(&self.homes, name, |open| {
             open.end_drain();
             Ok(())
         });

@@ -7,11 +7,10 @@ use voltier_array::MemberState;
 use voltier_block::{BlockDevice, Nanos};
 use voltier_control::engine::Drives;
 use voltier_control::safety::{Machine, WriteProtection};
-use voltier_control::{ControlError, ControlResult, DeviceSpec, ModelBacking};
+use voltier_control::{ControlError, ControlResult, DeviceSpec};
 use voltier_drive::OpenError;
-use voltier_drive::model::Profile;
 use voltier_ring::Handle;
-use voltier_volume::{DriveError, DriveSpec, Leaf};
+use voltier_volume::Leaf;
 
 use crate::{CoreEngine, opening};
 
@@ -28,19 +27,7 @@ impl Drives for CoreEngine {
     }
 
     fn size_of(&self, device: &DeviceSpec) -> ControlResult<u64> {
-        let profile = match device {
-            DeviceSpec::Model { profile, .. } => Some(profile_of(profile)?),
-            DeviceSpec::Path(_) | DeviceSpec::Memory(_) | DeviceSpec::Array(_) => None,
-        };
-        match (device, profile) {
-            (DeviceSpec::Memory(bytes), _)
-            | (DeviceSpec::Model { over: ModelBacking::Memory(bytes), .. }, _) => Ok(*bytes),
-            (DeviceSpec::Model { over: ModelBacking::ProfileSize, .. }, Some(profile)) => {
-                Ok(profile.bytes)
-            }
-            // The examination of a path tells its size.
-            _ => Ok(u64::MAX),
-        }
+        opening::size_of(device)
     }
 
     fn is_letting_go(&self, path: &Path) -> bool {
@@ -49,22 +36,16 @@ impl Drives for CoreEngine {
     }
 }
 
-/// The profile of a modelled drive.
-fn profile_of(name: &str) -> ControlResult<&'static Profile> {
-    Profile::find(name).map_err(|error| ControlError::usage(error.to_string()))
-}
-
 /// Opens a device, on a thread of its own.
 pub(super) async fn open_leaf(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
-    open_once(handle, device, spec_of(device)?).await?.map_err(ControlError::from_error)
+    open_once(handle, device).await?.map_err(ControlError::from_error)
 }
 
 pub(super) async fn open_once(
     handle: &Handle,
     device: &DeviceSpec,
-    spec: DriveSpec,
-) -> ControlResult<Result<Leaf, DriveError>> {
-    answered(handle, device, opening::open(handle, spec)).await?
+) -> ControlResult<Result<Leaf, OpenError>> {
+    answered(handle, device, opening::open(handle, device)).await?
 }
 
 /// For so long a device may take to end the requests of a volume or an array that failed, in nanoseconds.
@@ -75,10 +56,10 @@ const DRAINED_STEP_NS: Nanos = 20_000_000;
 
 /// Opens a device that a volume or an array of this process may have had until a moment ago.
 pub(super) async fn open_drained(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
-    let (spec, late_ns) = (spec_of(device)?, handle.now() + DRAINED_NS);
+    let late_ns = handle.now() + DRAINED_NS;
     loop {
-        match open_once(handle, device, spec.clone()).await? {
-            Err(DriveError::Open(OpenError::Undrained(_))) if handle.now() < late_ns => {
+        match open_once(handle, device).await? {
+            Err(OpenError::Undrained(_)) if handle.now() < late_ns => {
                 handle.sleep(DRAINED_STEP_NS).await;
             }
             opened => return opened.map_err(ControlError::from_error),
@@ -86,30 +67,10 @@ pub(super) async fn open_drained(handle: &Handle, device: &DeviceSpec) -> Contro
     }
 }
 
-pub(super) fn spec_of(device: &DeviceSpec) -> ControlResult<DriveSpec> {
-    Ok(match device.clone() {
-        DeviceSpec::Path(path) => DriveSpec::File { path },
-        DeviceSpec::Memory(bytes) => DriveSpec::Memory { bytes },
-        DeviceSpec::Model { profile, over } => match over {
-            ModelBacking::ProfileSize => DriveSpec::Model { profile, bytes: None },
-            ModelBacking::Memory(bytes) => DriveSpec::Model { profile, bytes: Some(bytes) },
-            ModelBacking::Path(path) => DriveSpec::ModelOverFile { profile, path },
-        },
-        DeviceSpec::Array(name) => {
-            return Err(ControlError::failed(format!("array:{name} cannot be a member")));
-        }
-    })
-}
-
 /// Opens a device that is only read; a member of a read-only array keeps in memory what is written to it.
 pub(super) async fn open_read_only(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
-    let DeviceSpec::Path(path) = device else {
-        return Err(ControlError::failed(format!(
-            "{device} is no file or block device, and only these can be read alone"
-        )));
-    };
-    let spec = DriveSpec::ReadOnlyFile { path: path.clone() };
-    open_once(handle, device, spec).await?.map_err(ControlError::from_error)
+    let opened = answered(handle, device, opening::open_read_only(handle, device)).await??;
+    opened.map_err(ControlError::from_error)
 }
 
 pub(super) async fn open_all(

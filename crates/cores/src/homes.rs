@@ -7,11 +7,9 @@ use voltier_control::engine::Drain;
 use voltier_control::{ArrayName, ControlError, ControlResult, RegisteredArray, VolumeName};
 
 use crate::call::Way;
-use crate::exports::OpenExport;
+use crate::exports::open_export::Opened;
 use crate::fault::Fault;
 use crate::loss::{KnownEvents, SsdLoss};
-use crate::table;
-use crate::volumes::DeviceNames;
 
 /// Something that several threads of the control plane look at, never for longer than that.
 pub(super) struct Held<T>(Mutex<T>);
@@ -43,10 +41,33 @@ pub(super) struct Home {
     /// The way to the core for tasks of the volume's own failure domain.
     pub(super) way: Way,
     pub(super) fault: Arc<Fault>,
-    pub(super) exports: Held<Vec<OpenExport>>,
+    pub(super) exports: Held<Vec<Opened>>,
     pub(super) drain: Arc<Held<Drain>>,
     pub(super) loss: Held<Arc<SsdLoss>>,
     pub(super) devices: Held<DeviceNames>,
+}
+
+/// Names of the devices of a volume, for messages.
+#[derive(Clone)]
+pub(super) struct DeviceNames {
+    pub(super) origin: String,
+    /// Empty without an SSD.
+    pub(super) ssd: String,
+}
+
+impl DeviceNames {
+    pub(super) fn both(&self) -> String {
+        if self.ssd.is_empty() {
+            format!("backing disk {}", self.origin)
+        } else {
+            format!("backing disk {}, SSD {}", self.origin, self.ssd)
+        }
+    }
+}
+
+/// The error of a request for an array that is not open on this core.
+pub(super) fn not_open(name: &ArrayName) -> ControlError {
+    ControlError::failed(format!("the array {name} is not open; see daemon.log"))
 }
 
 /// All that is open.
@@ -82,7 +103,7 @@ impl Homes {
     }
 
     pub(super) fn array(&self, name: &ArrayName) -> ControlResult<Arc<ArrayHome>> {
-        self.find_array(name).ok_or_else(|| table::not_open(name))
+        self.find_array(name).ok_or_else(|| not_open(name))
     }
 
     pub(super) fn add_array(&self, name: &ArrayName, home: ArrayHome) {

@@ -6,10 +6,10 @@ use voltier_control::engine::{CacheLabel, JournalDeviceLabel, Labels, MemberLabe
 use voltier_control::{ControlError, ControlResult, DeviceSpec, Identity};
 use voltier_drive::OpenError;
 use voltier_ring::Handle;
-use voltier_volume::{Cache, Drive, DriveError, Leaf, OpenError as CacheError};
+use voltier_volume::{Cache, Drive, Leaf, OpenError as CacheError};
 
 use crate::CoreEngine;
-use crate::drives::{answered, open_leaf, open_once, open_read_only, spec_of};
+use crate::drives::{answered, open_leaf, open_once, open_read_only};
 use crate::table;
 
 impl Labels for CoreEngine {
@@ -110,10 +110,8 @@ impl Labels for CoreEngine {
 
 /// Opens a device whose label is to be read: also one that takes no writes.
 async fn open_for_label(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
-    match open_once(handle, device, spec_of(device)?).await? {
-        Err(DriveError::Open(OpenError::ReadOnly(_) | OpenError::Permission(_)))
-            if device.path().is_some() =>
-        {
+    match open_once(handle, device).await? {
+        Err(OpenError::ReadOnly(_) | OpenError::Permission(_)) => {
             open_read_only(handle, device).await
         }
         opened => opened.map_err(ControlError::from_error),

@@ -53,11 +53,9 @@ mod volumes;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use voltier_control::engine::{Exports, Log, Waker};
+use voltier_control::engine::{Log, Waker};
 use voltier_control::safety::{Machine, Promises, Room};
-use voltier_control::{
-    ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec, Memory, VolumeName,
-};
+use voltier_control::{ControlError, ControlResult, DeviceSpec, Memory};
 use voltier_export::nbd::{Budget, NbdLimits};
 use voltier_ring::{Core, Domain};
 
@@ -112,7 +110,7 @@ impl CoreEngine {
     /// The memory that is left, after a look whether so many of these devices can be opened.
     fn room_for<'a>(&self, devices: impl Iterator<Item = &'a DeviceSpec>) -> ControlResult<Memory> {
         let room = Room::now(&self.machine);
-        room.has_descriptors(devices.filter(|device| device.path().is_some()).count())?;
+        room.has_descriptors(devices.filter(|device| device.is_external()).count())?;
         Ok(Memory::new(&self.promises, room))
     }
 
@@ -149,54 +147,5 @@ impl Log for CoreEngine {
 
     fn warn(&self, line: &str) {
         tracing::warn!("{line}");
-    }
-}
-
-impl Exports for CoreEngine {
-    fn export(
-        &self,
-        name: &VolumeName,
-        export: &ExportSpec,
-        access: Option<&ExportAccess>,
-    ) -> ControlResult<ExportSpec> {
-        let home = self.homes.volume(name)?;
-        let opened = exports::open(&home.way, name, export, access, &self.budget)?;
-        let real = opened.spec().clone();
-        home.exports.get().push(opened);
-        Ok(real)
-    }
-
-    fn unexport(&self, name: &VolumeName, export: &ExportSpec, cut_off: bool) -> ControlResult<()> {
-        let Some(home) = self.homes.find(name) else { return Ok(()) };
-        let taken = {
-            let mut exports = home.exports.get();
-            let at = exports.iter().position(|open| open.spec() == export);
-            at.map(|at| exports.swap_remove(at))
-        };
-        let Some(mut open) = taken else { return Ok(()) };
-        let closed = open.close(&home.way, name, cut_off);
-        if closed.is_err() {
-            home.exports.get().push(open);
-        }
-        closed
-    }
-
-    fn clear_dead(&self, export: &ExportSpec) {
-        if let ExportSpec::Fuse(path) = export {
-            voltier_export::fuse::clear_dead(path);
-        }
-    }
-
-    fn export_trouble(&self, name: &VolumeName, export: &ExportSpec) -> Option<String> {
-        let home = self.homes.find(name)?;
-        let exports = home.exports.get();
-        exports.iter().find(|open| open.spec() == export)?.trouble(&home.way, name)
-    }
-
-    fn clients(&self, name: &VolumeName, export: &ExportSpec) -> u64 {
-        let Some(home) = self.homes.find(name) else { return 0 };
-        let exports = home.exports.get();
-        let open = exports.iter().find(|open| open.spec() == export);
-        open.map_or(0, |open| open.clients(&home.way, name))
     }
 }

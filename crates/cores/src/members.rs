@@ -12,7 +12,8 @@ use voltier_control::{
 use voltier_ring::Handle;
 use voltier_volume::Leaf;
 
-use crate::assemble::promised;
+use crate::arrays::{ask_array, call_array};
+use crate::assemble::{note_blocks, promised};
 use crate::drives::{KnownDevice, answered, open_all, open_leaf};
 use crate::table::{OpenArray, PendingMember};
 use crate::{CoreEngine, journals};
@@ -20,7 +21,7 @@ use crate::{CoreEngine, journals};
 impl Members for CoreEngine {
     fn fail_member(&self, name: &ArrayName, place: u32) -> ControlResult<bool> {
         let (own, member) = (name.clone(), MemberIndex(place as usize));
-        self.ask_array(name, move |handle, open| async move {
+        ask_array(&self.homes, name, move |handle, open| async move {
             let array = &open.array;
             let device = open.name_of(member.0);
             if !array.is_online(member) {
@@ -48,7 +49,7 @@ impl Members for CoreEngine {
         device: &DeviceSpec,
     ) -> ControlResult<Replaced> {
         let (own, place, device) = (name.clone(), MemberIndex(place as usize), device.clone());
-        self.call_array(name, move |handle, open| async move {
+        call_array(&self.homes, name, move |handle, open| async move {
             let leaf = open_for(&handle, &open, &device).await?;
             // The label may say anything: the array asks for it again, and waits for longer.
             let _ = answered(&handle, &device, Array::examine(&leaf)).await?;
@@ -83,7 +84,7 @@ impl Members for CoreEngine {
         device: &DeviceSpec,
     ) -> ControlResult<bool> {
         let (own, place, device) = (name.clone(), MemberIndex(place as usize), device.clone());
-        self.call_array(name, move |handle, open| async move {
+        call_array(&self.homes, name, move |handle, open| async move {
             let leaf = open_for(&handle, &open, &device).await?;
             let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
             let is_back = open.array.restore_member(place, leaf).await;
@@ -99,7 +100,7 @@ impl Members for CoreEngine {
 
     fn add_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         let (own, device) = (name.clone(), device.clone());
-        self.call_array(name, move |handle, open| async move {
+        call_array(&self.homes, name, move |handle, open| async move {
             let leaf = open_for(&handle, &open, &device).await?;
             let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
             let uuid = Identity::random()?.0;
@@ -113,7 +114,7 @@ impl Members for CoreEngine {
 
     fn check_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         let (own, device) = (name.clone(), device.clone());
-        self.call_array(name, move |handle, open| async move {
+        call_array(&self.homes, name, move |handle, open| async move {
             let leaf = open_for(&handle, &open, &device).await?;
             open.array.check_spare(&leaf).map_err(|error| {
                 ControlError::failed(format!("{device} cannot be a spare of {own}: {error}"))
@@ -129,12 +130,12 @@ impl Members for CoreEngine {
     ) -> ControlResult<()> {
         let memory = self.room_for(devices.iter())?;
         let devices = devices.to_vec();
-        self.call_array(name, move |handle, open| grow(handle, open, by, devices, memory))
+        call_array(&self.homes, name, move |handle, open| grow(handle, open, by, devices, memory))
     }
 
     fn set_journal(&self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
         let (own, new) = (name.clone(), device.cloned());
-        self.call_array(name, move |handle, open| async move {
+        call_array(&self.homes, name, move |handle, open| async move {
             let (journal, known) =
                 journals::open_device(&handle, new.as_ref(), open.array.limits().block_bytes)
                     .await?
@@ -155,13 +156,13 @@ impl Members for CoreEngine {
     }
 
     fn start_rebuild(&self, name: &ArrayName) -> ControlResult<()> {
-        self.ask_array(name, |_, open| async move {
+        ask_array(&self.homes, name, |_, open| async move {
             open.array.rebuild().map_err(ControlError::from_error)
         })
     }
 
     fn start_scrub(&self, name: &ArrayName, repair: Repair) -> ControlResult<()> {
-        self.ask_array(name, move |_, open| async move {
+        ask_array(&self.homes, name, move |_, open| async move {
             open.array.scrub(repair.into()).map_err(ControlError::from_error)?;
             open.told.scrub_begins();
             Ok(())
@@ -174,7 +175,7 @@ impl Members for CoreEngine {
             home.record.get().settings = settings.clone();
         }
         // An array that is not open has nothing to set.
-        let _ = self.ask_array(name, move |_, open| async move {
+        let _ = ask_array(&self.homes, name, move |_, open| async move {
             let array = &open.array;
             array.set_health_policy(settings.health.for_array());
             array.set_merge_policy(settings.merge.for_array());
@@ -197,14 +198,6 @@ async fn open_for(handle: &Handle, open: &OpenArray, device: &DeviceSpec) -> Con
         note_blocks(open.name(), device, has, array);
     }
     Ok(leaf.for_blocks_of(array))
-}
-
-/// Says in the log what larger sectors than those of the others cost.
-pub(super) fn note_blocks(name: &ArrayName, device: &DeviceSpec, has: u32, array: u32) {
-    tracing::warn!(
-        "array {name}: {device} has sectors of {has} bytes, and the array has {array}: a write that is no \
-         multiple of {has} bytes costs a read more"
-    );
 }
 
 /// Adds a parity row on these devices, or one of them for capacity.

@@ -11,19 +11,20 @@ use voltier_block::{BlockDevice, SectorRange};
 use voltier_control::engine::{CacheStart, Drain, OpenedVolume, Volumes};
 use voltier_control::{
     ByteRange, CacheRecord, ControlError, ControlResult, LOST_RANGES_MAX, Memory, VolumeMemory,
-    VolumeName, VolumeRecord, VolumeStatus, unused_tail_text,
+    VolumeName, VolumeRecord, VolumeStatus, changed_places, front_of, front_refused,
+    unused_tail_text,
 };
-use voltier_export::fuse::FileExport;
-use voltier_export::nbd::{Budget, ExportInfo, NbdServer};
-use voltier_export::{ByteDevice, FileAccess};
+use voltier_export::ByteDevice;
 #[cfg(test)]
 use voltier_ring::Domain;
-use voltier_ring::{FailsWith, Handle, OnFailure, Signal, StreamAddress, race};
+use voltier_ring::{FailsWith, Handle, OnFailure, Signal, race};
 use voltier_volume::{Drive, Health, Opened, Volume};
 
 use crate::CoreEngine;
+use crate::arrays::bring;
+use crate::exports::servers::Servers;
 use crate::fault::Fault;
-use crate::homes::{Held, Home};
+use crate::homes::{DeviceNames, Held, Home, Homes};
 use crate::loss::{LossGate, SsdLoss};
 use crate::silence::{log_evacuation, log_silences, not_stopped_in_order};
 use crate::table;
@@ -36,8 +37,8 @@ const LOST_RANGES_COUNTED_MAX: usize = 1 << 16;
 pub(super) struct Resident {
     pub(super) volume: Rc<Volume<Drive>>,
     /// The volume as its exports see it.
-    exported: Rc<ByteDevice<Volume<Drive>>>,
-    servers: RefCell<Vec<(StreamAddress, NbdServer)>>,
+    pub(super) exported: Rc<ByteDevice<Volume<Drive>>>,
+    pub(super) servers: Servers,
     /// How often its drains were ended.
     ended_drains: Cell<u64>,
     ending_drains: Signal,
@@ -50,24 +51,6 @@ pub(super) struct Resident {
     _on_failure: OnFailure,
     #[cfg(test)]
     domain: Domain,
-}
-
-/// Names of the devices of a volume, for messages.
-#[derive(Clone)]
-pub(super) struct DeviceNames {
-    pub(super) origin: String,
-    /// Empty without an SSD.
-    pub(super) ssd: String,
-}
-
-impl DeviceNames {
-    fn both(&self) -> String {
-        if self.ssd.is_empty() {
-            format!("backing disk {}", self.origin)
-        } else {
-            format!("backing disk {}, SSD {}", self.origin, self.ssd)
-        }
-    }
 }
 
 thread_local! {
@@ -104,27 +87,25 @@ pub(super) fn domain_of(name: &VolumeName) -> Domain {
     resident(name).unwrap().domain
 }
 
-impl CoreEngine {
-    /// Runs a task with an open volume on its core, and waits for it as long as a device may take.
-    pub(super) fn call_volume<T: Send + 'static, F: Future<Output = ControlResult<T>> + 'static>(
-        &self,
-        name: &VolumeName,
-        task: impl FnOnce(Handle, Rc<Resident>, DeviceNames) -> F + Send + 'static,
-    ) -> ControlResult<T> {
-        let (volume, home) = (name.clone(), self.homes.volume(name)?);
-        let devices = home.devices.get().clone();
-        home.way.call(move |handle| async move { task(handle, resident(&volume)?, devices).await })
-    }
+/// Runs a task with an open volume on its core, and waits for it as long as a device may take.
+pub(super) fn call_volume<T: Send + 'static, F: Future<Output = ControlResult<T>> + 'static>(
+    homes: &Homes,
+    name: &VolumeName,
+    task: impl FnOnce(Handle, Rc<Resident>, DeviceNames) -> F + Send + 'static,
+) -> ControlResult<T> {
+    let (volume, home) = (name.clone(), homes.volume(name)?);
+    let devices = home.devices.get().clone();
+    home.way.call(move |handle| async move { task(handle, resident(&volume)?, devices).await })
+}
 
-    /// Asks an open volume for what it knows by itself.
-    pub(super) fn ask_volume<T: Send + 'static>(
-        &self,
-        name: &VolumeName,
-        ask: impl FnOnce(&Resident) -> ControlResult<T> + Send + 'static,
-    ) -> ControlResult<T> {
-        let volume = name.clone();
-        self.homes.volume(name)?.way.ask(move |_| async move { ask(&*resident(&volume)?) })
-    }
+/// Asks an open volume for what it knows by itself.
+pub(super) fn ask_volume<T: Send + 'static>(
+    homes: &Homes,
+    name: &VolumeName,
+    ask: impl FnOnce(&Resident) -> ControlResult<T> + Send + 'static,
+) -> ControlResult<T> {
+    let volume = name.clone();
+    homes.volume(name)?.way.ask(move |_| async move { ask(&*resident(&volume)?) })
 }
 
 impl Volumes for CoreEngine {
@@ -134,7 +115,7 @@ impl Volumes for CoreEngine {
         let core = self.core_of(Some(&record.origin)).or_else(|| self.core_of(ssd));
         let core = core.unwrap_or_else(|| self.deal());
         let memory = self.room_for(record.devices())?;
-        self.bring(ssd, core)?;
+        bring(self, ssd, core)?;
         let (way, fault) = self.new_home(core);
         let loss = Arc::new(SsdLoss::default());
         let gate = LossGate { loss: loss.clone(), waker: self.waker() };
@@ -169,7 +150,7 @@ impl Volumes for CoreEngine {
     }
 
     fn fill_status(&self, name: &VolumeName, status: &mut VolumeStatus) {
-        match self.ask_volume(name, |open| Ok(facts(&open.volume))) {
+        match ask_volume(&self.homes, name, |open| Ok(facts(&open.volume))) {
             Ok(facts) => volume_status::fill(status, &facts),
             Err(error) => status.error = error.message,
         }
@@ -195,7 +176,7 @@ async fn open(
     if let Some(cache) = &record.cache
         && volume.origin_has_cache(cache.uuid.0).await
     {
-        return Err(record.changed_places());
+        return Err(changed_places(&record));
     }
     let (mut generation, mut evacuates, ssd_fails) = (0, false, Cell::new(None));
     let given = VolumeMemory::default();
@@ -217,7 +198,7 @@ async fn open(
     let resident = Resident {
         exported: Rc::new(ByteDevice::new(volume.clone())),
         volume,
-        servers: RefCell::default(),
+        servers: Servers::default(),
         ended_drains: Cell::new(0),
         ending_drains: Signal::new(),
         _origin_fails: origin_fails,
@@ -263,11 +244,11 @@ pub(super) async fn put_in_front(
     let (ssd, ssd_fails) = table::open_ssd(handle, device).await?;
     let bytes = (ssd.limits().bytes(), volume.origin().limits().bytes());
     let memory = memory.gate(given, record, start, bytes.0, bytes.1);
-    let opened = volume.put_in_front(ssd, record.front(start, memory)?).await;
+    let opened = volume.put_in_front(ssd, front_of(record, start, memory)?).await;
     if volume.cache().is_none() {
         given.set(None);
     }
-    let (opened, kept) = opened.map_err(|error| record.front_refused(start, error))?;
+    let (opened, kept) = opened.map_err(|error| front_refused(record, start, error))?;
     if let Some(kept) = kept {
         tracing::warn!("{}: {kept}", record.name);
     }
@@ -291,10 +272,7 @@ async fn close(name: VolumeName, devices: DeviceNames) -> ControlResult<()> {
     let Some(resident) = RESIDENTS.with_borrow_mut(|all| all.remove(&name)) else { return Ok(()) };
     // A server that stops waits for the requests of its clients.
     let _released = resident.volume.release_waits();
-    let servers = std::mem::take(&mut *resident.servers.borrow_mut());
-    for (_, server) in servers {
-        server.stop().await;
-    }
+    resident.servers.stop_all().await;
     resident.end_drain();
     let stopped = resident.volume.stop().await;
     stopped.map_err(|error| {
@@ -345,59 +323,4 @@ fn in_bytes(ranges: &[SectorRange]) -> Vec<ByteRange> {
         length_bytes: range.bytes(),
     };
     ranges.iter().map(in_bytes).collect()
-}
-
-/// Starts an NBD server; where it listens.
-pub(super) fn serve_nbd(
-    handle: &Handle,
-    name: &VolumeName,
-    at: &StreamAddress,
-    access: FileAccess,
-    budget: &Arc<Budget>,
-) -> ControlResult<StreamAddress> {
-    let resident = resident(name)?;
-    let limits = resident.volume.limits().clone();
-    let info = ExportInfo::new(name.as_str(), "Voltier volume", limits, false);
-    let server = NbdServer::start(handle, resident.exported.clone(), info, at, access, budget)
-        .map_err(ControlError::from_error)?;
-    let bound = server.address().clone();
-    resident.servers.borrow_mut().push((bound.clone(), server));
-    Ok(bound)
-}
-
-/// Ends the NBD server at an address.
-pub(super) async fn stop_nbd(name: VolumeName, at: StreamAddress) -> ControlResult<()> {
-    let resident = resident(&name)?;
-    let server = {
-        let mut servers = resident.servers.borrow_mut();
-        let index = servers.iter().position(|(address, _)| *address == at);
-        index.map(|index| servers.swap_remove(index).1)
-    };
-    if let Some(server) = server {
-        server.stop().await;
-    }
-    Ok(())
-}
-
-/// Why the NBD server at an address takes no more clients, if that is so.
-pub(super) fn nbd_trouble(name: &VolumeName, at: &StreamAddress) -> Option<String> {
-    let resident = resident(name).ok()?;
-    let servers = resident.servers.borrow();
-    let Some((_, server)) = servers.iter().find(|(address, _)| address == at) else {
-        return Some("nothing listens there".to_owned());
-    };
-    server.trouble().map(|error| format!("accepting clients fails: {error}"))
-}
-
-/// Connections to the NBD server at an address.
-pub(super) fn nbd_clients(name: &VolumeName, at: &StreamAddress) -> u64 {
-    let Ok(resident) = resident(name) else { return 0 };
-    let servers = resident.servers.borrow();
-    let server = servers.iter().find(|(address, _)| address == at);
-    server.map_or(0, |(_, server)| server.counters().connections_open)
-}
-
-/// Starts serving a volume as a file; the control thread mounts it.
-pub(super) fn serve_file(handle: &Handle, name: &VolumeName) -> ControlResult<FileExport> {
-    Ok(FileExport::open(handle, resident(name)?.exported.clone()))
 }

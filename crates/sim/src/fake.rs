@@ -159,10 +159,10 @@ answers! {
         fn export(&self, name: &VolumeName, export: &ExportSpec, access: Option<&ExportAccess>)
             -> ControlResult<ExportSpec>
         {
-            self.call("export", export.kind()).map(|()| export.clone())
+            self.call("export", export.kind().word).map(|()| export.clone())
         }
         fn unexport(&self, name: &VolumeName, export: &ExportSpec, cut_off: bool) -> ControlResult<()> {
-            self.call("unexport", export.kind())
+            self.call("unexport", export.kind().word)
         }
         fn clear_dead(&self, export: &ExportSpec) {}
         fn export_trouble(&self, name: &VolumeName, export: &ExportSpec) -> Option<String> { None }

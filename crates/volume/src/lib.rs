@@ -29,7 +29,7 @@ mod front;
 mod gate;
 mod volume;
 
-pub use drive::{Drive, DriveError, DriveSpec, Leaf, OpenLeaf};
+pub use drive::{Drive, Leaf};
 pub use front::{ChangeError, Front};
 pub use voltier_array::Array;
 pub use voltier_cache::{

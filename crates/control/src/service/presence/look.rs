@@ -24,7 +24,7 @@ pub(in crate::service) fn is_labelled<E: Engine>(
     device: &DeviceSpec,
     array: Identity,
 ) -> bool {
-    let label = device.path().map(|_| turn.reading(device).label_of(device));
+    let label = device.is_external().then(|| turn.reading(device).label_of(device));
     matches!(label, Some(Ok(Some(label))) if label.array == array)
 }
 
@@ -34,7 +34,7 @@ pub(in crate::service) fn may_be_member<E: Engine>(
     device: &DeviceSpec,
     array: Identity,
 ) -> bool {
-    let label = device.path().map(|_| turn.reading(device).label_of(device));
+    let label = device.is_external().then(|| turn.reading(device).label_of(device));
     match label {
         Some(Ok(Some(label))) => label.array == array,
         Some(Err(error)) => error.is_unsupported_label(array),
@@ -111,7 +111,7 @@ pub(in crate::service) fn look_once<E: Engine>(
     let Some(path) = device.path() else { return Ok(u64::MAX) };
     let examined = turn.looking_at(path).examine(path, Role::Origin);
     let mut examined = examined.map_err(|error| {
-        let is_there = turn.id_of(path).is_some();
+        let is_there = turn.id_of(device).is_some();
         (if is_there { Hindrance::Silent } else { Hindrance::Absent }, error.message)
     })?;
     // An SSD that takes no writes can be read: its lines are written back.

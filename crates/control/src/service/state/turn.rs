@@ -312,7 +312,12 @@ impl<E: Engine> Turn<E> {
     }
 
     /// The storage that a path leads to, if its file system says so at once.
-    pub(in crate::service) fn id_of(&self, path: &Path) -> Option<DeviceId> {
+    pub(in crate::service) fn id_at(&self, path: &Path) -> Option<DeviceId> {
         self.engine.id_of(path)
+    }
+
+    /// The storage that a device is now; `None` of one that is not there, or not of this machine.
+    pub(in crate::service) fn id_of(&self, device: &DeviceSpec) -> Option<DeviceId> {
+        self.id_at(device.path()?)
     }
 }

@@ -352,7 +352,7 @@ impl FakeEngine for BookEngine {
         export: &ExportSpec,
         _: Option<&ExportAccess>,
     ) -> ControlResult<ExportSpec> {
-        self.call("export", export.kind())?;
+        self.call("export", export.kind().word)?;
         let failed = self.books().exports_fail.then(|| ControlError::failed("cannot listen there"));
         failed.map_or_else(|| Ok(export.clone()), Err)
     }

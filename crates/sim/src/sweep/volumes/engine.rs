@@ -14,7 +14,7 @@ use voltier_control::safety::{
 };
 use voltier_control::{
     ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec, Identity, Service, Settings,
-    VolumeName, VolumeRecord, VolumeStatus,
+    VolumeName, VolumeRecord, VolumeStatus, changed_places, front_of, front_refused,
 };
 use voltier_volume::{Opened, Volume};
 
@@ -79,9 +79,9 @@ impl VolumeWorld {
         let disk = self.disk_of(device)?;
         let (volume, ssd, own) = (volume.clone(), SimDrive::Plain(disk.clone()), record.clone());
         let (opened, _) = self.0.run(async move {
-            let front = own.front(start, MemoryGate::default())?;
+            let front = front_of(&own, start, MemoryGate::default())?;
             let opened = volume.put_in_front(ssd, front).await;
-            opened.map_err(|error| own.front_refused(start, error))
+            opened.map_err(|error| front_refused(&own, start, error))
         })?;
         if !opened.evacuates {
             check_owner(record, &disk);
@@ -168,7 +168,7 @@ impl FakeEngine for VolumeWorld {
         self.0.run(async move {
             match &checked.cache {
                 Some(cache) if opened.origin_has_cache(cache.uuid.0).await => {
-                    Err(checked.changed_places())
+                    Err(changed_places(&checked))
                 }
                 _ => Ok(()),
             }
