@@ -105,7 +105,7 @@ pub(super) fn ask_volume<T: Send + 'static>(
     ask: impl FnOnce(&Resident) -> ControlResult<T> + Send + 'static,
 ) -> ControlResult<T> {
     let volume = name.clone();
-    homes.volume(name)?.way.ask(move |_| async move { ask(&*resident(&volume)?) })
+    homes.volume(name)?.way.ask(move |_| async move { ask(&resident(&volume)?) })
 }
 
 impl Volumes for CoreEngine {
