@@ -47,14 +47,6 @@ pub(super) async fn create(
     Ok(keep(resident, array, devices, known_journal, Vec::new()))
 }
 
-/// Says in the log what larger sectors than those of the others cost.
-pub(super) fn note_blocks(name: &ArrayName, device: &DeviceSpec, has: u32, array: u32) {
-    tracing::warn!(
-        "array {name}: {device} has sectors of {has} bytes, and the array has {array}: a write that is no \
-         multiple of {has} bytes costs a read more"
-    );
-}
-
 /// The memory of an array, before anything is written.
 pub(super) fn promised(memory: &Memory, bytes: u64, name: &ArrayName) -> ControlResult<Promise> {
     memory.promise(bytes).map_err(|shortage| {
@@ -344,4 +336,12 @@ pub(super) async fn stop(name: ArrayName) -> ControlResult<u64> {
             "stopping the array: {error}; see `dmesg`; the next start is one after a crash"
         ))
     })
+}
+
+/// Says in the log what larger sectors than those of the others cost.
+pub(super) fn note_blocks(name: &ArrayName, device: &DeviceSpec, has: u32, array: u32) {
+    tracing::warn!(
+        "array {name}: {device} has sectors of {has} bytes, and the array has {array}: a write that is no \
+         multiple of {has} bytes costs a read more"
+    );
 }

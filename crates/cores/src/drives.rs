@@ -5,35 +5,19 @@ use std::path::Path;
 
 use voltier_array::MemberState;
 use voltier_block::{BlockDevice, Nanos};
-use voltier_control::engine::Drives;
 use voltier_control::safety::{Machine, WriteProtection};
 use voltier_control::{ControlError, ControlResult, DeviceSpec};
 use voltier_drive::OpenError;
 use voltier_ring::Handle;
 use voltier_volume::Leaf;
 
-use crate::{CoreEngine, opening};
+use crate::opening;
 
 /// A device of an array.
 #[derive(Clone)]
 pub(super) struct KnownDevice {
     pub(super) device: DeviceSpec,
     pub(super) size_bytes: u64,
-}
-
-impl Drives for CoreEngine {
-    fn machine(&self) -> &Machine {
-        &self.machine
-    }
-
-    fn size_of(&self, device: &DeviceSpec) -> ControlResult<u64> {
-        opening::size_of(device)
-    }
-
-    fn is_letting_go(&self, path: &Path) -> bool {
-        let own = path.to_owned();
-        self.machine.ask(path, move || voltier_drive::is_undrained(&own)).unwrap_or(true)
-    }
 }
 
 /// Opens a device, on a thread of its own.

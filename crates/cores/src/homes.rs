@@ -10,6 +10,8 @@ use crate::call::Way;
 use crate::exports::open_export::Opened;
 use crate::fault::Fault;
 use crate::loss::{KnownEvents, SsdLoss};
+use crate::table;
+use crate::volumes::DeviceNames;
 
 /// Something that several threads of the control plane look at, never for longer than that.
 pub(super) struct Held<T>(Mutex<T>);
@@ -47,29 +49,6 @@ pub(super) struct Home {
     pub(super) devices: Held<DeviceNames>,
 }
 
-/// Names of the devices of a volume, for messages.
-#[derive(Clone)]
-pub(super) struct DeviceNames {
-    pub(super) origin: String,
-    /// Empty without an SSD.
-    pub(super) ssd: String,
-}
-
-impl DeviceNames {
-    pub(super) fn both(&self) -> String {
-        if self.ssd.is_empty() {
-            format!("backing disk {}", self.origin)
-        } else {
-            format!("backing disk {}, SSD {}", self.origin, self.ssd)
-        }
-    }
-}
-
-/// The error of a request for an array that is not open on this core.
-pub(super) fn not_open(name: &ArrayName) -> ControlError {
-    ControlError::failed(format!("the array {name} is not open; see daemon.log"))
-}
-
 /// All that is open.
 pub(super) struct Homes {
     volumes: Held<BTreeMap<VolumeName, Arc<Home>>>,
@@ -103,7 +82,7 @@ impl Homes {
     }
 
     pub(super) fn array(&self, name: &ArrayName) -> ControlResult<Arc<ArrayHome>> {
-        self.find_array(name).ok_or_else(|| not_open(name))
+        self.find_array(name).ok_or_else(|| table::not_open(name))
     }
 
     pub(super) fn add_array(&self, name: &ArrayName, home: ArrayHome) {

@@ -3,7 +3,7 @@
 use voltier_control::{ControlError, VolumeName};
 use voltier_volume::{Drive, Side, SilentDrive, Volume};
 
-use crate::homes::DeviceNames;
+use crate::volumes::DeviceNames;
 
 /// Has the log told when a drive of the volume's cache is silent, and when it answers again.
 pub(super) fn log_silences(name: &VolumeName, devices: &DeviceNames, volume: &Volume<Drive>) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use voltier_array::{Array, HealthNews, MemberIndex};
 use voltier_block::{Nanos, SectorRange};
 use voltier_control::safety::Promise;
-use voltier_control::{ArrayName, ControlResult, DeviceSpec};
+use voltier_control::{ArrayName, ControlError, ControlResult, DeviceSpec};
 use voltier_ring::{Domain, FailsWith, Handle, OnFailure};
 use voltier_volume::{Drive, Leaf};
 
@@ -17,7 +17,6 @@ use crate::array_failure::failure_in_words;
 use crate::array_news::Told;
 use crate::drives::{KnownDevice, open_drained};
 use crate::fault::Fault;
-use crate::homes::not_open;
 
 /// An array on its home core.
 pub(super) struct OpenArray {
@@ -72,6 +71,11 @@ thread_local! {
     /// The arrays of this core.
     static ARRAYS: RefCell<BTreeMap<ArrayName, Rc<OpenArray>>> =
         const { RefCell::new(BTreeMap::new()) };
+}
+
+/// The error of a request for an array that is not open on this core.
+pub(super) fn not_open(name: &ArrayName) -> ControlError {
+    ControlError::failed(format!("the array {name} is not open; see daemon.log"))
 }
 
 /// The open array of a name.

@@ -8,27 +8,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use voltier_block::{BlockDevice, SectorRange};
-use voltier_control::engine::{CacheStart, Drain, OpenedVolume, Volumes};
+use voltier_control::engine::{CacheStart, OpenedVolume};
 use voltier_control::{
     ByteRange, CacheRecord, ControlError, ControlResult, LOST_RANGES_MAX, Memory, VolumeMemory,
-    VolumeName, VolumeRecord, VolumeStatus, changed_places, front_of, front_refused,
-    unused_tail_text,
+    VolumeName, VolumeRecord, changed_places, front_of, front_refused, unused_tail_text,
 };
 use voltier_export::ByteDevice;
 #[cfg(test)]
 use voltier_ring::Domain;
 use voltier_ring::{FailsWith, Handle, OnFailure, Signal, race};
-use voltier_volume::{Drive, Health, Opened, Volume};
+use voltier_volume::{Drive, Health, Opened, Volume, origin_has_cache};
 
-use crate::CoreEngine;
-use crate::arrays::bring;
 use crate::exports::servers::Servers;
 use crate::fault::Fault;
-use crate::homes::{DeviceNames, Held, Home, Homes};
-use crate::loss::{LossGate, SsdLoss};
+use crate::loss::LossGate;
 use crate::silence::{log_evacuation, log_silences, not_stopped_in_order};
 use crate::table;
-use crate::volume_status::{self, Facts};
+use crate::volume_status::Facts;
 
 /// Lost ranges that are counted one by one; beyond it there are "at least" so many.
 const LOST_RANGES_COUNTED_MAX: usize = 1 << 16;
@@ -51,6 +47,24 @@ pub(super) struct Resident {
     _on_failure: OnFailure,
     #[cfg(test)]
     domain: Domain,
+}
+
+/// Names of the devices of a volume, for messages.
+#[derive(Clone)]
+pub(super) struct DeviceNames {
+    pub(super) origin: String,
+    /// Empty without an SSD.
+    pub(super) ssd: String,
+}
+
+impl DeviceNames {
+    fn both(&self) -> String {
+        if self.ssd.is_empty() {
+            format!("backing disk {}", self.origin)
+        } else {
+            format!("backing disk {}, SSD {}", self.origin, self.ssd)
+        }
+    }
 }
 
 thread_local! {
@@ -87,78 +101,8 @@ pub(super) fn domain_of(name: &VolumeName) -> Domain {
     resident(name).unwrap().domain
 }
 
-/// Runs a task with an open volume on its core, and waits for it as long as a device may take.
-pub(super) fn call_volume<T: Send + 'static, F: Future<Output = ControlResult<T>> + 'static>(
-    homes: &Homes,
-    name: &VolumeName,
-    task: impl FnOnce(Handle, Rc<Resident>, DeviceNames) -> F + Send + 'static,
-) -> ControlResult<T> {
-    let (volume, home) = (name.clone(), homes.volume(name)?);
-    let devices = home.devices.get().clone();
-    home.way.call(move |handle| async move { task(handle, resident(&volume)?, devices).await })
-}
-
-/// Asks an open volume for what it knows by itself.
-pub(super) fn ask_volume<T: Send + 'static>(
-    homes: &Homes,
-    name: &VolumeName,
-    ask: impl FnOnce(&Resident) -> ControlResult<T> + Send + 'static,
-) -> ControlResult<T> {
-    let volume = name.clone();
-    homes.volume(name)?.way.ask(move |_| async move { ask(&resident(&volume)?) })
-}
-
-impl Volumes for CoreEngine {
-    fn open(&self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
-        let cache = record.cache.as_ref().filter(|cache| cache.failed.is_none());
-        let ssd = cache.map(|cache| &cache.device);
-        let core = self.core_of(Some(&record.origin)).or_else(|| self.core_of(ssd));
-        let core = core.unwrap_or_else(|| self.deal());
-        let memory = self.room_for(record.devices())?;
-        bring(self, ssd, core)?;
-        let (way, fault) = self.new_home(core);
-        let loss = Arc::new(SsdLoss::default());
-        let gate = LossGate { loss: loss.clone(), waker: self.waker() };
-        let (plan, told) = (record.clone(), fault.clone());
-        let opened = way.call(move |handle| open(handle, plan, start, gate, told, memory))?;
-        let drain = Arc::new(Held::new(Drain::Done));
-        let ssd = record.cache.as_ref().map(|cache| cache.device.to_string());
-        let devices =
-            DeviceNames { origin: record.origin.to_string(), ssd: ssd.unwrap_or_default() };
-        let (exports, loss, devices) = (Held::new(Vec::new()), Held::new(loss), Held::new(devices));
-        self.homes.add(&record.name, Home { core, way, fault, exports, drain, loss, devices });
-        Ok(opened)
-    }
-
-    fn take_fault(&self, name: &VolumeName) -> Option<String> {
-        let why = self.homes.find(name)?.fault.words()?;
-        let home = self.homes.remove(name)?;
-        home.loss.get().end();
-        // The users of a FUSE file are cut off here; the core has cut off those of the network.
-        home.exports.get().clear();
-        Some(why)
-    }
-
-    fn close(&self, name: &VolumeName) -> ControlResult<()> {
-        let Some(home) = self.homes.remove(name) else { return Ok(()) };
-        // The users of a FUSE file are cut off here.
-        home.exports.get().clear();
-        let (name, devices) = (name.clone(), home.devices.get().clone());
-        let closed = home.way.call(move |_| close(name, devices));
-        home.loss.get().end();
-        closed
-    }
-
-    fn fill_status(&self, name: &VolumeName, status: &mut VolumeStatus) {
-        match ask_volume(&self.homes, name, |open| Ok(facts(&open.volume))) {
-            Ok(facts) => volume_status::fill(status, &facts),
-            Err(error) => status.error = error.message,
-        }
-    }
-}
-
 /// Opens a volume on this core.
-async fn open(
+pub(super) async fn open(
     handle: Handle,
     record: VolumeRecord,
     start: CacheStart,
@@ -174,7 +118,7 @@ async fn open(
     }
     let volume = Volume::plain(&handle, origin);
     if let Some(cache) = &record.cache
-        && volume.origin_has_cache(cache.uuid.0).await
+        && origin_has_cache(&volume, cache.uuid.0).await
     {
         return Err(changed_places(&record));
     }
@@ -244,7 +188,7 @@ pub(super) async fn put_in_front(
     let (ssd, ssd_fails) = table::open_ssd(handle, device).await?;
     let bytes = (ssd.limits().bytes(), volume.origin().limits().bytes());
     let memory = memory.gate(given, record, start, bytes.0, bytes.1);
-    let opened = volume.put_in_front(ssd, front_of(record, start, memory)?).await;
+    let opened = voltier_volume::put_in_front(volume, ssd, front_of(record, start, memory)?).await;
     if volume.cache().is_none() {
         given.set(None);
     }
@@ -268,7 +212,7 @@ pub(super) async fn put_in_front(
 }
 
 /// Stops a volume and forgets it.
-async fn close(name: VolumeName, devices: DeviceNames) -> ControlResult<()> {
+pub(super) async fn close(name: VolumeName, devices: DeviceNames) -> ControlResult<()> {
     let Some(resident) = RESIDENTS.with_borrow_mut(|all| all.remove(&name)) else { return Ok(()) };
     // A server that stops waits for the requests of its clients.
     let _released = resident.volume.release_waits();
@@ -291,7 +235,7 @@ pub(super) fn dirty_lines_of(volume: &Volume<Drive>) -> u64 {
 }
 
 /// The facts about a volume.
-fn facts(volume: &Volume<Drive>) -> Facts {
+pub(super) fn facts(volume: &Volume<Drive>) -> Facts {
     let cache = volume.cache();
     let mut lost = cache
         .as_ref()

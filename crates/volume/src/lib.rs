@@ -30,7 +30,7 @@ mod gate;
 mod volume;
 
 pub use drive::{Drive, Leaf};
-pub use front::{ChangeError, Front};
+pub use front::{ChangeError, Front, change_cache, origin_has_cache, put_in_front};
 pub use voltier_array::Array;
 pub use voltier_cache::{
     Cache, DirectionCounts, FormatOptions, Health, Label, LineSize, Mode, OpenError, OpenOptions,

@@ -7,67 +7,16 @@ pub(super) mod servers;
 
 use std::sync::Arc;
 
-use voltier_control::engine::Exports;
 use voltier_control::{ControlResult, ExportAccess, ExportSpec, VolumeName};
 use voltier_export::FileAccess;
 use voltier_export::nbd::Budget;
 
-use crate::CoreEngine;
 use crate::access;
 use crate::call::Way;
 use crate::exports::open_export::{Opened, Opener};
 
-impl Exports for CoreEngine {
-    fn export(
-        &self,
-        name: &VolumeName,
-        export: &ExportSpec,
-        access: Option<&ExportAccess>,
-    ) -> ControlResult<ExportSpec> {
-        let home = self.homes.volume(name)?;
-        let opened = open(&home.way, name, export, access, &self.budget)?;
-        let real = opened.spec.clone();
-        home.exports.get().push(opened);
-        Ok(real)
-    }
-
-    fn unexport(&self, name: &VolumeName, export: &ExportSpec, cut_off: bool) -> ControlResult<()> {
-        let Some(home) = self.homes.find(name) else { return Ok(()) };
-        let taken = {
-            let mut exports = home.exports.get();
-            let at = exports.iter().position(|open| open.spec == *export);
-            at.map(|at| exports.swap_remove(at))
-        };
-        let Some(mut open) = taken else { return Ok(()) };
-        let closed = open.export.close(cut_off);
-        if closed.is_err() {
-            home.exports.get().push(open);
-        }
-        closed
-    }
-
-    fn clear_dead(&self, export: &ExportSpec) {
-        if let ExportSpec::Fuse(path) = export {
-            voltier_export::fuse::clear_dead(path);
-        }
-    }
-
-    fn export_trouble(&self, name: &VolumeName, export: &ExportSpec) -> Option<String> {
-        let home = self.homes.find(name)?;
-        let exports = home.exports.get();
-        exports.iter().find(|open| open.spec == *export)?.export.trouble()
-    }
-
-    fn clients(&self, name: &VolumeName, export: &ExportSpec) -> u64 {
-        let Some(home) = self.homes.find(name) else { return 0 };
-        let exports = home.exports.get();
-        let open = exports.iter().find(|open| open.spec == *export);
-        open.map_or(0, |open| open.export.clients())
-    }
-}
-
 /// Opens an export of a volume on its core.
-fn open(
+pub(super) fn open(
     way: &Way,
     name: &VolumeName,
     export: &ExportSpec,
@@ -86,6 +35,13 @@ fn open(
     }
 }
 
+/// Clears away what a daemon that crashed left where an export is.
+pub(super) fn clear_dead(export: &ExportSpec) {
+    if let ExportSpec::Fuse(path) = export {
+        voltier_export::fuse::clear_dead(path);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -93,10 +49,11 @@ mod tests {
     use std::net::TcpStream;
     use std::path::Path;
 
-    use voltier_control::engine::{CacheStart, Volumes};
+    use voltier_control::engine::{CacheStart, Exports, Volumes};
     use voltier_control::{Desired, Identity, NbdAddress, VolumeRecord};
 
     use super::*;
+    use crate::core_engine::CoreEngine;
 
     /// A volume in memory, open on one core.
     fn engine() -> (CoreEngine, VolumeName) {

@@ -17,7 +17,8 @@ use voltier_control::{
 };
 use voltier_ring::{CallError, Domain, Remote};
 
-use crate::{CoreEngine, table, volumes};
+use crate::core_engine::CoreEngine;
+use crate::{table, volumes};
 
 const BLOCK_BYTES: usize = 6144;
 const BLOCKS: u64 = 100;

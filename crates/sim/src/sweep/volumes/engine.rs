@@ -16,7 +16,7 @@ use voltier_control::{
     ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec, Identity, Service, Settings,
     VolumeName, VolumeRecord, VolumeStatus, changed_places, front_of, front_refused,
 };
-use voltier_volume::{Opened, Volume};
+use voltier_volume::{Opened, Volume, change_cache, origin_has_cache, put_in_front};
 
 use super::fixture::VolumeFixture;
 use crate::disk::SimDisk;
@@ -80,7 +80,7 @@ impl VolumeWorld {
         let (volume, ssd, own) = (volume.clone(), SimDrive::Plain(disk.clone()), record.clone());
         let (opened, _) = self.0.run(async move {
             let front = front_of(&own, start, MemoryGate::default())?;
-            let opened = volume.put_in_front(ssd, front).await;
+            let opened = put_in_front(&volume, ssd, front).await;
             opened.map_err(|error| front_refused(&own, start, error))
         })?;
         if !opened.evacuates {
@@ -167,7 +167,7 @@ impl FakeEngine for VolumeWorld {
         let (opened, checked) = (volume.clone(), record.clone());
         self.0.run(async move {
             match &checked.cache {
-                Some(cache) if opened.origin_has_cache(cache.uuid.0).await => {
+                Some(cache) if origin_has_cache(&opened, cache.uuid.0).await => {
                     Err(changed_places(&checked))
                 }
                 _ => Ok(()),
@@ -240,7 +240,9 @@ impl FakeEngine for VolumeWorld {
     fn configure(&self, _: &VolumeName, settings: &Settings) -> ControlResult<()> {
         self.0.step();
         let (volume, settings) = (self.volume()?, settings.clone());
-        self.0.run(async move { volume.change(settings.policy, settings.for_cache()).await })?;
+        self.0.run(
+            async move { change_cache(&volume, settings.policy, settings.for_cache()).await },
+        )?;
         self.0.step();
         Ok(())
     }

@@ -6,18 +6,18 @@ use std::sync::atomic::Ordering;
 
 use voltier_control::engine::{CacheHealth, CacheStart, Caches, Drain, Passing};
 use voltier_control::{ControlError, ControlResult, Memory, Settings, VolumeName, VolumeRecord};
-use voltier_volume::{Drive, Health, Volume, VolumeError};
+use voltier_volume::{Drive, Health, Volume, VolumeError, change_cache};
 
-use crate::CoreEngine;
-use crate::arrays::bring;
-use crate::homes::{DeviceNames, Home};
+use crate::core_engine::CoreEngine;
+use crate::engine::arrays::bring;
+use crate::homes::Home;
 use crate::loss::{LossGate, SsdLoss};
 use crate::silence::not_answering;
-use crate::volumes::{Resident, ask_volume, call_volume, dirty_lines_of, put_in_front, resident};
+use crate::volumes::{DeviceNames, Resident, dirty_lines_of, put_in_front, resident};
 
 impl Caches for CoreEngine {
     fn begin_evacuation(&self, name: &VolumeName) -> ControlResult<()> {
-        ask_volume(&self.homes, name, |open| {
+        self.ask_volume(name, |open| {
             if let Some(cache) = open.volume.cache() {
                 cache.begin_evacuation();
             }
@@ -44,7 +44,7 @@ impl Caches for CoreEngine {
         let (ssd, plan) = (ssd.map(ToString::to_string).unwrap_or_default(), record.clone());
         // Before: what is still told of the SSD from before is not put on record of the new one.
         *self.homes.volume(name)?.loss.get() = loss;
-        let generation = call_volume(&self.homes, name, move |handle, open, _| async move {
+        let generation = self.call_volume(name, move |handle, open, _| async move {
             let memory = (memory, &open.memory);
             let front =
                 put_in_front(&handle, &open.volume, &plan, CacheStart::Format, gate, memory);
@@ -60,12 +60,12 @@ impl Caches for CoreEngine {
 
     fn quiesce(&self, name: &VolumeName) -> ControlResult<()> {
         let own = name.clone();
-        call_volume(&self.homes, name, |_, open, devices| quiesce(own, open, devices))
+        self.call_volume(name, |_, open, devices| quiesce(own, open, devices))
     }
 
     fn resume(&self, name: &VolumeName) {
         // A volume that is not open has nobody waiting.
-        let _ = ask_volume(&self.homes, name, |open| {
+        let _ = self.ask_volume(name, |open| {
             open.volume.resume();
             Ok(())
         });
@@ -73,9 +73,8 @@ impl Caches for CoreEngine {
 
     fn detach(&self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
         let own = name.clone();
-        let detached = call_volume(&self.homes, name, move |_, open, devices| {
-            detach(own, open, devices, write_back)
-        });
+        let detached =
+            self.call_volume(name, move |_, open, devices| detach(own, open, devices, write_back));
         // The registry has the volume without this SSD.
         self.failure_is_recorded(name);
         detached
@@ -84,7 +83,7 @@ impl Caches for CoreEngine {
     fn configure(&self, name: &VolumeName, settings: &Settings) -> ControlResult<()> {
         let (own, settings) = (name.clone(), settings.clone());
         let memory = self.room_for(std::iter::empty())?;
-        call_volume(&self.homes, name, move |_, open, _| configure(own, open, settings, memory))
+        self.call_volume(name, move |_, open, _| configure(own, open, settings, memory))
     }
 
     fn start_drain(&self, name: &VolumeName) -> ControlResult<()> {
@@ -110,7 +109,7 @@ impl Caches for CoreEngine {
 
     fn end_drain(&self, name: &VolumeName) {
         // A volume that is not open has no drain.
-        let _ = ask_volume(&self.homes, name, |open| {
+        let _ = self.ask_volume(name, |open| {
             open.end_drain();
             Ok(())
         });
@@ -199,7 +198,7 @@ async fn configure(
 ) -> ControlResult<()> {
     let volume = open.volume.clone();
     let Some(cache) = volume.cache() else {
-        return Ok(volume.change(settings.policy, settings.for_cache()).await?);
+        return Ok(change_cache(&volume, settings.policy, settings.for_cache()).await?);
     };
     let (total, more) = cache.memory_with(settings.policy, settings.for_cache().admission);
     // What is learned anew stands beside the old for a moment.
@@ -208,7 +207,7 @@ async fn configure(
             "the change of {name} {shortage}; free some, or choose a policy or an admission that needs less"
         ))
     })?;
-    volume.change(settings.policy, settings.for_cache()).await?;
+    change_cache(&volume, settings.policy, settings.for_cache()).await?;
     if let Some(mut given) = open.memory.take() {
         given.change(total);
         open.memory.set(Some(given));

@@ -1,6 +1,5 @@
 //! Open arrays of all cores: made, opened, moved to other cores, closed and shown.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use voltier_block::{BlockDevice, Buf, Lba};
@@ -9,37 +8,15 @@ use voltier_control::safety::HEAD_BYTES;
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ControlError, ControlResult, DeviceSpec, RegisteredArray,
 };
-use voltier_ring::Handle;
 
 use crate::call::Way;
+use crate::core_engine::CoreEngine;
 use crate::drives::KnownDevice;
 use crate::fault::Fault;
-use crate::homes::{ArrayHome, Held, Homes, not_open};
+use crate::homes::{ArrayHome, Held};
 use crate::loss::{EventGate, KnownEvents};
 use crate::table::{self, OpenArray};
-use crate::{CoreEngine, array_news, array_status, assemble};
-
-/// Runs a task with an open array on its core, and waits for it as long as a device may take.
-pub(super) fn call_array<T: Send + 'static, F: Future<Output = ControlResult<T>> + 'static>(
-    homes: &Homes,
-    name: &ArrayName,
-    task: impl FnOnce(Handle, Rc<OpenArray>) -> F + Send + 'static,
-) -> ControlResult<T> {
-    let array = name.clone();
-    let task = move |handle| async move { task(handle, table::find(&array)?).await };
-    homes.array(name)?.way.call(task)
-}
-
-/// The same of a task that waits for no device: the answer comes soon.
-pub(super) fn ask_array<T: Send + 'static, F: Future<Output = ControlResult<T>> + 'static>(
-    homes: &Homes,
-    name: &ArrayName,
-    task: impl FnOnce(Handle, Rc<OpenArray>) -> F + Send + 'static,
-) -> ControlResult<T> {
-    let array = name.clone();
-    let task = move |handle| async move { task(handle, table::find(&array)?).await };
-    homes.array(name)?.way.ask(task)
-}
+use crate::{array_news, array_status, assemble};
 
 /// Brings an array to the core of the volume that is to use it. Nobody uses it yet.
 pub(super) fn bring(
@@ -52,7 +29,7 @@ pub(super) fn bring(
         return Ok(());
     };
     let record = home.record.get().clone();
-    let now = engine.array_devices(name).ok_or_else(|| not_open(name))?;
+    let now = engine.array_devices(name).ok_or_else(|| table::not_open(name))?;
     if let Some(device) = now.incoming.first() {
         return Err(ControlError::failed(format!(
             "the array {name} is filling {device}; try again when that is done"
@@ -103,7 +80,7 @@ fn take_home(
     if let Some(waker) = engine.waker() {
         let gate = EventGate { known, waker };
         // The array was opened a moment ago.
-        let _ = ask_array(&engine.homes, &name, |handle, open| async move {
+        let _ = engine.ask_array(&name, |handle, open| async move {
             let waker = gate.waker.clone();
             open.array.set_listener(move || waker());
             open.array.on_record(move |events| Box::pin(gate.clone().pass(handle.clone(), events)));
@@ -151,7 +128,7 @@ impl Arrays for CoreEngine {
 
     fn array_head(&self, name: &ArrayName) -> ControlResult<Vec<u8>> {
         let own = name.clone();
-        call_array(&self.homes, name, move |_, open| async move {
+        self.call_array(name, move |_, open| async move {
             let array = &open.array;
             let bytes = array.limits().bytes().min(HEAD_BYTES as u64) as usize;
             let read = array.read(Lba(0), Buf::new(bytes)).await;
@@ -162,7 +139,7 @@ impl Arrays for CoreEngine {
     }
 
     fn array_devices(&self, name: &ArrayName) -> Option<ArrayDevices> {
-        ask_array(&self.homes, name, |_, open| async move { devices(&open) }).ok()
+        self.ask_array(name, |_, open| async move { devices(&open) }).ok()
     }
 
     fn array_recorded(&self, name: &ArrayName, events: u64) {
@@ -174,7 +151,7 @@ impl Arrays for CoreEngine {
     fn fill_array_status(&self, name: &ArrayName, status: &mut ArrayDetail) {
         let (own, plain) = (name.clone(), status.clone());
         let fill = move |_, _| async move { array_status::fill(&own, plain) };
-        let filled = ask_array(&self.homes, name, fill);
+        let filled = self.ask_array(name, fill);
         match filled {
             Ok(filled) => *status = filled,
             Err(error) => status.error = error.message,

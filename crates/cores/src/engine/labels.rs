@@ -8,7 +8,7 @@ use voltier_drive::OpenError;
 use voltier_ring::Handle;
 use voltier_volume::{Cache, Drive, Leaf, OpenError as CacheError};
 
-use crate::CoreEngine;
+use crate::core_engine::CoreEngine;
 use crate::drives::{answered, open_leaf, open_once, open_read_only};
 use crate::table;
 

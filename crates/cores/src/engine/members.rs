@@ -12,16 +12,16 @@ use voltier_control::{
 use voltier_ring::Handle;
 use voltier_volume::Leaf;
 
-use crate::arrays::{ask_array, call_array};
 use crate::assemble::{note_blocks, promised};
+use crate::core_engine::CoreEngine;
 use crate::drives::{KnownDevice, answered, open_all, open_leaf};
+use crate::journals;
 use crate::table::{OpenArray, PendingMember};
-use crate::{CoreEngine, journals};
 
 impl Members for CoreEngine {
     fn fail_member(&self, name: &ArrayName, place: u32) -> ControlResult<bool> {
         let (own, member) = (name.clone(), MemberIndex(place as usize));
-        ask_array(&self.homes, name, move |handle, open| async move {
+        self.ask_array(name, move |handle, open| async move {
             let array = &open.array;
             let device = open.name_of(member.0);
             if !array.is_online(member) {
@@ -49,7 +49,7 @@ impl Members for CoreEngine {
         device: &DeviceSpec,
     ) -> ControlResult<Replaced> {
         let (own, place, device) = (name.clone(), MemberIndex(place as usize), device.clone());
-        call_array(&self.homes, name, move |handle, open| async move {
+        self.call_array(name, move |handle, open| async move {
             let leaf = open_for(&handle, &open, &device).await?;
             // The label may say anything: the array asks for it again, and waits for longer.
             let _ = answered(&handle, &device, Array::examine(&leaf)).await?;
@@ -84,7 +84,7 @@ impl Members for CoreEngine {
         device: &DeviceSpec,
     ) -> ControlResult<bool> {
         let (own, place, device) = (name.clone(), MemberIndex(place as usize), device.clone());
-        call_array(&self.homes, name, move |handle, open| async move {
+        self.call_array(name, move |handle, open| async move {
             let leaf = open_for(&handle, &open, &device).await?;
             let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
             let is_back = open.array.restore_member(place, leaf).await;
@@ -100,7 +100,7 @@ impl Members for CoreEngine {
 
     fn add_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         let (own, device) = (name.clone(), device.clone());
-        call_array(&self.homes, name, move |handle, open| async move {
+        self.call_array(name, move |handle, open| async move {
             let leaf = open_for(&handle, &open, &device).await?;
             let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
             let uuid = Identity::random()?.0;
@@ -114,7 +114,7 @@ impl Members for CoreEngine {
 
     fn check_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         let (own, device) = (name.clone(), device.clone());
-        call_array(&self.homes, name, move |handle, open| async move {
+        self.call_array(name, move |handle, open| async move {
             let leaf = open_for(&handle, &open, &device).await?;
             open.array.check_spare(&leaf).map_err(|error| {
                 ControlError::failed(format!("{device} cannot be a spare of {own}: {error}"))
@@ -130,12 +130,12 @@ impl Members for CoreEngine {
     ) -> ControlResult<()> {
         let memory = self.room_for(devices.iter())?;
         let devices = devices.to_vec();
-        call_array(&self.homes, name, move |handle, open| grow(handle, open, by, devices, memory))
+        self.call_array(name, move |handle, open| grow(handle, open, by, devices, memory))
     }
 
     fn set_journal(&self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
         let (own, new) = (name.clone(), device.cloned());
-        call_array(&self.homes, name, move |handle, open| async move {
+        self.call_array(name, move |handle, open| async move {
             let (journal, known) =
                 journals::open_device(&handle, new.as_ref(), open.array.limits().block_bytes)
                     .await?
@@ -156,13 +156,13 @@ impl Members for CoreEngine {
     }
 
     fn start_rebuild(&self, name: &ArrayName) -> ControlResult<()> {
-        ask_array(&self.homes, name, |_, open| async move {
+        self.ask_array(name, |_, open| async move {
             open.array.rebuild().map_err(ControlError::from_error)
         })
     }
 
     fn start_scrub(&self, name: &ArrayName, repair: Repair) -> ControlResult<()> {
-        ask_array(&self.homes, name, move |_, open| async move {
+        self.ask_array(name, move |_, open| async move {
             open.array.scrub(repair.into()).map_err(ControlError::from_error)?;
             open.told.scrub_begins();
             Ok(())
@@ -175,7 +175,7 @@ impl Members for CoreEngine {
             home.record.get().settings = settings.clone();
         }
         // An array that is not open has nothing to set.
-        let _ = ask_array(&self.homes, name, move |_, open| async move {
+        let _ = self.ask_array(name, move |_, open| async move {
             let array = &open.array;
             array.set_health_policy(settings.health.for_array());
             array.set_merge_policy(settings.merge.for_array());
