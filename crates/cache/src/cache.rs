@@ -6,9 +6,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
-use voltier_block::{
-    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange,
-};
+use voltier_block::{BlockDevice, Buf, DriveControl, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange};
 use voltier_deadline::Guarded;
 use voltier_ring::{Handle, JoinHandle};
 
@@ -63,7 +61,7 @@ fn may_evacuate<S, O>(ground: &Ground<S, O>, unwritable: UnwritableSsd) -> bool 
     !ground.health.failed() && unwritable != UnwritableSsd::Refuse
 }
 
-impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
+impl<S: DriveControl, O: DriveControl> Cache<S, O> {
     /// Lays an empty cache out on the SSD. All older content of the SSD is lost.
     ///
     /// # Errors
@@ -609,7 +607,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     }
 }
 
-impl<S: BlockDevice, O: BlockDevice> BlockDevice for Cache<S, O> {
+impl<S: DriveControl, O: DriveControl> BlockDevice for Cache<S, O> {
     fn limits(&self) -> &Limits {
         &self.0.ground.limits
     }

@@ -1,7 +1,7 @@
 //! Putting a recorded cache in front of a volume, whatever the drives are. The cores do so with real
 //! drives, and the simulator with its own.
 
-use voltier_block::{BlockDevice, SectorRange};
+use voltier_block::{DriveControl, SectorRange};
 use voltier_cache::{MemoryGate, Owner};
 use voltier_volume::{
     Cache, OpenError, OpenOptions, Opened, OriginTrust, UnwritableSsd, Volume, VolumeError,
@@ -34,7 +34,7 @@ fn owner_of(record: &VolumeRecord) -> Owner {
 ///
 /// # Errors
 /// One line for the user; the volume is then as before.
-pub async fn put_in_front<D: BlockDevice>(
+pub async fn put_in_front<D: DriveControl>(
     volume: &Volume<D>,
     ssd: D,
     record: &VolumeRecord,
@@ -156,7 +156,7 @@ fn ways_on(error: &VolumeError, owner: &VolumeRecord, start: CacheStart) -> Stri
 ///
 /// # Errors
 /// One line for the user.
-pub async fn check_origin<D: BlockDevice>(
+pub async fn check_origin<D: DriveControl>(
     volume: &Volume<D>,
     record: &VolumeRecord,
 ) -> ControlResult<()> {
@@ -181,7 +181,7 @@ pub async fn check_origin<D: BlockDevice>(
 ///
 /// # Errors
 /// The old settings hold then.
-pub async fn configure<D: BlockDevice>(
+pub async fn configure<D: DriveControl>(
     volume: &Volume<D>,
     settings: &Settings,
 ) -> ControlResult<()> {

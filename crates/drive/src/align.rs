@@ -2,10 +2,7 @@
 
 use std::cell::RefCell;
 
-use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoResult, Lba, Limits, Nanos, Payload,
-    SECTOR_BYTES, SectorRange, UnderWay,
-};
+use voltier_block::{AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange};
 use voltier_ring::Signal;
 
 /// Changes under way, so that a read-modify-write never undoes a neighbour. Two requests for different
@@ -188,20 +185,6 @@ impl<D: BlockDevice> BlockDevice for AlignDevice<D> {
             whole => self.below.write_zeroes(whole, durability).await,
         }
     }
-
-    fn under_way(&self) -> UnderWay {
-        self.below.under_way()
-    }
-
-    fn abandon(&self) {
-        self.below.abandon();
-    }
-
-    fn forget_failed_flush(&self) {
-        self.below.forget_failed_flush();
-    }
-
-    fn patience_ns(&self) -> Nanos {
-        self.below.patience_ns()
-    }
 }
+
+voltier_block::pass_control_on!(AlignDevice.below);

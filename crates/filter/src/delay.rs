@@ -3,9 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange,
-};
+use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange};
 use voltier_ring::Handle;
 
 /// How long requests are held back; can be changed while they run.
@@ -79,6 +77,8 @@ impl<D: BlockDevice> BlockDevice for DelayDevice<D> {
         self.below.write_zeroes(range, durability).await
     }
 }
+
+voltier_block::pass_control_on!(DelayDevice.below);
 
 #[cfg(test)]
 mod tests {

@@ -3,10 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Nanos, Payload,
-    SECTOR_BYTES, SectorRange,
-};
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Nanos, Payload, SECTOR_BYTES, SectorRange};
 use voltier_ring::Handle;
 
 /// One thing that goes wrong with a device.
@@ -263,6 +260,8 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
         Ok(())
     }
 }
+
+voltier_block::pass_control_on!(FaultDevice.below);
 
 #[cfg(test)]
 mod tests {

@@ -4,10 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use voltier_block::{
-    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Nanos, Payload, SECTOR_BYTES,
-    SectorRange,
-};
+use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Nanos, Payload, SECTOR_BYTES, SectorRange};
 use voltier_ring::Handle;
 
 /// The kinds of requests a device serves.
@@ -160,6 +157,8 @@ impl<D: BlockDevice> BlockDevice for LogDevice<D> {
         self.noted(IoKind::WriteZeroes, range, self.below.write_zeroes(range, durability)).await
     }
 }
+
+voltier_block::pass_control_on!(LogDevice.below);
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,6 @@
 //! Takes no writes.
 
-use voltier_block::{
-    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange,
-};
+use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange};
 
 /// The device below, for reading only: every change fails with [`IoError::ReadOnly`].
 pub struct ReadOnlyDevice<D> {
@@ -43,3 +41,5 @@ impl<D: BlockDevice> BlockDevice for ReadOnlyDevice<D> {
         Err(IoError::ReadOnly)
     }
 }
+
+voltier_block::pass_control_on!(ReadOnlyDevice.below);

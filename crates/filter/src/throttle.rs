@@ -2,9 +2,7 @@
 
 use std::cell::Cell;
 
-use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange,
-};
+use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange};
 use voltier_ring::Handle;
 
 /// Limits of a [`ThrottleDevice`]; absent means none.
@@ -93,6 +91,8 @@ impl<D: BlockDevice> BlockDevice for ThrottleDevice<D> {
         self.below.write_zeroes(range, durability).await
     }
 }
+
+voltier_block::pass_control_on!(ThrottleDevice.below);
 
 #[cfg(test)]
 mod tests {

@@ -3,9 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange,
-};
+use voltier_block::{BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange};
 
 /// Sectors of a page.
 const PAGE_SECTORS: u64 = 8;
@@ -92,6 +90,8 @@ impl BlockDevice for ZeroesAside {
         Ok(())
     }
 }
+
+impl InMemory for ZeroesAside {}
 
 #[cfg(test)]
 mod tests {

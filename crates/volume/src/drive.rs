@@ -3,10 +3,7 @@
 use std::path::PathBuf;
 
 use voltier_array::Array;
-use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SECTOR_BYTES, SectorRange,
-    UnderWay,
-};
+use voltier_block::{BlockDevice, Buf, DriveControl, Durability, IoResult, Lba, Limits, Nanos, Payload, SECTOR_BYTES, SectorRange, UnderWay};
 use voltier_drive::model::Profile;
 use voltier_drive::{
     AlignDevice, FileDevice, FileOptions, MemoryDevice, ModelDevice, OpenFile, OverlayDevice,
@@ -233,7 +230,7 @@ fn serves_sectors(device: &impl BlockDevice) -> bool {
     u64::from(device.limits().block_bytes) <= SECTOR_BYTES
 }
 
-/// Implements [`BlockDevice`] by calling the same method of whichever variant it is.
+/// Implements [`BlockDevice`] and [`DriveControl`] by calling the same method of whichever variant it is.
 macro_rules! delegate {
     ($kind:ident: $($variant:ident),+) => {
         impl BlockDevice for $kind {
@@ -282,7 +279,9 @@ macro_rules! delegate {
                     $($kind::$variant(drive) => drive.write_zeroes(range, durability).await,)+
                 }
             }
+        }
 
+        impl DriveControl for $kind {
             fn under_way(&self) -> UnderWay {
                 match self {
                     $($kind::$variant(drive) => drive.under_way(),)+

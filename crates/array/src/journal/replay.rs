@@ -3,9 +3,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{
-    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange,
-};
+use voltier_block::{Buf, DriveControl, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange};
 use voltier_ring::Handle;
 
 use crate::canary::{self, Canary};
@@ -111,7 +109,7 @@ pub(crate) struct Replay<D> {
     redo_from: u64,
 }
 
-impl<D: BlockDevice> Replay<D> {
+impl<D: DriveControl> Replay<D> {
     pub(crate) fn new(
         handle: &Handle,
         geometry: &Geometry,

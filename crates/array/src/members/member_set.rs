@@ -10,10 +10,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Nanos, Payload, SECTOR_BYTES,
-    SectorRange,
-};
+use voltier_block::{Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Nanos, Payload, SECTOR_BYTES, SectorRange};
 use voltier_ring::{Handle, JoinHandle};
 
 use crate::canary::{self, Canary};
@@ -58,7 +55,7 @@ impl<D> Deref for MemberSet<D> {
     }
 }
 
-impl<D: BlockDevice> MemberSet<D> {
+impl<D: DriveControl> MemberSet<D> {
     pub(crate) fn new(
         handle: &Handle,
         geometry: &Geometry,

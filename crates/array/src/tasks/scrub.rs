@@ -20,10 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Nanos, Payload, SECTOR_BYTES,
-    SectorRange,
-};
+use voltier_block::{Buf, Bytes, DriveControl, Durability, IoError, IoResult, Nanos, Payload, SECTOR_BYTES, SectorRange};
 use voltier_parity::{Stores, Verdict};
 
 use crate::bitmap::write_intent::Bitmap;
@@ -171,7 +168,7 @@ impl Mismatch<'_> {
 /// The scrub of an array.
 pub(crate) type ScrubTask<D> = Runner<D, Scrub<D>>;
 
-impl<D: BlockDevice> Work<D> for Scrub<D> {
+impl<D: DriveControl> Work<D> for Scrub<D> {
     /// Begins with nothing found.
     fn prepare(&self) -> bool {
         self.cursor.set(Cursor::START);
@@ -259,7 +256,7 @@ impl<D: BlockDevice> Work<D> for Scrub<D> {
     }
 }
 
-impl<D: BlockDevice> Scrub<D> {
+impl<D: DriveControl> Scrub<D> {
     pub(crate) fn new(
         ground: &Ground<D>,
         stripes: &Rc<Stripes<D>>,

@@ -9,9 +9,7 @@
 use std::path::{Path, PathBuf};
 
 use voltier_bench::{emit_digits, new_cache, write_back};
-use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange,
-};
+use voltier_block::{BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange};
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, LineSize};
 use voltier_drive::{FileDevice, FileOptions, MemoryDevice};
@@ -89,6 +87,8 @@ impl BlockDevice for Sparse {
         self.file.write_zeroes(range, durability).await
     }
 }
+
+impl InMemory for Sparse {}
 
 /// The two files; they go with it.
 struct Files {

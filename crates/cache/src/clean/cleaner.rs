@@ -12,7 +12,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use voltier_block::{BlockDevice, IoError, IoResult, Nanos};
+use voltier_block::{DriveControl, IoError, IoResult, Nanos};
 use voltier_ring::{Handle, join_at_most};
 
 use crate::canary::{self, Canary};
@@ -118,7 +118,7 @@ impl Evacuation {
     }
 }
 
-impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
+impl<S: DriveControl, O: DriveControl> Cleaner<S, O> {
     pub(crate) fn new(ground: &Ground<S, O>) -> Rc<Self> {
         Rc::new(Self {
             handle: ground.handle.clone(),

@@ -5,9 +5,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
 
-use voltier_block::{
-    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange,
-};
+use voltier_block::{Buf, DriveControl, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange};
 use voltier_ring::{FlushOnce, Handle};
 
 use crate::counters::{Counters, add};
@@ -57,7 +55,7 @@ impl Drop for Request<'_> {
     }
 }
 
-impl<O: BlockDevice> Origin<O> {
+impl<O: DriveControl> Origin<O> {
     pub(crate) fn new(
         handle: Handle,
         device: O,

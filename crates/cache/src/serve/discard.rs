@@ -6,9 +6,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{
-    BlockDevice, Durability, IoError, IoResult, SECTOR_BYTES, SectorRange, zero_writes,
-};
+use voltier_block::{DriveControl, Durability, IoError, IoResult, SECTOR_BYTES, SectorRange, zero_writes};
 
 use crate::canary::{self, Canary};
 use crate::devices::origin::Origin;
@@ -44,7 +42,7 @@ pub(crate) struct Discarder<S, O> {
     flusher: Rc<Flusher<S, O>>,
 }
 
-impl<S: BlockDevice, O: BlockDevice> Discarder<S, O> {
+impl<S: DriveControl, O: DriveControl> Discarder<S, O> {
     pub(crate) fn new(
         ground: &Ground<S, O>,
         router: Rc<Router<S>>,

@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use voltier_block::{BlockDevice, Buf};
+use voltier_block::{Buf, DriveControl};
 use voltier_ring::Handle;
 
 use crate::canary::{self, Canary};
@@ -54,8 +54,8 @@ fn average(of: &Cell<Nanos>, newest: Nanos) {
     of.set(if old == 0 { newest } else { old - old / AVERAGE_OVER + newest / AVERAGE_OVER });
 }
 
-impl<O: BlockDevice> IdleOrigin<O> {
-    pub(crate) fn new<S: BlockDevice>(ground: &Ground<S, O>) -> Self {
+impl<O: DriveControl> IdleOrigin<O> {
+    pub(crate) fn new<S: DriveControl>(ground: &Ground<S, O>) -> Self {
         Self {
             handle: ground.handle.clone(),
             map: ground.map.clone(),

@@ -4,9 +4,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 
-use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, MIB, Payload, SectorRange,
-};
+use voltier_block::{BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, MIB, Payload, SectorRange};
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
 use voltier_drive::model::Profile;
@@ -63,6 +61,8 @@ impl BlockDevice for Origin {
         self.drive.write_zeroes(range, durability).await
     }
 }
+
+impl InMemory for Origin {}
 
 /// A test of a cache in write-back whose first lines hold their number, none of them on the origin.
 fn with_cache<F: Future<Output = ()> + 'static>(

@@ -6,9 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 
-use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, MIB, Nanos, Payload, Prng, SectorRange,
-};
+use voltier_block::{BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, MIB, Nanos, Payload, Prng, SectorRange};
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, FormatOptions, Health, LineSize, Mode, OpenOptions, Settings};
 use voltier_drive::MemoryDevice;
@@ -72,6 +70,8 @@ impl BlockDevice for Disk {
         self.memory.write_zeroes(range, durability).await
     }
 }
+
+impl InMemory for Disk {}
 
 type TestCache = Cache<FaultDevice<MemoryDevice>, Disk>;
 

@@ -6,9 +6,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use voltier_block::{
-    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, MIB, Payload, Prng, SectorRange,
-};
+use voltier_block::{BlockDevice, Buf, Durability, InMemory, IoError, IoResult, Lba, Limits, MIB, Payload, Prng, SectorRange};
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{
     Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, Opened, Settings,
@@ -120,6 +118,8 @@ impl BlockDevice for Held {
         self.memory.write_zeroes(range, durability).await
     }
 }
+
+impl InMemory for Held {}
 
 type TestCache = Cache<Held, MemoryDevice>;
 

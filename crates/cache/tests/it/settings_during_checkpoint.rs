@@ -4,9 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, MIB, Payload, SectorRange,
-};
+use voltier_block::{BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, MIB, Payload, SectorRange};
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{
     Cache, FormatOptions, Label, LineSize, Mode, OpenOptions, Owner, SUPERBLOCK_OFFSETS, Settings,
@@ -53,6 +51,8 @@ impl BlockDevice for HookedSsd {
         self.below.write_zeroes(range, durability).await
     }
 }
+
+impl InMemory for HookedSsd {}
 
 /// A cache in service, and its SSD without the hook.
 struct World {

@@ -4,10 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange,
-    UnderWay,
-};
+use voltier_block::{AfterDiscard, BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange};
 use voltier_ring::{Handle, OneshotSender, oneshot};
 
 use super::{Completion, Model, ModelOp, Profile, Ticket};
@@ -174,15 +171,9 @@ impl<D: BlockDevice> BlockDevice for ModelDevice<D> {
         done.await;
         result
     }
-
-    fn under_way(&self) -> UnderWay {
-        self.store.under_way()
-    }
-
-    fn abandon(&self) {
-        self.store.abandon();
-    }
 }
+
+voltier_block::pass_control_on!(ModelDevice.store);
 
 #[cfg(test)]
 mod tests {

@@ -9,9 +9,7 @@ use voltier_array::{
     Array, ArrayRecord, DeviceError, JournalLabel, JournalState, MemberRecord, MemberState,
     Superblock, Usage,
 };
-use voltier_block::{
-    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange,
-};
+use voltier_block::{BlockDevice, Buf, Durability, InMemory, IoError, IoResult, Lba, Limits, Payload, SectorRange};
 
 use crate::arrays::sets::{DriveSet, MemberSet};
 use crate::arrays::setup::{ARRAY_UUID, Setup};
@@ -195,6 +193,8 @@ impl BlockDevice for Still {
         Err(IoError::ReadOnly)
     }
 }
+
+impl InMemory for Still {}
 
 /// The superblock on a medium, if there is one of the array that can be believed.
 pub(crate) fn superblock_on(medium: Snapshot, bytes: u64) -> Option<Superblock> {

@@ -14,7 +14,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use voltier_block::{BlockDevice, Durability, IoResult, Lba, Nanos, SectorRange};
+use voltier_block::{DriveControl, Durability, IoResult, Lba, Nanos, SectorRange};
 use voltier_ring::Handle;
 
 use crate::canary::{self, Canary};
@@ -50,7 +50,7 @@ pub(crate) struct Merger<D> {
     is_reshaping: bool,
 }
 
-impl<D: BlockDevice> Merger<D> {
+impl<D: DriveControl> Merger<D> {
     pub(crate) fn new(
         ground: &Ground<D>,
         writer: &Rc<StripeWriter<D>>,

@@ -8,10 +8,7 @@ use voltier_array::{
     Array, Consistency, CreateOptions, Geometry, Integrity, Layout, Level, MemberIndex,
     SUPERBLOCK_BYTES, StripeNumber, StripeSlot,
 };
-use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, MIB, Payload, Prng,
-    SECTOR_BYTES, SectorRange,
-};
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, InMemory, IoError, IoResult, Lba, Limits, MIB, Payload, Prng, SECTOR_BYTES, SectorRange};
 use voltier_drive::MemoryDevice;
 use voltier_ring::Handle;
 use voltier_sim::arrays::parity;
@@ -102,6 +99,8 @@ impl BlockDevice for TestMember {
         self.below.write_zeroes(range, durability).await
     }
 }
+
+impl InMemory for TestMember {}
 
 type Drives = (Vec<MemoryDevice>, Vec<Rc<Watch>>, Vec<Option<TestMember>>);
 
