@@ -4,7 +4,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use voltier_block::{AfterDiscard, BlockDevice, Buf, DriveControl, Durability, IoError, IoResult, Lba, Limits, Nanos, Payload, SectorRange, UnderWay};
+use voltier_block::{
+    AfterDiscard, BlockDevice, Buf, DriveControl, Durability, IoError, IoResult, Lba, Limits,
+    Nanos, Payload, SectorRange, UnderWay,
+};
 use voltier_deadline::Guarded;
 use voltier_ring::Handle;
 

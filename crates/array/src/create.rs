@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Bytes, DriveControl, Durability, IoResult, Lba, SECTOR_BYTES, clear_labels};
+use voltier_block::{
+    BlockDevice, Bytes, DriveControl, Durability, IoResult, Lba, SECTOR_BYTES, clear_labels,
+};
 use voltier_deadline::Guarded;
 use voltier_ring::Handle;
 

@@ -6,7 +6,10 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
-use voltier_block::{BlockDevice, Buf, DriveControl, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, DriveControl, Durability, IoError, IoResult, Lba, Limits, Payload,
+    SectorRange,
+};
 use voltier_deadline::Guarded;
 use voltier_ring::{Handle, JoinHandle};
 

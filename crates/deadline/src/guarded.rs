@@ -7,7 +7,10 @@
 use std::future::Future;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, DriveControl, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange, UnderWay};
+use voltier_block::{
+    BlockDevice, Buf, DriveControl, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange,
+    UnderWay,
+};
 
 use crate::watch::{Requests, Watch};
 

@@ -2,7 +2,10 @@
 
 use std::cell::RefCell;
 
-use voltier_block::{AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange};
+use voltier_block::{
+    AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoResult, Lba, Limits, Payload,
+    SECTOR_BYTES, SectorRange,
+};
 use voltier_ring::Signal;
 
 /// Changes under way, so that a read-modify-write never undoes a neighbour. Two requests for different

@@ -3,7 +3,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, MIB, Payload, SECTOR_BYTES, SectorRange, copy_past_caches};
+use voltier_block::{
+    BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, MIB, Payload, SECTOR_BYTES,
+    SectorRange, copy_past_caches,
+};
 
 /// Memory comes in pieces of this size: a huge page each, and few enough to keep in one vector.
 const CHUNK_BYTES: usize = 2 * MIB as usize;

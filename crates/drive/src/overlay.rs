@@ -3,7 +3,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use voltier_block::{AfterDiscard, BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange};
+use voltier_block::{
+    AfterDiscard, BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SECTOR_BYTES,
+    SectorRange,
+};
 
 /// The bytes of a sector.
 type Sector = [u8; SECTOR_BYTES as usize];

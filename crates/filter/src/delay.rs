@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange,
+};
 use voltier_ring::Handle;
 
 /// How long requests are held back; can be changed while they run.

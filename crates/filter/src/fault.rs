@@ -3,7 +3,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Nanos, Payload, SECTOR_BYTES, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Nanos, Payload,
+    SECTOR_BYTES, SectorRange,
+};
 use voltier_ring::Handle;
 
 /// One thing that goes wrong with a device.

@@ -3,7 +3,10 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, DriveControl, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange, UnderWay};
+use voltier_block::{
+    BlockDevice, Buf, DriveControl, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange,
+    UnderWay,
+};
 use voltier_ring::{Handle, Signal};
 
 /// Whether a drive answers; can be changed while requests run.

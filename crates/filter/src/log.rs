@@ -4,7 +4,10 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Nanos, Payload, SECTOR_BYTES, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Nanos, Payload, SECTOR_BYTES,
+    SectorRange,
+};
 use voltier_ring::Handle;
 
 /// The kinds of requests a device serves.

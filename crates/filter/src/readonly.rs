@@ -1,6 +1,8 @@
 //! Takes no writes.
 
-use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange,
+};
 
 /// The device below, for reading only: every change fails with [`IoError::ReadOnly`].
 pub struct ReadOnlyDevice<D> {

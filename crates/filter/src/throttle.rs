@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 
-use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange,
+};
 use voltier_ring::Handle;
 
 /// Limits of a [`ThrottleDevice`]; absent means none.

@@ -3,7 +3,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use voltier_block::{BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, Payload, SECTOR_BYTES,
+    SectorRange,
+};
 
 /// Sectors of a page.
 const PAGE_SECTORS: u64 = 8;

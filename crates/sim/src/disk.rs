@@ -5,7 +5,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Limits, Nanos, Payload, Prng, SectorRange, UnderWay};
+use voltier_block::{
+    BlockDevice, Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Limits, Nanos,
+    Payload, Prng, SectorRange, UnderWay,
+};
 use voltier_drive::model::ModelOp;
 
 use crate::delays::Delays;

@@ -6,7 +6,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use voltier_array::{Array, Geometry, Layout, Level};
-use voltier_block::{BlockDevice, Buf, DriveControl, Durability, KIB, Lba, MIB, Nanos, Prng, SECTOR_BYTES, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, DriveControl, Durability, KIB, Lba, MIB, Nanos, Prng, SECTOR_BYTES,
+    SectorRange,
+};
 use voltier_ring::{Executor, NoFiles};
 use voltier_volume::Volume;
 

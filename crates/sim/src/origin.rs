@@ -1,6 +1,9 @@
 //! A drive as the product opens it: what clients reach takes 512-byte requests, whatever the blocks.
 
-use voltier_block::{BlockDevice, Buf, DriveControl, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange, UnderWay};
+use voltier_block::{
+    BlockDevice, Buf, DriveControl, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange,
+    UnderWay,
+};
 use voltier_drive::AlignDevice;
 
 use crate::disk::SimDisk;

@@ -3,7 +3,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Bytes, DriveControl, Durability, IoError, IoResult, KIB, Lba, MIB, Payload, Prng, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Bytes, DriveControl, Durability, IoError, IoResult, KIB, Lba, MIB, Payload,
+    Prng, SectorRange,
+};
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{
     Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, Opened, Settings,

@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use voltier_array::Array;
-use voltier_block::{BlockDevice, Buf, DriveControl, Durability, IoResult, Lba, Limits, Nanos, Payload, SECTOR_BYTES, SectorRange, UnderWay};
+use voltier_block::{
+    BlockDevice, Buf, DriveControl, Durability, IoResult, Lba, Limits, Nanos, Payload,
+    SECTOR_BYTES, SectorRange, UnderWay,
+};
 use voltier_drive::model::Profile;
 use voltier_drive::{
     AlignDevice, FileDevice, FileOptions, MemoryDevice, ModelDevice, OpenFile, OverlayDevice,

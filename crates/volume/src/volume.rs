@@ -6,7 +6,10 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
-use voltier_block::{AfterDiscard, BlockDevice, Buf, DriveControl, Durability, IoError, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange};
+use voltier_block::{
+    AfterDiscard, BlockDevice, Buf, DriveControl, Durability, IoError, IoResult, Lba, Limits,
+    Payload, SECTOR_BYTES, SectorRange,
+};
 use voltier_cache::{
     Cache, DirectionCounts, FormatOptions, Mode, OpenError, OpenOptions, Opened, Settings, Side,
     SilentDrive, Status,

@@ -3,7 +3,9 @@
 
 use std::rc::Rc;
 
-use voltier_block::{Buf, DriveControl, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange};
+use voltier_block::{
+    Buf, DriveControl, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange,
+};
 use voltier_ring::Handle;
 
 use crate::canary::{self, Canary};

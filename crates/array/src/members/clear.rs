@@ -1,6 +1,8 @@
 //! Discards and zeroes on one device.
 
-use voltier_block::{AfterDiscard, DriveControl, Durability, IoError, IoResult, SectorRange, zero_writes};
+use voltier_block::{
+    AfterDiscard, DriveControl, Durability, IoError, IoResult, SectorRange, zero_writes,
+};
 
 /// Longest write of zeroes to a member that has no command for it.
 const ZEROES_BYTES: u64 = 1 << 20;

@@ -3,7 +3,10 @@
 //! The copies are written one after the other, each durable before the next begins: a power cut tears
 //! one at most. The first is the newer one.
 
-use voltier_block::{Buf, Bytes, DriveControl, Durability, IoError, IoResult, LabelPart, Lba, MIB, SECTOR_BYTES, SectorRange, Unsupported, clear_labels};
+use voltier_block::{
+    Buf, Bytes, DriveControl, Durability, IoError, IoResult, LabelPart, Lba, MIB, SECTOR_BYTES,
+    SectorRange, Unsupported, clear_labels,
+};
 
 use crate::canary::{self, Canary};
 use crate::errors::metadata::DeviceError;

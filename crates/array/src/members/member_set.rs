@@ -10,7 +10,10 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use voltier_block::{Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Nanos, Payload, SECTOR_BYTES, SectorRange};
+use voltier_block::{
+    Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Nanos, Payload, SECTOR_BYTES,
+    SectorRange,
+};
 use voltier_ring::{Handle, JoinHandle};
 
 use crate::canary::{self, Canary};

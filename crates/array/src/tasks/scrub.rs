@@ -20,7 +20,10 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-use voltier_block::{Buf, Bytes, DriveControl, Durability, IoError, IoResult, Nanos, Payload, SECTOR_BYTES, SectorRange};
+use voltier_block::{
+    Buf, Bytes, DriveControl, Durability, IoError, IoResult, Nanos, Payload, SECTOR_BYTES,
+    SectorRange,
+};
 use voltier_parity::{Stores, Verdict};
 
 use crate::bitmap::write_intent::Bitmap;

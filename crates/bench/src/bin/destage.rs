@@ -8,7 +8,10 @@ use std::rc::Rc;
 
 use voltier_array::{Array, Geometry, Layout, Level};
 use voltier_bench::{emit_digits, new_cache};
-use voltier_block::{BlockDevice, Buf, Durability, InMemory, IoResult, KIB, Lba, Limits, MIB, Payload, Prng, SECTOR_BYTES, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Durability, InMemory, IoResult, KIB, Lba, Limits, MIB, Payload, Prng,
+    SECTOR_BYTES, SectorRange,
+};
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, LineSize};
 use voltier_drive::model::Profile;

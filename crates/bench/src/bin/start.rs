@@ -9,7 +9,10 @@
 use std::path::{Path, PathBuf};
 
 use voltier_bench::{emit_digits, new_cache, write_back};
-use voltier_block::{BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, Payload, SECTOR_BYTES,
+    SectorRange,
+};
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, LineSize};
 use voltier_drive::{FileDevice, FileOptions, MemoryDevice};

@@ -5,7 +5,9 @@ use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
 
-use voltier_block::{Buf, DriveControl, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange};
+use voltier_block::{
+    Buf, DriveControl, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange,
+};
 use voltier_ring::{FlushOnce, Handle};
 
 use crate::counters::{Counters, add};

@@ -4,7 +4,9 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use voltier_block::{Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Nanos, Payload, SectorRange};
+use voltier_block::{
+    Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Nanos, Payload, SectorRange,
+};
 use voltier_ring::Handle;
 
 use crate::canary::{self, Canary};

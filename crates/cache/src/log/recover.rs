@@ -1,6 +1,9 @@
 //! Making a cache, recognising one, and bringing it back.
 
-use voltier_block::{Buf, Bytes, DriveControl, Durability, IoError, LabelPart, Lba, Limits, SECTOR_BYTES, clear_labels};
+use voltier_block::{
+    Buf, Bytes, DriveControl, Durability, IoError, LabelPart, Lba, Limits, SECTOR_BYTES,
+    clear_labels,
+};
 
 use crate::config::FormatOptions;
 use crate::devices::ssd::store_superblock;

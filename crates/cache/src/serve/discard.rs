@@ -6,7 +6,9 @@
 
 use std::rc::Rc;
 
-use voltier_block::{DriveControl, Durability, IoError, IoResult, SECTOR_BYTES, SectorRange, zero_writes};
+use voltier_block::{
+    DriveControl, Durability, IoError, IoResult, SECTOR_BYTES, SectorRange, zero_writes,
+};
 
 use crate::canary::{self, Canary};
 use crate::devices::origin::Origin;

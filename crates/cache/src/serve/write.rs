@@ -6,7 +6,10 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use voltier_block::{Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Limits, Payload, PayloadCursor, SectorRange};
+use voltier_block::{
+    Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Limits, Payload, PayloadCursor,
+    SectorRange,
+};
 
 use crate::canary::{self, Canary};
 use crate::counters::{Counters, Served, add, count};

@@ -6,7 +6,10 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, MIB, Nanos, Payload, Prng, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, MIB, Nanos, Payload, Prng,
+    SectorRange,
+};
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, FormatOptions, Health, LineSize, Mode, OpenOptions, Settings};
 use voltier_drive::MemoryDevice;

@@ -6,7 +6,10 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Durability, InMemory, IoError, IoResult, Lba, Limits, MIB, Payload, Prng, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Durability, InMemory, IoError, IoResult, Lba, Limits, MIB, Payload, Prng,
+    SectorRange,
+};
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{
     Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, Opened, Settings,

@@ -4,7 +4,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, MIB, Payload, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, MIB, Payload, SectorRange,
+};
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{
     Cache, FormatOptions, Label, LineSize, Mode, OpenOptions, Owner, SUPERBLOCK_OFFSETS, Settings,

@@ -9,7 +9,10 @@ use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
 
-use voltier_block::{AfterDiscard, BlockDevice, Buf, DriveControl, Durability, IoError, IoResult, Lba, Limits, MIB, Nanos, Payload, SECTOR_BYTES, SectorRange, UnderWay, zero_writes};
+use voltier_block::{
+    AfterDiscard, BlockDevice, Buf, DriveControl, Durability, IoError, IoResult, Lba, Limits, MIB,
+    Nanos, Payload, SECTOR_BYTES, SectorRange, UnderWay, zero_writes,
+};
 use voltier_ring::{AllocateMode, Errno, Fd, Handle, OnFailure};
 
 /// Most pieces the kernel takes in one vectored read or write (IOV_MAX).

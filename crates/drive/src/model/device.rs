@@ -4,7 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use voltier_block::{AfterDiscard, BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange};
+use voltier_block::{
+    AfterDiscard, BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange,
+};
 use voltier_ring::{Handle, OneshotSender, oneshot};
 
 use super::{Completion, Model, ModelOp, Profile, Ticket};

@@ -9,7 +9,9 @@ use voltier_array::{
     Array, ArrayRecord, DeviceError, JournalLabel, JournalState, MemberRecord, MemberState,
     Superblock, Usage,
 };
-use voltier_block::{BlockDevice, Buf, Durability, InMemory, IoError, IoResult, Lba, Limits, Payload, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Durability, InMemory, IoError, IoResult, Lba, Limits, Payload, SectorRange,
+};
 
 use crate::arrays::sets::{DriveSet, MemberSet};
 use crate::arrays::setup::{ARRAY_UUID, Setup};

@@ -3,8 +3,8 @@
 //! Method: files in virtual time. A flush that fails drops all that it was to keep and is told once, as by the
 //! kernel. In the end all that no flush covered goes, as in a power cut.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use crate::support::{read, write};
@@ -20,6 +20,10 @@ use voltier_volume::{
 const SECOND_NS: u64 = 1_000_000_000;
 const FILE_BYTES: u64 = 32 * MIB;
 const LINES: u64 = 64;
+
+/// An array that can lose no member: it keeps one that fails a flush.
+const STRIPED: (Level, Consistency) = (Level::Raid0, Consistency::Bitmap);
+const MIRRORED: (Level, Consistency) = (Level::Raid1, Consistency::Journal);
 
 type Sectors = BTreeMap<u64, [u8; SECTOR_BYTES as usize]>;
 
@@ -40,11 +44,21 @@ impl File {
 #[derive(Clone, Default)]
 struct Files {
     files: Rc<RefCell<BTreeMap<u32, File>>>,
-    /// The next flush of the first file fails.
-    fails_next: Rc<Cell<bool>>,
+    /// Files whose next flush fails.
+    failing: Rc<RefCell<BTreeSet<u32>>>,
 }
 
 impl Files {
+    /// The next flush fails of each of the first files.
+    fn fail_flushes(&self, files: u32) {
+        self.failing.borrow_mut().extend(0..files);
+    }
+
+    /// Whether a flush that is to fail has not come yet.
+    fn are_any_failing(&self) -> bool {
+        !self.failing.borrow().is_empty()
+    }
+
     /// Only what a flush covered is left.
     fn lose_unflushed(&self) {
         self.files.borrow_mut().values_mut().for_each(|file| file.cached.clear());
@@ -53,7 +67,7 @@ impl Files {
     fn sync(&self, number: u32) -> Result<u32, Errno> {
         let mut files = self.files.borrow_mut();
         let file = files.entry(number).or_default();
-        if number == 0 && self.fails_next.take() {
+        if self.failing.borrow_mut().remove(&number) {
             file.cached.clear();
             return Err(Errno::IO);
         }
@@ -119,12 +133,13 @@ impl VirtualFiles for Files {
     }
 }
 
-/// What the volume stands on; the first file fails a flush.
+/// What the volume stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Below {
     ModelledDrive,
     ArrayOfFiles,
     ArrayOfModelledDrives,
+    MirrorOfModelledDrives,
 }
 
 fn file(handle: &Handle, number: u32) -> FileDevice {
@@ -136,14 +151,17 @@ fn modelled(handle: &Handle, number: u32) -> Leaf {
     Leaf::ModelOverFile(Box::new(ModelDevice::new(handle.clone(), profile, file(handle, number))))
 }
 
-/// An array that can lose no member: it waits for one that fails a flush.
-async fn array(handle: &Handle, leaf: impl Fn(u32) -> Leaf) -> Drive {
+async fn array(
+    handle: &Handle,
+    (level, consistency): (Level, Consistency),
+    leaf: impl Fn(u32) -> Leaf,
+) -> Drive {
     let options = CreateOptions {
         name: "box".to_owned(),
-        level: Level::Raid0,
+        level,
         layout: Layout::default(),
         chunk_bytes: 16 * KIB,
-        consistency: Consistency::Bitmap,
+        consistency,
         integrity: Integrity::None,
         uuid: [0xa5; 16],
         member_uuids: vec![[1; 16], [2; 16]],
@@ -156,8 +174,15 @@ impl Below {
     async fn open(self, handle: &Handle) -> Drive {
         match self {
             Self::ModelledDrive => Drive::origin(modelled(handle, 0)),
-            Self::ArrayOfFiles => array(handle, |number| Leaf::File(file(handle, number))).await,
-            Self::ArrayOfModelledDrives => array(handle, |number| modelled(handle, number)).await,
+            Self::ArrayOfFiles => {
+                array(handle, STRIPED, |number| Leaf::File(file(handle, number))).await
+            }
+            Self::ArrayOfModelledDrives => {
+                array(handle, STRIPED, |number| modelled(handle, number)).await
+            }
+            Self::MirrorOfModelledDrives => {
+                array(handle, MIRRORED, |number| modelled(handle, number)).await
+            }
         }
     }
 
@@ -205,7 +230,7 @@ fn a_cache_writes_back_what_a_failed_flush_below_has_dropped() {
             volume.attach_new(ssd, &format, options).await.expect("the SSD takes a cache");
             write_all(&volume, 2).await;
             volume.flush().await.expect("the SSD has it");
-            files.fails_next.set(true);
+            files.fail_flushes(1);
             for tries in 0.. {
                 if volume.drain().await.is_ok() {
                     break;
@@ -213,7 +238,7 @@ fn a_cache_writes_back_what_a_failed_flush_below_has_dropped() {
                 assert!(tries < 10, "{below:?}: no flush succeeds any more");
                 handle.sleep(SECOND_NS).await;
             }
-            assert!(!files.fails_next.get(), "{below:?}: nobody has flushed");
+            assert!(!files.are_any_failing(), "{below:?}: nobody has flushed");
             check_all(&volume, 2).await;
             volume.detach(true).await.expect("all is written back");
             files.lose_unflushed();
@@ -227,7 +252,7 @@ fn a_plain_volume_over_an_array_tells_once_of_what_a_failed_flush_has_dropped() 
     for below in [Below::ArrayOfFiles, Below::ArrayOfModelledDrives] {
         below.with_volume(move |_, volume, files| async move {
             write_all(&volume, 2).await;
-            files.fails_next.set(true);
+            files.fail_flushes(1);
             assert_eq!(volume.flush().await, Err(IoError::Medium), "{below:?}");
             write_all(&volume, 3).await;
             volume.flush().await.unwrap_or_else(|error| panic!("{below:?}: {error}"));
@@ -235,4 +260,24 @@ fn a_plain_volume_over_an_array_tells_once_of_what_a_failed_flush_has_dropped() 
             check_all(&volume, 3).await;
         });
     }
+}
+
+#[test]
+fn a_flush_that_all_members_of_an_array_with_a_journal_fail_costs_clients_nothing() {
+    Below::MirrorOfModelledDrives.with_volume(|handle, volume, files| async move {
+        files.fail_flushes(2);
+        let mut byte = 1;
+        while files.are_any_failing() {
+            byte += 1;
+            assert!(byte < 200, "nobody has flushed");
+            write_all(&volume, byte).await;
+            volume.flush().await.expect("the journal has it");
+        }
+        // The array has failed, and replays its journal.
+        handle.sleep(60 * SECOND_NS).await;
+        check_all(&volume, byte).await;
+        write_all(&volume, byte + 1).await;
+        volume.flush().await.expect("the array serves again");
+        check_all(&volume, byte + 1).await;
+    });
 }

@@ -7,7 +7,9 @@ use std::rc::Rc;
 
 use crate::support::{LINE, read, write};
 use voltier_array::{Array, Geometry, Layout, Level};
-use voltier_block::{BlockDevice, Buf, DriveControl, Durability, IoResult, KIB, Lba, MIB, SECTOR_BYTES, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, DriveControl, Durability, IoResult, KIB, Lba, MIB, SECTOR_BYTES, SectorRange,
+};
 use voltier_drive::MemoryDevice;
 use voltier_filter::{Hang, HangDevice};
 use voltier_ring::{Executor, Handle, NoFiles};

@@ -4,7 +4,10 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Durability, GIB, InMemory, IoError, IoResult, Lba, Limits, MIB, Payload, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Durability, GIB, InMemory, IoError, IoResult, Lba, Limits, MIB, Payload,
+    SectorRange,
+};
 use voltier_ring::{Executor, Handle, NoFiles};
 use voltier_volume::Volume;
 

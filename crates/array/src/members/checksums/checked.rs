@@ -16,7 +16,10 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 
-use voltier_block::{AfterDiscard, Buf, DriveControl, Durability, IoError, IoResult, Lba, Nanos, Payload, SECTOR_BYTES, SectorRange};
+use voltier_block::{
+    AfterDiscard, Buf, DriveControl, Durability, IoError, IoResult, Lba, Nanos, Payload,
+    SECTOR_BYTES, SectorRange,
+};
 use voltier_ring::{FlushOnce, Handle, Signal, join_all};
 
 use crate::canary::{self, Canary};

@@ -3,7 +3,9 @@
 
 use std::rc::Rc;
 
-use voltier_block::{Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, MIB, Payload, SECTOR_BYTES};
+use voltier_block::{
+    Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, MIB, Payload, SECTOR_BYTES,
+};
 use voltier_ring::Handle;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use voltier_block::{Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES};
+use voltier_block::{
+    Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES,
+};
 use voltier_parity::Stores;
 use voltier_ring::Handle;
 

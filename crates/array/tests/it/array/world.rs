@@ -8,7 +8,10 @@ use voltier_array::{
     Array, Consistency, CreateOptions, Geometry, Integrity, Layout, Level, MemberIndex,
     SUPERBLOCK_BYTES, StripeNumber, StripeSlot,
 };
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, InMemory, IoError, IoResult, Lba, Limits, MIB, Payload, Prng, SECTOR_BYTES, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Bytes, Durability, InMemory, IoError, IoResult, Lba, Limits, MIB, Payload,
+    Prng, SECTOR_BYTES, SectorRange,
+};
 use voltier_drive::MemoryDevice;
 use voltier_ring::Handle;
 use voltier_sim::arrays::parity;

@@ -6,7 +6,10 @@ use std::future::pending;
 use std::ops::Range;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Limits, Nanos, Payload, Prng, SECTOR_BYTES, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Limits, Nanos,
+    Payload, Prng, SECTOR_BYTES, SectorRange,
+};
 use voltier_ring::{Handle, Signal};
 
 pub(crate) const SECTOR: usize = SECTOR_BYTES as usize;

@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, BackgroundTask, Consistency, Level, MemberState, ScrubRepair,
-    StripeNumber, StripeSlot,
+    Array, ArrayError, AssembleOptions, BackgroundTask, Consistency, Level, MemberState,
+    ScrubRepair, StripeNumber, StripeSlot,
 };
 use voltier_block::{DriveControl, IoError};
 
@@ -80,7 +80,10 @@ fn an_array_that_is_given_up_above_loses_no_member() {
         write(&array, 0, 2).await.expect("write");
         assert_eq!(read(&array, 0).await, Ok(2));
         let status = array.status().expect("it is a durable one");
-        assert!(status.members.iter().all(|member| member.state == MemberState::InService), "{status:?}");
+        assert!(
+            status.members.iter().all(|member| member.state == MemberState::InService),
+            "{status:?}"
+        );
         array.stop().await.expect("stop");
     });
 }
