@@ -4,6 +4,7 @@
 #   make test         format, house rules, lints, documentation, every test: in a quarter of an hour; what takes
 #                     longer is sampled
 #   make check        the same of what changed since the last commit (BASE=REV), in a minute or two
+#   make test-lab     the tests of lab/ alone; those of the product alone: cargo test
 #   make test-long    before a release: make test with every sample whole (all canaries, hundreds of seeds), and
 #                     licences, fuzzing, the crash test, the cross-check against md, virtual machines, the demo
 #   make demo         the main job: a published test (MaxIO) on modelled drives, with a report
@@ -24,8 +25,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test check test-long lint docs deny doc-test unit-test demo bench fuzz fuzz-smoke sim canaries \
-  coverage cross-check-md test-vm crash clean
+.PHONY: build test test-lab check test-long lint docs deny doc-test unit-test demo bench fuzz fuzz-smoke sim \
+  canaries coverage cross-check-md test-vm crash clean
 
 BENCH ?= cache
 # A minute or two on two cores; a number of seeds, so that every machine runs the same.
@@ -44,6 +45,10 @@ build:
 test:
 	@scripts/deps.sh test
 	@scripts/test.sh
+
+test-lab:
+	@scripts/deps.sh test
+	@scripts/test-lab.sh
 
 check:
 	@scripts/deps.sh test

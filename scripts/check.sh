@@ -14,7 +14,7 @@ base=${BASE:-HEAD}
 git rev-parse --quiet --verify "$base^{commit}" >/dev/null || { echo "BASE=$base is no commit" >&2; exit 2; }
 folders=()
 for folder in $( (git diff --name-only "$base"; git ls-files --others --exclude-standard) |
-  grep -oE '^(crates/[^/]+|fuzz|xtask)/' | sort -u); do
+  grep -oE '^((crates|lab)/[^/]+|fuzz|xtask)/' | sort -u); do
   [ -e "$folder/Cargo.toml" ] && folders+=("${folder%/}")
 done
 

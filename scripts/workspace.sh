@@ -1,6 +1,9 @@
 # Sourced by the scripts that compile for tests. All of them choose the same packages and features: another choice
-# has other features of libraries, and everything is compiled again. The deliberate bugs are compiled in and chosen
-# by the tests that look for them; nothing else turns them on (crates/sim/tests/it/canary_hunt.rs).
+# has other features of libraries, and everything is compiled again. So product and laboratory are chosen together:
+# the laboratory asks for more features of libraries that both use (serde, serde_json, syn), and after a step with the
+# product alone, as `cargo test` chooses it, these and all that stands on them would be compiled again. The deliberate
+# bugs are compiled in and chosen by the tests that look for them; nothing else turns them on
+# (crates/sim/tests/it/canary_hunt.rs).
 # shellcheck shell=bash
 workspace=(--locked --workspace --features voltier-sim/canaries)
 debug=${CARGO_TARGET_DIR:-target}/debug

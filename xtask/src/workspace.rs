@@ -12,6 +12,8 @@ use crate::Failure;
 pub struct Metadata {
     /// One for each crate of the workspace.
     pub packages: Vec<Package>,
+    /// The `id` of each crate that cargo takes without a choice of packages.
+    pub workspace_default_members: Vec<String>,
     /// Where cargo builds.
     pub target_directory: PathBuf,
 }
@@ -19,6 +21,8 @@ pub struct Metadata {
 /// One crate.
 #[derive(Deserialize)]
 pub struct Package {
+    /// What cargo knows the crate by.
+    pub id: String,
     /// The name of the crate.
     pub name: String,
     /// The path of the crate's `Cargo.toml`.

@@ -403,8 +403,10 @@ impl<D: DriveControl> Generation<D> {
 
     /// Why the array takes no changes any more.
     pub(crate) fn failure(&self) -> Option<IoError> {
-        let Ground { membership, journal, .. } = &self.ground;
-        membership.failure().or(journal.check().err())
+        let Ground { membership, journal, members, .. } = &self.ground;
+        // Members that take changes again do not have what they dropped before the replay has ended.
+        let stale = || members.are_stale().then_some(IoError::Medium);
+        membership.failure().or(journal.check().err()).or_else(stale)
     }
 
     /// Replays the journal once more. Nothing is under way.

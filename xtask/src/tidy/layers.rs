@@ -1,6 +1,7 @@
 //! The layers say which crate may name which: `export -> volume -> {cache, array, drive} -> {ring,
 //! parity} -> block`. The control plane may name the data path, never the reverse. The laboratory may
-//! name both, and neither names the laboratory. Only tests name `sim`.
+//! name both, and neither names the laboratory, not in tests either: `cargo build` and `cargo test` take the
+//! folder `crates`, and compile nothing of the folder `lab`. Only tests name `sim`.
 
 use std::fs;
 use std::path::Path;
@@ -41,7 +42,7 @@ fn layer(name: &str) -> Option<Layer> {
     })
 }
 
-/// Why `from` may not name `to`, if it may not. Dependencies of tests are free.
+/// Why `from` may not name `to`, if it may not.
 fn breach(from: &str, to: &str) -> Option<String> {
     let Some(from_layer) = layer(from) else {
         return Some(format!(
@@ -53,7 +54,7 @@ fn breach(from: &str, to: &str) -> Option<String> {
         (Layer::Fuzz, _) => return None,
         (_, Layer::Sim) => "only tests may name the simulator: make it a dev-dependency",
         (Layer::DataPath(_), Layer::Control) => "the data path may not name the control plane",
-        (Layer::DataPath(_) | Layer::Control, Layer::Laboratory) => {
+        (Layer::DataPath(_) | Layer::Control | Layer::Sim, Layer::Laboratory) => {
             "the daemon contains no laboratory: `voltier lab` runs the program voltier-lab"
         }
         (Layer::DataPath(above), Layer::DataPath(below)) if below >= above => {
@@ -65,6 +66,25 @@ fn breach(from: &str, to: &str) -> Option<String> {
     Some(format!("{from} may not depend on {to}: {why}"))
 }
 
+/// Why tests of `from` may not name `to`, if they may not. They are free but for the laboratory.
+fn breach_of_tests(from: &str, to: &str) -> Option<String> {
+    let is_lab = |name| matches!(layer(name), Some(Layer::Laboratory | Layer::Fuzz));
+    (is_lab(to) && !is_lab(from))
+        .then(|| format!("tests of {from} may not name {to}: `cargo test` compiles no laboratory"))
+}
+
+/// Why a crate may not lie where it lies, if it may not. Those of the folder `crates` are what cargo takes
+/// without a choice of packages.
+fn misplaced(name: &str, manifest: &Path, is_default: bool) -> Option<String> {
+    let (is_in_crates, is_in_lab) = (manifest.starts_with("crates"), manifest.starts_with("lab"));
+    let is_lab = layer(name)? == Layer::Laboratory;
+    if is_lab && is_in_crates || !is_lab && is_in_lab {
+        return Some("the laboratory and its tools are in lab/, and all else is not".to_owned());
+    }
+    (is_in_crates != is_default)
+        .then(|| "the default members in Cargo.toml are the crates of crates/".to_owned())
+}
+
 /// Checks every crate's manifest.
 pub(super) fn check(root: &Path, metadata: &Metadata) -> Result<Vec<Finding>, Failure> {
     let mut findings = Vec::new();
@@ -74,6 +94,9 @@ pub(super) fn check(root: &Path, metadata: &Metadata) -> Result<Vec<Finding>, Fa
             findings.extend(breach(&package.name, "").map(|why| Finding::new(path, 0, why)));
         }
         findings.extend(breaches(package).map(|why| Finding::new(path, 0, why)));
+        let is_default = metadata.workspace_default_members.contains(&package.id);
+        let misplaced = misplaced(&package.name, path, is_default);
+        findings.extend(misplaced.map(|why| Finding::new(path, 0, why)));
         let loggers = package.dependencies.iter();
         let loggers = loggers.filter_map(|it| logger_below(&package.name, &it.name));
         findings.extend(loggers.map(|why| Finding::new(path, 0, why)));
@@ -93,11 +116,11 @@ fn logger_below(package: &str, dependency: &str) -> Option<String> {
 }
 
 fn breaches(package: &Package) -> impl Iterator<Item = String> {
-    let shipped = package.dependencies.iter().filter(|dependency| {
-        dependency.path.is_some() && dependency.kind.as_deref() != Some("dev")
-    });
-    shipped.filter_map(|dependency| {
+    let ours = package.dependencies.iter().filter(|dependency| dependency.path.is_some());
+    ours.filter_map(|dependency| {
         layer(&package.name)?;
+        let is_of_tests = dependency.kind.as_deref() == Some("dev");
+        let breach = if is_of_tests { breach_of_tests } else { breach };
         breach(&package.name, &dependency.name)
     })
 }
@@ -150,6 +173,7 @@ mod tests {
             ("voltier", "voltier-lab"),
             ("voltier-control", "voltier-results"),
             ("voltier-control", "voltier-sim"),
+            ("voltier-sim", "voltier-trace"),
             ("xtask", "voltier-sim"),
             ("voltier-control", "voltier-fuzz"),
             ("voltier-new", "voltier-block"),
@@ -157,6 +181,28 @@ mod tests {
         for (from, to) in forbidden {
             assert!(breach(from, to).is_some(), "{from} -> {to}");
         }
+    }
+
+    #[test]
+    fn tests_are_free_but_for_the_laboratory() {
+        assert_eq!(breach_of_tests("voltier-array", "voltier-sim"), None);
+        assert_eq!(breach_of_tests("voltier-cache", "voltier-drive"), None);
+        assert_eq!(breach_of_tests("voltier-trace", "voltier-results"), None);
+        assert!(breach_of_tests("voltier", "voltier-lab").is_some());
+        assert!(breach_of_tests("voltier-sim", "voltier-results").is_some());
+    }
+
+    #[test]
+    fn the_laboratory_is_in_its_folder_and_no_default() {
+        let said = |name, at, is_default| misplaced(name, Path::new(at), is_default).is_some();
+        assert!(!said("voltier-cache", "crates/cache/Cargo.toml", true));
+        assert!(!said("voltier-lab", "lab/lab/Cargo.toml", false));
+        assert!(!said("xtask", "xtask/Cargo.toml", false));
+        assert!(!said("voltier-fuzz", "fuzz/Cargo.toml", false));
+        assert!(said("voltier-cache", "lab/cache/Cargo.toml", false));
+        assert!(said("voltier-cache", "crates/cache/Cargo.toml", false));
+        assert!(said("voltier-lab", "crates/lab/Cargo.toml", true));
+        assert!(said("voltier-lab", "lab/lab/Cargo.toml", true));
     }
 
     #[test]

@@ -23,7 +23,7 @@ impl SourceFile {
 pub(super) fn area(path: &Path) -> String {
     let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
     match parts.as_slice() {
-        [folder, name, _, ..] if folder == "crates" => name.to_string(),
+        [folder, name, _, ..] if folder == "crates" || folder == "lab" => name.to_string(),
         [folder, name, _, ..] if folder == "docs" => format!("docs/{name}"),
         [folder, _, ..] => folder.to_string(),
         _ => ".".to_owned(),

@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::os::unix::net::UnixListener;
+use std::process::Command;
 
-use crate::support::{Instance, sealed_registry};
+use crate::support::{Answer, Instance, program, sealed_registry};
 use rustix::process::Signal;
 use voltier_control::{ARRAY_KEYS, JOURNAL_KEY};
 
@@ -13,15 +14,18 @@ fn help_lists_every_verb_and_exits_with_zero() {
     let help = instance.run(&["--help"]).ok();
     for verb in [
         "create", "delete", "start", "stop", "show", "set", "flush", "attach", "detach", "export",
-        "unexport", "import", "array", "lab", "daemon",
+        "unexport", "import", "array", "daemon",
     ] {
         assert!(help.out.contains(&format!("\n  {verb}")), "{verb} in {}", help.out);
         let own = instance.run(&[verb, "--help"]).ok();
         assert!(own.out.contains("Usage: voltier"), "{}", own.out);
     }
+    for verb in ["lab", "demo"] {
+        assert!(help.out.contains(&format!("\n  {verb}")), "{verb} in {}", help.out);
+    }
     assert!(instance.run(&["--version"]).ok().out.starts_with("voltier "));
     let keys = instance.run(&["array", "set", "--help"]).ok().out;
-    for key in ARRAY_KEYS.into_iter().chain([JOURNAL_KEY]) {
+    for key in ARRAY_KEYS.iter().map(|key| key.name).chain([JOURNAL_KEY]) {
         assert!(keys.contains(&format!("{key}=")), "{key} in {keys}");
     }
     assert!(!instance.state().exists(), "help starts nothing");
@@ -30,14 +34,12 @@ fn help_lists_every_verb_and_exits_with_zero() {
 #[test]
 fn wrong_usage_is_one_line_with_a_hint_and_exit_code_two() {
     let instance = Instance::new();
-    let cases: [(&[&str], &str); 35] = [
+    let cases: [(&[&str], &str); 33] = [
         (&[], "--help"),
         (&["creat"], "create"),
         (&["export", "x", "--ndb"], "did you mean `--nbd`"),
         (&["create", "-p", "mem:1M", "-s", "mem:1M", "-t", "bw", "x"], "did you mean `wb`"),
         (&["array", "create"], "voltier array create --help"),
-        (&["lab"], "--help"),
-        (&["lab", "twin", "maxo"], "use one of maxio"),
         (&["advise", "x"], "unrecognized"),
         (&["create"], "voltier create --help"),
         (&["create", "-s", "mem:1M", "x"], "<DISK>"),
@@ -71,6 +73,20 @@ fn wrong_usage_is_one_line_with_a_hint_and_exit_code_two() {
         instance.run(args).refused(2, words);
     }
     assert!(!instance.state().exists(), "wrong usage starts nothing");
+}
+
+#[test]
+fn without_the_laboratory_its_verbs_say_where_it_is_looked_for() {
+    let instance = Instance::new();
+    let alone = instance.path("voltier");
+    // By a program of its own: what this one still holds open to write while another thread forks cannot be run.
+    assert!(Command::new("cp").arg(program()).arg(&alone).status().unwrap().success());
+    for verb in ["lab", "demo"] {
+        let mut command = Command::new(&alone);
+        let answer = command.arg(verb).env("PATH", "").output().unwrap();
+        Answer::from(answer)
+            .refused(1, "`voltier-lab`, and is neither beside this one nor on PATH");
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The tests of the real program. One program, so that it is linked once; they wait most of their time, and many
-//! run at once (scripts/run-tests.sh).
+//! The tests of the real program; those of the laboratory's are in lab/lab-cli/tests. One program, so that it is
+//! linked once; they wait most of their time, and many run at once (scripts/run-tests.sh).
 
 mod array_grow;
 mod array_integrity;
@@ -20,10 +20,6 @@ mod full_host;
 mod full_ssd;
 mod hung_drives;
 mod import;
-mod lab;
-mod lab_demo;
-mod lab_report;
-mod lab_trace;
 mod late_drives;
 mod limits;
 mod moved_members;

@@ -73,7 +73,9 @@ fn every_promise_has_a_row_that_says_what_checks_it() {
 #[test]
 fn every_test_that_the_page_names_exists() {
     let mut found = BTreeSet::new();
-    functions_in(&root().join("crates"), &mut found);
+    for folder in ["crates", "lab"] {
+        functions_in(&root().join(folder), &mut found);
+    }
     let missing: Vec<String> =
         tests_named(&page()).into_iter().filter(|name| !found.contains(name)).collect();
     assert!(missing.is_empty(), "named in docs/guarantees.md and nowhere else: {missing:?}");
@@ -85,7 +87,8 @@ const ALL_CANARIES: &str = "canaries = [\"voltier-cache/canaries\", \"voltier-ar
 
 #[test]
 fn the_deliberate_bugs_are_in_no_build_of_the_product() {
-    for entry in std::fs::read_dir(root().join("crates")).expect("the crates").flatten() {
+    let crates = |folder| std::fs::read_dir(root().join(folder)).expect("the crates").flatten();
+    for entry in crates("crates").chain(crates("lab")) {
         let manifest = entry.path().join("Cargo.toml");
         let text = std::fs::read_to_string(&manifest).expect("a manifest");
         // Three crates have them, one may ask for them, and none does so unless it is told.

@@ -293,6 +293,32 @@ fn nothing_older_is_read_while_a_replay_cannot_bring_back_what_members_dropped()
 }
 
 #[test]
+fn a_read_waits_for_the_replay_that_brings_back_what_members_dropped() {
+    with_drives(3, |world| async move {
+        let array = made(&world, Level::Raid5, 3, Consistency::Journal).await;
+        for block in 0..array.limits().sectors / 8 {
+            write(&array, block, 1).await.expect("write");
+        }
+        let drops = |drops| world.drives.iter().for_each(|drive| drive.drops_flushes.set(drops));
+        drops(true);
+        assert!(array.empty_journal().await.is_err());
+        drops(false);
+        // The members take a record again soon. Their data take longer.
+        world.drives.iter().for_each(|drive| *drive.slow.borrow_mut() = 0..u64::MAX);
+        let mut waiting = Vec::new();
+        for _ in 0..100 {
+            let own = array.clone();
+            waiting.push(world.handle.spawn(async move { read(&own, 0).await }));
+            world.handle.sleep(SECOND_NS / 1000).await;
+        }
+        for read in waiting {
+            assert_eq!(read.await, Ok(1));
+        }
+        array.stop().await.expect("stop");
+    });
+}
+
+#[test]
 fn a_client_is_told_of_what_its_flush_may_have_cost_though_the_array_comes_back_meanwhile() {
     for (level, members) in SHAPES.into_iter().chain([(Level::Raid0, 2)]) {
         with_drives(members, move |world| async move {

@@ -1,8 +1,8 @@
-//! One private instance of the real binary: a temporary state folder and its daemon.
+//! One private instance of the real binary: a temporary state folder and its daemon. The tests of the
+//! laboratory's program use it too.
 #![allow(unreachable_pub, reason = "shared by the modules of the tests")]
 
 pub mod arrays;
-pub mod browser;
 pub mod ledger;
 pub mod looped;
 pub mod nbd;
@@ -51,6 +51,17 @@ pub fn sealed_registry(text: &str) -> String {
     let body = rest.strip_suffix("\n}\n").unwrap();
     let crc = crc32c(format!("{head}{body}").as_bytes());
     format!("{head},\"crc32c\":\"{crc:08x}\",\"registry\":\n{rest}")
+}
+
+/// The program `voltier`: of this package, or beside that of the laboratory.
+pub fn program() -> PathBuf {
+    let laboratory = || {
+        let program = Path::new(option_env!("CARGO_BIN_EXE_voltier-lab").unwrap_or_default());
+        let program = program.with_file_name("voltier");
+        assert!(program.is_file(), "build {} first: make test-lab", program.display());
+        program
+    };
+    option_env!("CARGO_BIN_EXE_voltier").map_or_else(laboratory, PathBuf::from)
 }
 
 /// Looks of a test at what is to come: two minutes in all.
@@ -148,7 +159,7 @@ impl Instance {
     /// A command of the instance. A daemon that it starts waits for no missing device, and at its end for
     /// no client: most tests are about what happens then.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_voltier"));
+        let mut command = Command::new(program());
         command.args(args).env("VOLTIER_STATE", self.state());
         command.env("VOLTIER_DEVICE_WAIT", "0").env("VOLTIER_STOP_WAIT", "0");
         // scripts/run-tests.sh names the test that left a daemon behind.

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use serde_json::{Value, json};
 
 /// The browser; it ends with this.
-pub struct Browser {
+pub(crate) struct Browser {
     child: Child,
     commands: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
@@ -20,16 +20,16 @@ pub struct Browser {
 
 /// Observations of a page while it loads.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Messages of the page to the console, and exceptions.
-    pub complaints: Vec<String>,
+    pub(crate) complaints: Vec<String>,
     /// Addresses that the page asked for, its own aside.
-    pub requests: Vec<String>,
+    pub(crate) requests: Vec<String>,
 }
 
 impl Browser {
     /// Starts it; `None` where it is not installed, which is said aloud. On CI it must be there.
-    pub fn start() -> Option<Browser> {
+    pub(crate) fn start() -> Option<Browser> {
         let programs = ["chromium", "chromium-browser", "google-chrome"];
         let is_there = |name: &&&str| {
             Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success())
@@ -76,7 +76,7 @@ impl Browser {
 
     /// Sends a command and waits for its answer; events that come meanwhile are kept.
     #[track_caller]
-    pub fn call(&mut self, method: &str, parameters: Value) -> Value {
+    pub(crate) fn call(&mut self, method: &str, parameters: Value) -> Value {
         self.next += 1;
         let mut message = json!({ "id": self.next, "method": method, "params": parameters });
         if !self.session.is_empty() {
@@ -105,7 +105,7 @@ impl Browser {
     }
 
     /// How wide and high the window is; below 600 it is a phone with a touch screen.
-    pub fn window(&mut self, width: u32, height: u32) {
+    pub(crate) fn window(&mut self, width: u32, height: u32) {
         let is_phone = width < 600;
         let metrics =
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone });
@@ -115,7 +115,7 @@ impl Browser {
 
     /// Opens a file and waits until its charts are drawn.
     #[track_caller]
-    pub fn open(&mut self, page: &Path) -> Seen {
+    pub(crate) fn open(&mut self, page: &Path) -> Seen {
         self.events.clear();
         let url = format!("file://{}", page.display());
         self.call("Page.navigate", json!({ "url": url }));
@@ -147,7 +147,7 @@ impl Browser {
 
     /// Waits until an expression is true, some minutes at most.
     #[track_caller]
-    pub fn wait_for(&mut self, condition: &str) {
+    pub(crate) fn wait_for(&mut self, condition: &str) {
         for _ in 0..6000 {
             if self.value(condition) == true {
                 return;
@@ -159,7 +159,7 @@ impl Browser {
 
     /// The value of an expression in the page.
     #[track_caller]
-    pub fn value(&mut self, expression: &str) -> Value {
+    pub(crate) fn value(&mut self, expression: &str) -> Value {
         let parameters =
             json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let answer = self.call("Runtime.evaluate", parameters);

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::browser::Browser;
+use crate::browser::Browser;
 use crate::support::{Answer, Instance};
 use serde_json::{Value, json};
 

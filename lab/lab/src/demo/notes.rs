@@ -15,7 +15,7 @@ const NEAR_SSD: std::ops::RangeInclusive<f64> = 0.90..=1.15;
 const DOCUMENT: &str = "The document: \"TaoCloud MaxIO cache acceleration software, performance test \
     report\" (TaoCloud MaxIO 缓存加速软件 性能测试报告), version 1.1, Beijing TaoCloud Technology \
     (北京大道云行科技有限公司), October 2015. It gives no address on the web. Its tables and its five fio \
-    jobs are in this repository as crates/results/tables/maxio_*.csv, and `voltier lab report \
+    jobs are in this repository as lab/results/tables/maxio_*.csv, and `voltier lab report \
     maxio-sata` shows them with what is odd about them.";
 
 /// The answer, what it rests on, and what it does not show.
@@ -181,7 +181,7 @@ pub(super) fn raid6(report: &twin::Report) -> Vec<String> {
         ),
         format!(
             "Published: RAIDIX's article on its ERA, measured by the SNIA method; the text gives no address \
-             on the web, its tables are crates/results/tables/raidix_*.csv. {}. `voltier lab twin era` has \
+             on the web, its tables are lab/results/tables/raidix_*.csv. {}. `voltier lab twin era` has \
              all 49 cells.",
             capital(&report.calibration.line())
         ),
