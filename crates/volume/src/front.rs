@@ -1,6 +1,6 @@
 //! Caches in front of volumes, as their records have them: put there, and changed while they serve.
 
-use voltier_block::BlockDevice;
+use voltier_block::DriveControl;
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, FormatOptions, NoMemory, OpenError, OpenOptions, Opened, Settings};
 
@@ -29,7 +29,7 @@ pub enum ChangeError {
 
 /// Whether the origin is the SSD of the cache with this identity. Two devices that have changed places
 /// would be served, and written to, as the data they are not.
-pub async fn origin_has_cache<D: BlockDevice>(volume: &Volume<D>, uuid: [u8; 16]) -> bool {
+pub async fn origin_has_cache<D: DriveControl>(volume: &Volume<D>, uuid: [u8; 16]) -> bool {
     match Cache::<D, D>::probe(volume.origin()).await {
         Ok(found) => found.is_some_and(|label| label.uuid == uuid),
         Err(OpenError::Unsupported { uuid: found, .. }) => found == uuid,
@@ -43,7 +43,7 @@ pub async fn origin_has_cache<D: BlockDevice>(volume: &Volume<D>, uuid: [u8; 16]
 ///
 /// # Errors
 /// The volume is then as before.
-pub async fn put_in_front<D: BlockDevice>(
+pub async fn put_in_front<D: DriveControl>(
     volume: &Volume<D>,
     ssd: D,
     front: Front,
@@ -65,7 +65,7 @@ pub async fn put_in_front<D: BlockDevice>(
 ///
 /// # Errors
 /// The old ones hold then.
-pub async fn change_cache<D: BlockDevice>(
+pub async fn change_cache<D: DriveControl>(
     volume: &Volume<D>,
     policy: PolicyKind,
     settings: Settings,

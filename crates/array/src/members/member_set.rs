@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Nanos, Payload, SECTOR_BYTES,
+    Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Nanos, Payload, SECTOR_BYTES,
     SectorRange,
 };
 use voltier_ring::{Handle, JoinHandle};
@@ -56,7 +56,7 @@ impl<D> Deref for MemberSet<D> {
     }
 }
 
-impl<D: BlockDevice> MemberSet<D> {
+impl<D: DriveControl> MemberSet<D> {
     pub(crate) fn new(
         handle: &Handle,
         geometry: &Geometry,

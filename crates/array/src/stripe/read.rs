@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::slice::from_ref;
 
-use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, SectorRange};
+use voltier_block::{Buf, DriveControl, Durability, IoError, IoResult, Lba, SectorRange};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
@@ -89,7 +89,7 @@ pub(crate) struct Reader<D> {
     stripes: Rc<Stripes<D>>,
 }
 
-impl<D: BlockDevice> Reader<D> {
+impl<D: DriveControl> Reader<D> {
     pub(crate) fn new(ground: &Ground<D>, stripes: &Rc<Stripes<D>>) -> Self {
         let Ground { handle, geometry, members, bitmap, .. } = ground.clone();
         Self { handle, geometry, members, bitmap, stripes: stripes.clone() }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Durability, IoResult, Payload, PayloadCursor, SectorRange};
+use voltier_block::{DriveControl, Durability, IoResult, Payload, PayloadCursor, SectorRange};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
@@ -40,7 +40,7 @@ pub(crate) struct Writer<D> {
     merger: Rc<Merger<D>>,
 }
 
-impl<D: BlockDevice> Writer<D> {
+impl<D: DriveControl> Writer<D> {
     pub(crate) fn new(
         ground: &Ground<D>,
         stripes: &Rc<Stripes<D>>,
