@@ -5,13 +5,17 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 use voltier_control::{
-    ARRAY_KEYS, ArrayLevel, ArraySettings, Consistency, Integrity, KEYS, Key, Settings, Word,
+    ARRAY_KEYS, ARRAY_KIND, ArrayLevel, ArraySettings, Consistency, DRIVE_KINDS, EXPORT_KINDS,
+    Integrity, KEYS, Key, Settings, Word,
 };
 
 /// The lines of a target that is fed words: one quoted entry each, as the engine takes them.
 pub fn dictionary(target: &str) -> BTreeSet<String> {
     let mut words = Consistency::names();
     words.extend(Integrity::names());
+    words.extend(EXPORT_KINDS.iter().map(|kind| kind.word));
+    let drives = DRIVE_KINDS.iter().chain([&ARRAY_KIND]);
+    words.extend(drives.flat_map(|kind| kind.examples.iter().copied()));
     let mut words: Vec<String> = words.into_iter().map(str::to_owned).collect();
     words.extend(ArrayLevel::words());
     let mut names = Vec::new();

@@ -4,6 +4,7 @@
 //! parser must refuse any other in one line.
 
 use std::fmt::{Debug, Display};
+use std::path::Path;
 use std::str::FromStr;
 
 use voltier_cache::admission::AdmissionKind;
@@ -11,8 +12,9 @@ use voltier_cache::policy::PolicyKind;
 use voltier_cache::{LineSize, Mode};
 use voltier_control::{
     ARRAY_KEYS, ArrayLevel, ArrayName, ArraySettings, Consistency, ControlError, ControlResult,
-    DeviceSpec, ExportSpec, Integrity, KEYS, LINE_BYTES, NbdAddress, Settings, VolumeName, Word,
-    exact_size, format_size, nearest, parse_chunk_bytes, parse_line_bytes, parse_size, parse_word,
+    DeviceSpec, EXPORT_KINDS, ExportSpec, Integrity, KEYS, LINE_BYTES, NbdAddress, Settings,
+    StateDir, VolumeName, Word, exact_size, format_size, nearest, parse_chunk_bytes,
+    parse_line_bytes, parse_size, parse_word,
 };
 
 /// Feeds one text to every parser.
@@ -50,7 +52,7 @@ fn devices(text: &str) {
     assert_eq!(serde_json::from_str::<DeviceSpec>(&json).expect("its own text"), device);
     if let Some(full) = judged(device.clone().absolute()) {
         again(&full);
-        assert!(full.path().is_none_or(std::path::Path::is_absolute));
+        assert!(full.path().is_none_or(Path::is_absolute));
         assert_eq!(full.is_volatile(), device.is_volatile());
         assert_eq!(judged(full.clone().absolute()), Some(full));
     }
@@ -61,9 +63,16 @@ fn exports(text: &str) {
         let json = serde_json::to_string(&export).expect("an export is plain");
         assert_eq!(serde_json::from_str::<ExportSpec>(&json).expect("its own text"), export);
     }
+    let name: VolumeName = "disk".parse().expect("a name");
+    let state = StateDir::at(Path::new("/run/voltier")).expect("a folder");
+    for kind in EXPORT_KINDS {
+        let Some(export) = judged((kind.read)(text, &state, &name)) else { continue };
+        let option = export.option();
+        let value = option.strip_prefix(&format!("--{} ", kind.word)).expect("its option");
+        assert_eq!(judged((kind.read)(value, &state, &name)), Some(export));
+    }
     let Some(address) = judged(text.parse::<NbdAddress>()) else { return };
     again(&address);
-    let name: VolumeName = "disk".parse().expect("a name");
     let uri = ExportSpec::Nbd(address.clone()).uri(&name);
     assert!(!uri.contains(char::is_whitespace) && uri.is_ascii(), "{uri:?}");
     if let Some(full) = judged(address.absolute()) {

@@ -4,17 +4,20 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use voltier_control::{
-    DEVICE_WAIT_S, KEYS, LINE_BYTES, STOP_WAIT_S, Settings, keys_help, values_help,
+    ARRAY_KIND, DEVICE_WAIT_S, KEYS, LINE_BYTES, STOP_WAIT_S, Settings, drive_forms, keys_help,
+    values_help,
 };
 
 use crate::array_args::ArrayArgs;
+use crate::export_args::{self, ExportArg};
 
 /// Puts an SSD cache in front of a slower backing disk and serves the result as a fast volume.
 #[derive(Debug, Parser)]
 #[command(name = "voltier", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "DEV, SSD and DISK are a path, mem:SIZE or model:PROFILE[:SIZE]; \
-    SSD and DISK can also be array:NAME.\nSizes take K, M, G, T (powers of 1024).\n\
-    Exit codes: 0 success, 1 failure (of show: something shown has failed), 2 wrong usage.")]
+#[command(after_help = format!("DEV, SSD and DISK are {}; \
+    SSD and DISK can also be {}.\nSizes take K, M, G, T (powers of 1024).\n\
+    Exit codes: 0 success, 1 failure (of show: something shown has failed), 2 wrong usage.",
+    drive_forms(), ARRAY_KIND.form))]
 pub(crate) struct Cli {
     /// Folder of the instance: registry, control socket, daemon.pid, default export sockets
     /// [default: /var/lib/voltier for root, else the user's state folder]
@@ -47,7 +50,7 @@ pub(crate) enum Verb {
     Attach(Attach),
     /// Write dirty lines back and remove the SSD while clients use the volume
     Detach(Leave),
-    /// Export a volume over NBD or as a FUSE file
+    #[command(about = export_args::about())]
     Export(OpenExport),
     /// Close one or all exports of a volume
     Unexport(Unexport),
@@ -195,17 +198,12 @@ pub(crate) struct Set {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "ADDR is unix:PATH, a path, or tcp:HOST[:PORT]; \
-    the default is a socket in the state folder.")]
+#[command(after_help = export_args::values_help())]
 pub(crate) struct Export {
     #[command(flatten)]
     pub(crate) name: Named,
-    /// NBD on a Unix or TCP socket
-    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "")]
-    pub(crate) nbd: Option<String>,
-    /// A FUSE file with the content of the volume
-    #[arg(long, value_name = "FILE", conflicts_with = "nbd")]
-    pub(crate) fuse: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) at: ExportArg,
 }
 
 #[derive(Debug, Args)]

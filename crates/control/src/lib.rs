@@ -87,8 +87,8 @@ pub use daemon::{DaemonOptions, run_daemon};
 pub use ending::STOP_WAIT_S;
 pub use error::{ControlError, ControlResult, ErrorKind};
 pub use export_access::{ExportAccess, FileMode};
-pub use export_spec::{ExportSpec, NBD_PORT, NbdAddress, absolute};
-pub use front::{check_origin, configure, put_in_front, seed_of};
+pub use export_spec::{EXPORT_KINDS, ExportKind, ExportSpec, NBD_PORT, NbdAddress};
+pub use front::seed_of;
 pub use host::part_of;
 pub use import_report::{ImportOrder, ImportReport, ImportedArray, ImportedVolume};
 pub use interrupt::Interrupt;
@@ -103,7 +103,9 @@ pub use registry::{REGISTRY_FILE, REGISTRY_FORMAT, Registry, RegistryStore};
 pub use service::volumes::show::{recorded_arrays, recorded_volumes};
 pub use service::{DEVICE_WAIT_S, Service};
 pub use settings::{KEYS, LINE_BYTES, ORIGIN_KEY, SSD_KEY, Settings, parse_line_bytes};
-pub use spec::{DeviceSpec, ModelBacking};
+pub use spec::{
+    ARRAY_KIND, DRIVE_KINDS, DeviceKind, DeviceSpec, ModelBacking, Storage, drive_forms,
+};
 pub use state_dir::{StateDir, StateLock};
 pub use status::{
     ByteRange, DeviceBytes, DeviceState, DeviceStatus, ExportState, ExportStatus, HitRates,

@@ -281,8 +281,8 @@ impl RegisteredArray {
         let paths = found.iter().enumerate().filter_map(|(place, it)| Some((place, it.as_ref()?)));
         for (place, device) in paths {
             let known = |it: &Option<DeviceSpec>| it.as_ref() == Some(device);
-            // Devices without a path may be called alike.
-            let is_elsewhere = device.path().is_some() && !known(&self.members[place]);
+            // Devices of this process may be called alike.
+            let is_elsewhere = device.is_external() && !known(&self.members[place]);
             let elsewhere = self.members.iter().position(known).filter(|_| is_elsewhere);
             let before = self.members[place].replace(device.clone());
             if let Some(other) = elsewhere {
@@ -292,7 +292,7 @@ impl RegisteredArray {
         for place in 0..self.members.len() {
             if found.get(place).is_none_or(Option::is_none) {
                 let is_found = |known: &mut DeviceSpec| {
-                    known.path().is_some() && found.iter().flatten().any(|it| it == known)
+                    known.is_external() && found.iter().flatten().any(|it| it == known)
                 };
                 self.members[place].take_if(is_found);
             }

@@ -1,21 +1,18 @@
-//! Devices of a core: opening a drive by its specification, and reading or erasing the label on one.
+//! Devices of a core: opening a drive by its specification.
 
 use std::future::Future;
 use std::path::Path;
 
-use voltier_array::{
-    Array, DeviceError, MemberState, read_spare_label, wipe_superblocks, write_spare_label,
-};
+use voltier_array::MemberState;
 use voltier_block::{BlockDevice, Nanos};
-use voltier_control::engine::{JournalDeviceLabel, MemberLabel, SpareOwner};
+use voltier_control::engine::Drives;
 use voltier_control::safety::{Machine, WriteProtection};
-use voltier_control::{ControlError, ControlResult, DeviceSpec, Identity, ModelBacking};
+use voltier_control::{ControlError, ControlResult, DeviceSpec};
 use voltier_drive::OpenError;
-use voltier_drive::model::Profile;
 use voltier_ring::Handle;
-use voltier_volume::{DriveError, DriveSpec, Leaf};
+use voltier_volume::Leaf;
 
-use crate::opening;
+use crate::{CoreEngine, opening};
 
 /// A device of an array.
 #[derive(Clone)]
@@ -24,22 +21,31 @@ pub(super) struct KnownDevice {
     pub(super) size_bytes: u64,
 }
 
-/// The profile of a modelled drive.
-pub(super) fn profile(name: &str) -> ControlResult<&'static Profile> {
-    Profile::find(name).map_err(|error| ControlError::usage(error.to_string()))
+impl Drives for CoreEngine {
+    fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    fn size_of(&self, device: &DeviceSpec) -> ControlResult<u64> {
+        opening::size_of(device)
+    }
+
+    fn is_letting_go(&self, path: &Path) -> bool {
+        let own = path.to_owned();
+        self.machine.ask(path, move || voltier_drive::is_undrained(&own)).unwrap_or(true)
+    }
 }
 
 /// Opens a device, on a thread of its own.
 pub(super) async fn open_leaf(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
-    open_once(handle, device, spec_of(device)?).await?.map_err(ControlError::from_error)
+    open_once(handle, device).await?.map_err(ControlError::from_error)
 }
 
-async fn open_once(
+pub(super) async fn open_once(
     handle: &Handle,
     device: &DeviceSpec,
-    spec: DriveSpec,
-) -> ControlResult<Result<Leaf, DriveError>> {
-    answered(handle, device, opening::open(handle, spec)).await?
+) -> ControlResult<Result<Leaf, OpenError>> {
+    answered(handle, device, opening::open(handle, device)).await?
 }
 
 /// For so long a device may take to end the requests of a volume or an array that failed, in nanoseconds.
@@ -50,10 +56,10 @@ const DRAINED_STEP_NS: Nanos = 20_000_000;
 
 /// Opens a device that a volume or an array of this process may have had until a moment ago.
 pub(super) async fn open_drained(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
-    let (spec, late_ns) = (spec_of(device)?, handle.now() + DRAINED_NS);
+    let late_ns = handle.now() + DRAINED_NS;
     loop {
-        match open_once(handle, device, spec.clone()).await? {
-            Err(DriveError::Open(OpenError::Undrained(_))) if handle.now() < late_ns => {
+        match open_once(handle, device).await? {
+            Err(OpenError::Undrained(_)) if handle.now() < late_ns => {
                 handle.sleep(DRAINED_STEP_NS).await;
             }
             opened => return opened.map_err(ControlError::from_error),
@@ -61,42 +67,10 @@ pub(super) async fn open_drained(handle: &Handle, device: &DeviceSpec) -> Contro
     }
 }
 
-fn spec_of(device: &DeviceSpec) -> ControlResult<DriveSpec> {
-    Ok(match device.clone() {
-        DeviceSpec::Path(path) => DriveSpec::File { path },
-        DeviceSpec::Memory(bytes) => DriveSpec::Memory { bytes },
-        DeviceSpec::Model { profile, over } => match over {
-            ModelBacking::ProfileSize => DriveSpec::Model { profile, bytes: None },
-            ModelBacking::Memory(bytes) => DriveSpec::Model { profile, bytes: Some(bytes) },
-            ModelBacking::Path(path) => DriveSpec::ModelOverFile { profile, path },
-        },
-        DeviceSpec::Array(name) => {
-            return Err(ControlError::failed(format!("array:{name} cannot be a member")));
-        }
-    })
-}
-
 /// Opens a device that is only read; a member of a read-only array keeps in memory what is written to it.
 pub(super) async fn open_read_only(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
-    let DeviceSpec::Path(path) = device else {
-        return Err(ControlError::failed(format!(
-            "{device} is no file or block device, and only these can be read alone"
-        )));
-    };
-    let spec = DriveSpec::ReadOnlyFile { path: path.clone() };
-    open_once(handle, device, spec).await?.map_err(ControlError::from_error)
-}
-
-/// Opens a device whose label is to be read: also one that takes no writes.
-async fn open_for_label(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
-    match open_once(handle, device, spec_of(device)?).await? {
-        Err(DriveError::Open(OpenError::ReadOnly(_) | OpenError::Permission(_)))
-            if device.path().is_some() =>
-        {
-            open_read_only(handle, device).await
-        }
-        opened => opened.map_err(ControlError::from_error),
-    }
+    let opened = answered(handle, device, opening::open_read_only(handle, device)).await??;
+    opened.map_err(ControlError::from_error)
 }
 
 pub(super) async fn open_all(
@@ -127,78 +101,6 @@ pub(super) async fn answered<T>(
         let seconds = ANSWER_NS / 1_000_000_000;
         ControlError::failed(format!("{device} has not answered for {seconds} s"))
     })
-}
-
-/// Why no label of a device can be read. One that a newer program can read says which array it is of.
-fn unreadable(device: &DeviceSpec, error: &DeviceError) -> ControlError {
-    let message = format!("{device}: {error}");
-    match error {
-        DeviceError::Unsupported { array, .. } => {
-            ControlError::unsupported_label(Identity(*array), message)
-        }
-        // It may get its size back.
-        DeviceError::Truncated { .. } => ControlError::not_now(message),
-        DeviceError::Disagree { is_labelled, .. } => {
-            ControlError::label_clash(*is_labelled, message)
-        }
-        _ => ControlError::failed(message),
-    }
-}
-
-/// The facts in the superblock of a device.
-pub(super) async fn label_of(
-    handle: Handle,
-    device: DeviceSpec,
-) -> ControlResult<Option<MemberLabel>> {
-    let leaf = open_for_label(&handle, &device).await?;
-    let found = answered(&handle, &device, Array::examine(&leaf)).await?;
-    let found = found.map_err(|error| unreadable(&device, &error))?;
-    Ok(found.map(MemberLabel::from))
-}
-
-/// The label of a device, if it has a journal.
-pub(super) async fn journal_label_of(
-    handle: Handle,
-    device: DeviceSpec,
-) -> ControlResult<Option<JournalDeviceLabel>> {
-    let leaf = open_for_label(&handle, &device).await?;
-    let found = answered(&handle, &device, Array::examine_journal(&leaf)).await?;
-    let found = found.map_err(|error| unreadable(&device, &error))?;
-    Ok(found.map(|it| JournalDeviceLabel { array: Identity(it.array), name: it.name }))
-}
-
-/// The label of a device, if it waits as a spare.
-pub(super) async fn spare_label_of(
-    handle: Handle,
-    device: DeviceSpec,
-) -> ControlResult<Option<SpareOwner>> {
-    let leaf = open_for_label(&handle, &device).await?;
-    let found = answered(&handle, &device, read_spare_label(&leaf)).await?;
-    let found = found.map_err(|error| unreadable(&device, &error))?;
-    Ok(found.map(|it| SpareOwner { owner: Identity(it.owner), name: it.name }))
-}
-
-/// Makes a spare of a device.
-pub(super) async fn label_spare(
-    handle: Handle,
-    device: DeviceSpec,
-    label: SpareOwner,
-    wipe: bool,
-) -> ControlResult<()> {
-    let leaf = open_leaf(&handle, &device).await?;
-    let SpareOwner { owner, name } = label;
-    let label = voltier_array::SpareLabel { owner: owner.0, name, device_sectors: 0 };
-    let written = answered(&handle, &device, write_spare_label(&leaf, label, wipe)).await?;
-    written.map_err(|error| {
-        ControlError::failed(format!("writing the label of a spare to {device}: {error}"))
-    })
-}
-
-/// Overwrites both copies of a superblock.
-pub(super) async fn erase_label(handle: Handle, device: DeviceSpec) -> ControlResult<()> {
-    let leaf = open_leaf(&handle, &device).await?;
-    let erased = answered(&handle, &device, wipe_superblocks(&leaf)).await?;
-    erased.map_err(|error| ControlError::failed(format!("erasing the label of {device}: {error}")))
 }
 
 /// What the kernel says of the device of a member that is lost; empty when nothing.

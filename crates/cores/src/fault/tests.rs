@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nbd::NbdClient;
 use voltier_array::Consistency;
 use voltier_control::protocol::{ArrayRequest, NewArray, NewCache, Request, Response};
-use voltier_control::safety::Machine;
 use voltier_control::{
     ArrayDetail, ArrayState, DeviceSpec, ExportSpec, NbdAddress, Registry, Service, Settings,
     VolumeState, VolumeStatus, parse_word,
@@ -43,7 +42,7 @@ impl Stand {
         let engine = CoreEngine::start(1).unwrap();
         let core = engine.cores[0].remote();
         let registry = Registry::load(dir.path()).unwrap();
-        let service = Service::new(engine, registry, Machine::real());
+        let service = Service::new(engine, registry);
         service.set_waker(Arc::new(|| {}));
         Self { dir, service, core, _alone: alone }
     }

@@ -14,7 +14,6 @@ use crate::service::presence::absence::Hindrance;
 use crate::service::presence::last_search::Copied;
 use crate::service::presence::survey::is_counted_on;
 use crate::service::presence::{admit, look};
-use crate::service::state::apart::apart;
 use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
 
@@ -32,7 +31,7 @@ impl Wanted {
             Self::All => true,
             Self::These { devices, .. } => devices.contains(device),
         };
-        is_one && device.path().is_some()
+        is_one && device.is_external()
     }
 
     /// Whether the member of a place is searched for, of which the record has no path.
@@ -85,7 +84,7 @@ pub(in crate::service) fn around<E: Engine>(
     service: &mut Turn<E>,
     record: &RegisteredArray,
 ) -> Vec<(PathBuf, u64)> {
-    apart(service).around(&folders_of(record))
+    service.apart("listing all drives").around(&folders_of(record))
 }
 
 /// The folders of the recorded devices.
@@ -111,12 +110,15 @@ pub(in crate::service) fn find<E: Engine>(
     if recorded.is_empty() && !wanted.names_places() {
         return found;
     }
-    for path in apart(service).own_devices() {
+    let paths = service.reading("all drives").own_devices();
+    for path in paths {
         found.look_beside(service, record, DeviceSpec::Path(path));
     }
     if found.lack_one(record, wanted) || found.lack_by_label(wanted) {
         for folder in folders_of(record) {
-            for path in apart(service).own_files(&folder) {
+            let folder_name = format_args!("the files of {}", folder.display());
+            let paths = service.reading(folder_name).own_files(&folder);
+            for path in paths {
                 found.look_beside(service, record, DeviceSpec::Path(path));
             }
         }
@@ -132,12 +134,12 @@ impl Parts {
         record: &RegisteredArray,
         device: DeviceSpec,
     ) {
-        let Some(id) = device.path().and_then(|path| service.id_of(path)) else { return };
-        let id_of = |known: &DeviceSpec| known.path().and_then(|path| service.id_of(path));
-        let is_recorded = record.devices().any(|known| id_of(known).as_ref() == Some(&id));
+        let Some(id) = service.id_of(&device) else { return };
+        let is_recorded = record.devices().any(|known| service.id_of(known).as_ref() == Some(&id));
         let mut parts = self.parts.iter();
         // A loop device over a file that was found, or a disk of a partition.
-        let is_found = parts.any(|it| id_of(&it.device).is_some_and(|part| part.overlaps(&id)));
+        let is_found =
+            parts.any(|it| service.id_of(&it.device).is_some_and(|part| part.overlaps(&id)));
         if is_recorded || is_found || is_served(service, &id) {
             return;
         }
@@ -297,7 +299,7 @@ impl Parts {
         let newest = self.newest().filter(|newest| newest.event < record.events);
         let newest = newest.filter(|_| matches!(wanted, Wanted::All));
         for (place, was) in before.iter().enumerate() {
-            let Some(was) = was.as_ref().filter(|was| was.path().is_some()) else { continue };
+            let Some(was) = was.as_ref().filter(|was| was.is_external()) else { continue };
             let own = self.parts.iter().find(|part| part.device == *was);
             let is_spare = match own.map(|part| &part.label) {
                 Some(label) => matches!(label, PartLabel::Spare),
@@ -410,7 +412,7 @@ fn part_of<E: Engine>(
     let label = match member_or_journal(service, device) {
         Ok(Some((of, label))) => (of == array).then_some(label),
         Ok(None) => {
-            let label = apart(service).spare_label_of(device)?;
+            let label = service.reading(device).spare_label_of(device)?;
             label.filter(|label| label.owner == array).map(|_| PartLabel::Spare)
         }
         Err(error) if error.is_unsupported_label(array) => Some(PartLabel::Newer),
@@ -429,10 +431,10 @@ fn member_or_journal<E: Engine>(
     service: &mut Turn<E>,
     device: &DeviceSpec,
 ) -> ControlResult<Option<(Identity, PartLabel)>> {
-    if let Some(label) = apart(service).label_of(device)? {
+    if let Some(label) = service.reading(device).label_of(device)? {
         return Ok(Some((label.array, PartLabel::Member(label))));
     }
-    let label = apart(service).journal_label_of(device)?;
+    let label = service.reading(device).journal_label_of(device)?;
     Ok(label.map(|label| (label.array, PartLabel::Journal)))
 }
 
@@ -444,7 +446,7 @@ fn is_of_a_volume<E: Engine>(
     is_in_service: bool,
 ) -> bool {
     let Some(path) = device.path() else { return false };
-    let mark = apart(service).drive_identity(path);
+    let mark = service.reading_identity_of(path.display()).drive_identity(path);
     let mut drives = service.registry.volumes().iter().flat_map(|volume| {
         let cache = volume.cache.as_ref().map(|it| (&it.device, it.identity.as_ref()));
         [(&volume.origin, volume.origin_identity.as_ref())].into_iter().chain(cache)
@@ -460,9 +462,8 @@ fn is_served<E: Engine>(service: &mut Turn<E>, id: &DeviceId) -> bool {
     let volumes = service.registry.volumes().iter().filter(|it| service.is_open(&it.name));
     let arrays =
         service.registry.arrays().iter().filter(|it| service.size_of_array(&it.name).is_ok());
-    let devices = volumes.flat_map(|it| it.devices()).chain(arrays.flat_map(|it| it.devices()));
-    let paths: Vec<PathBuf> = devices.filter_map(|it| it.path()).map(Path::to_owned).collect();
-    paths.iter().any(|path| service.id_of(path).is_some_and(|served| served.overlaps(id)))
+    let mut devices = volumes.flat_map(|it| it.devices()).chain(arrays.flat_map(|it| it.devices()));
+    devices.any(|device| service.id_of(device).is_some_and(|served| served.overlaps(id)))
 }
 
 /// Whether a label may be that of a member in service. One that another drive replaced knows less than the

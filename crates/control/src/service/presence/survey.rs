@@ -12,7 +12,6 @@ use crate::records::{CacheRecord, RegisteredArray, VolumeRecord};
 use crate::safety::DriveIdentity;
 use crate::service::presence::absence::{AwaitedCache, Hindrance, Missing};
 use crate::service::presence::look;
-use crate::service::state::apart::apart;
 use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
 
@@ -110,7 +109,8 @@ fn labels_of<E: Engine>(
     let mut labels = Vec::new();
     let is_member = |device: &&DeviceSpec| record.members.contains(&Some((*device).clone()));
     for device in std::mem::take(present) {
-        let why = match apart(service).label_of(&device) {
+        let label = service.reading(&device).label_of(&device);
+        let why = match label {
             Ok(Some(label)) if label.array == record.uuid => {
                 labels.push((device.clone(), label));
                 present.push(device);
@@ -156,7 +156,9 @@ fn stranger<E: Engine>(
     label: Option<MemberLabel>,
 ) -> String {
     let name = &record.name;
-    let mark = device.path().and_then(|path| apart(service).drive_identity(path));
+    let mark = device
+        .path()
+        .and_then(|path| service.reading_identity_of(path.display()).drive_identity(path));
     let mark = mark.map(|mark| format!(" ({mark})")).unwrap_or_default();
     let is = match label {
         Some(label) => format!("member {} of the array {}", label.place, label.name),
@@ -280,13 +282,13 @@ pub(in crate::service) fn wrong_ssd<E: Engine>(
     record: &VolumeRecord,
     missing: &[Missing],
 ) -> Option<Missing> {
-    let cache = record.cache.as_ref().filter(|it| is_needed(it) && it.device.path().is_some())?;
+    let cache = record.cache.as_ref().filter(|it| is_needed(it) && it.device.is_external())?;
     if missing.iter().any(|missing| missing.device == cache.device) {
         return None;
     }
     let ssd = ssd_of(service, cache)?;
     // The volume's own error says what is wrong with an SSD that cannot be read.
-    let label = apart(service).cache_label_of(&ssd).ok()?;
+    let label = service.reading(&ssd).cache_label_of(&ssd).ok()?;
     let is_right = |it: &CacheLabel| it.uuid == cache.uuid && it.generation >= cache.generation;
     if label.as_ref().is_some_and(is_right) {
         return None;
@@ -315,7 +317,7 @@ fn is_on<E: Engine>(service: &mut Turn<E>, device: &DeviceSpec, awaited: Awaited
     if look::look_once(service, device).is_err() {
         return false;
     }
-    let label = apart(service).cache_label_of(device).ok().flatten();
+    let label = service.reading(device).cache_label_of(device).ok().flatten();
     label.is_some_and(|it| it.uuid == awaited.uuid && it.generation >= awaited.generation_min)
 }
 
@@ -342,7 +344,7 @@ pub(in crate::service) fn missing_as<E: Engine>(
     identity: Option<&DriveIdentity>,
     (hindrance, why): (Hindrance, String),
 ) -> Missing {
-    let seen = device.path().and_then(|path| service.id_of(path));
+    let seen = service.id_of(device);
     let (device, identity) = (device.clone(), identity.cloned());
     Missing { device, part, identity, seen, hindrance, why, cache: None }
 }
@@ -355,21 +357,26 @@ fn found<E: Engine>(
 ) -> Option<DeviceSpec> {
     let Some(path) = device.path() else { return Some(device.clone()) };
     match identity.filter(|identity| identity.is_known()) {
-        Some(known) if apart(service).drive_identity(path).as_ref() == Some(known) => {
+        Some(known)
+            if service.reading_identity_of(path.display()).drive_identity(path).as_ref()
+                == Some(known) =>
+        {
             Some(device.clone())
         }
         Some(known) => {
-            let found = apart(service).find_drive(known, path);
+            let found = service.looking_for(known).find_drive(known, path);
             found.map(|found| device.moved_to(found))
         }
-        None => service.id_of(path).map(|_| device.clone()),
+        None => service.id_of(device).map(|_| device.clone()),
     }
 }
 
 /// Whether a device may have come since it was looked for, or can be used again.
 pub(in crate::service) fn has_come<E: Engine>(service: &mut Turn<E>, missing: &Missing) -> bool {
     let Missing { device, identity, seen, hindrance, .. } = missing;
-    let Some(path) = device.path() else { return false };
+    if !device.is_external() {
+        return false;
+    }
     let found = found(service, device, identity.as_ref());
     // A start opens what is under the path, if the cache is on it, when the SSD itself is not there.
     if let Some(awaited) = missing.cache.filter(|awaited| !awaited.was_there)
@@ -383,14 +390,15 @@ pub(in crate::service) fn has_come<E: Engine>(service: &mut Turn<E>, missing: &M
         Hindrance::Wrong => return false,
         Hindrance::Busy | Hindrance::Silent => return look::look(service, &found).is_ok(),
         Hindrance::Shrunk => {
-            return look::look(service, &found).is_ok() && apart(service).label_of(&found).is_ok();
+            return look::look(service, &found).is_ok()
+                && service.reading(&found).label_of(&found).is_ok();
         }
         Hindrance::Protected => {
             return look::look(service, &found).is_ok()
                 && look::write_protection(service, &found).is_none();
         }
     }
-    identity.as_ref().is_some_and(DriveIdentity::is_known) || service.id_of(path) != *seen
+    identity.as_ref().is_some_and(DriveIdentity::is_known) || service.id_of(device) != *seen
 }
 
 /// Whether a volume is not opened as it was without the SSD of this cache.
@@ -434,13 +442,13 @@ pub(in crate::service) fn ssd_label<E: Engine>(
     record: &VolumeRecord,
     missing: &[Missing],
 ) -> Option<CacheLabel> {
-    let cache = record.cache.as_ref().filter(|cache| cache.device.path().is_some())?;
+    let cache = record.cache.as_ref().filter(|cache| cache.device.is_external())?;
     if missing.iter().any(|missing| missing.device == cache.device) {
         return None;
     }
     let ssd = ssd_of(service, cache)?;
     // The volume's own error says what is wrong with an SSD that cannot be read.
-    let label = apart(service).cache_label_of(&ssd).ok().flatten()?;
+    let label = service.reading(&ssd).cache_label_of(&ssd).ok().flatten()?;
     (label.uuid == cache.uuid).then_some(label)
 }
 

@@ -16,11 +16,11 @@ pub(in crate::service) fn sync_above<E: Engine>(
     exports: &[ExportSpec],
 ) {
     for export in exports {
-        if let ExportSpec::Fuse(path) = export
+        if let Some(path) = export.file()
             && turn.engine.clients(name, export) > 0
         {
             let step = format!("syncing what is mounted over {}", path.display());
-            turn.wait_for(step, |_, machine| users::sync_above(machine, path));
+            users::sync_above(turn.apart(step).machine(), path);
         }
     }
 }
@@ -47,13 +47,11 @@ fn users_of<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord, own: Own) -> V
     }
     let in_words = |export: &ExportSpec| match turn.engine.clients(name, export) {
         0 => None,
-        clients => Some(match export {
-            ExportSpec::Nbd(_) => {
-                format!("{clients} client(s) use {} of {name}", export.uri(name))
-            }
-            ExportSpec::Fuse(path) => {
-                let (volumes, devices) = stacked::users_of(turn, &turn.machine, path);
-                let others = users::users_of_file(&turn.machine, path, &devices);
+        clients => Some(match export.file() {
+            None => format!("{clients} client(s) use {} of {name}", export.uri(name)),
+            Some(path) => {
+                let (volumes, devices) = stacked::users_of(turn, turn.engine.machine(), path);
+                let others = users::users_of_file(turn.engine.machine(), path, &devices);
                 if own == Own::StopsFirst && !volumes.is_empty() && others.is_empty() {
                     return None;
                 }

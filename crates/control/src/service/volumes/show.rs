@@ -55,7 +55,7 @@ fn export_status<E: Engine>(
     };
     let record = turn.registry.find(name);
     ExportStatus {
-        kind: export.kind().to_owned(),
+        kind: export.kind().word.to_owned(),
         uri: export.uri(name),
         state,
         error,
@@ -175,7 +175,7 @@ fn closed_exports(record: &VolumeRecord) -> Vec<ExportStatus> {
         _ => "the volume is not served",
     };
     let status = |export: &ExportSpec| ExportStatus {
-        kind: export.kind().to_owned(),
+        kind: export.kind().word.to_owned(),
         uri: export.uri(&record.name),
         state: ExportState::Closed,
         error: why.to_owned(),
