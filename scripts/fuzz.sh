@@ -47,9 +47,8 @@ fuzz() {
     mkdir "$scratch/$target" && folders=("$scratch/$target" "fuzz/corpus/$target")
   fi
   if [ -e "fuzz/dictionaries/$target" ]; then
+    { "$engine-dictionary" "$target" && cat "fuzz/dictionaries/$target"; } >"$scratch/$target.words"
     dictionary=("-dict=$scratch/$target.words")
-    VOLTIER_FUZZ_WORDS=1 VOLTIER_FUZZ_TARGET=$target "$engine" |
-      cat "fuzz/dictionaries/$target" - >"$scratch/$target.words"
   fi
   mkdir -p "fuzz/artifacts/$target"
   VOLTIER_FUZZ_TARGET=$target nice "$engine" "${folders[@]}" "${dictionary[@]}" \

@@ -13,13 +13,14 @@
 
 mod cache_image;
 mod control;
+mod dictionary;
 mod input;
 mod nbd;
 mod registry;
 mod results;
 mod specs;
 
-use voltier_control::{ARRAY_KIND, DRIVE_KINDS, EXPORT_KINDS};
+pub use dictionary::dictionary;
 
 /// One fuzz target.
 pub struct Target {
@@ -39,17 +40,6 @@ pub const TARGETS: [Target; 7] = [
     Target { name: "specs", run: specs::run },
     Target { name: "results", run: results::run },
 ];
-
-/// Words of the product's tables for the dictionary of a target: a run is likelier to come by a kind of export
-/// or drive whose word it is given. Where the target reads JSON they are strings.
-pub fn dictionary(target: &str) -> String {
-    let exports = EXPORT_KINDS.iter().map(|kind| kind.word);
-    let devices = DRIVE_KINDS.iter().chain([&ARRAY_KIND]);
-    let words = exports.chain(devices.flat_map(|kind| kind.examples.iter().copied()));
-    let is_json = target != "specs";
-    let quoted = |word| if is_json { format!("\"{word}\"") } else { format!("{word}") };
-    words.map(|word| format!("{:?}\n", quoted(word))).collect()
-}
 
 /// The target of this name.
 pub fn find(name: &str) -> Option<&'static Target> {

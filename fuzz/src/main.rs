@@ -1,5 +1,4 @@
-//! The engine's way in: libFuzzer, on the target that `VOLTIER_FUZZ_TARGET` names. With `VOLTIER_FUZZ_WORDS` it
-//! prints words for that target and ends.
+//! The engine's way in: libFuzzer, on the target that `VOLTIER_FUZZ_TARGET` names.
 //!
 //! Built and started by `scripts/fuzz.sh`.
 #![no_main]
@@ -14,12 +13,4 @@ static TARGET: LazyLock<&Target> = LazyLock::new(|| {
     voltier_fuzz::find(&name).unwrap_or_else(|| panic!("no fuzz target `{name}`"))
 });
 
-fuzz_target!(
-    init: {
-        if std::env::var_os("VOLTIER_FUZZ_WORDS").is_some() {
-            print!("{}", voltier_fuzz::dictionary(TARGET.name));
-            std::process::exit(0);
-        }
-    },
-    |input: &[u8]| (TARGET.run)(input)
-);
+fuzz_target!(|input: &[u8]| (TARGET.run)(input));

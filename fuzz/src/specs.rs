@@ -11,9 +11,10 @@ use voltier_cache::admission::AdmissionKind;
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{LineSize, Mode};
 use voltier_control::{
-    ArrayLevel, ArrayName, ControlError, ControlResult, DeviceSpec, EXPORT_KINDS, ExportSpec,
-    LINE_BYTES, NbdAddress, Settings, StateDir, VolumeName, exact_size, format_size, nearest,
-    parse_chunk_bytes, parse_consistency, parse_line_bytes, parse_mode, parse_policy, parse_size,
+    ARRAY_KEYS, ArrayLevel, ArrayName, ArraySettings, Consistency, ControlError, ControlResult,
+    DeviceSpec, EXPORT_KINDS, ExportSpec, Integrity, KEYS, LINE_BYTES, NbdAddress, Settings,
+    StateDir, VolumeName, Word, exact_size, format_size, nearest, parse_chunk_bytes,
+    parse_line_bytes, parse_size, parse_word,
 };
 
 /// Feeds one text to every parser.
@@ -115,18 +116,19 @@ fn levels(text: &str) {
         }
     }
     judged(parse_chunk_bytes(text));
-    if let Some(consistency) = judged(parse_consistency(text)) {
-        assert_eq!(consistency.name(), text);
+    words::<Consistency>(text);
+    words::<Integrity>(text);
+}
+
+fn words<T: Word>(text: &str) {
+    if let Some(kind) = judged(parse_word::<T>(text)) {
+        assert!(kind.name().eq_ignore_ascii_case(text));
     }
 }
 
 fn settings(text: &str) {
-    if let Some(mode) = judged(parse_mode(text)) {
-        again::<Mode>(&mode);
-    }
-    if let Some(policy) = judged(parse_policy(text)) {
-        again::<PolicyKind>(&policy);
-    }
+    words::<Mode>(text);
+    words::<PolicyKind>(text);
     if let Ok(admission) = text.parse::<AdmissionKind>() {
         again(&admission);
     }
@@ -145,9 +147,27 @@ fn settings(text: &str) {
     same_in_json(&settings);
     let checked = judged(settings.check()).is_some();
     assert_eq!(checked, settings.for_cache().check().is_ok());
-    let mut again = Settings { seq_cutoff_bytes: 0, ..settings.clone() };
-    let cutoff = settings.seq_cutoff_text();
-    judged(again.apply("seq_cutoff", &cutoff)).expect("what is shown is taken");
+    let mut again = Settings::default();
+    for key in KEYS {
+        judged(again.apply(key.name, &(key.text)(&settings))).expect("what is shown is taken");
+    }
+    assert_eq!(again, settings);
+    array_settings(text);
+}
+
+fn array_settings(text: &str) {
+    let mut settings = ArraySettings::default();
+    for pair in text.split([' ', '\n']) {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let before = settings.clone();
+        if judged(settings.apply(key, value)).is_none() {
+            assert_eq!(settings, before, "a refused {pair:?} changes nothing");
+        }
+    }
+    let mut again = ArraySettings::default();
+    for key in ARRAY_KEYS {
+        judged(again.apply(key.name, &(key.text)(&settings))).expect("what is shown is taken");
+    }
     assert_eq!(again, settings);
 }
 

@@ -29,8 +29,8 @@ fn replay(name: &str) {
 fn the_words_of_exports_and_drives_are_in_the_dictionaries() {
     let (specs, control) = (dictionary("specs"), dictionary("control"));
     for (plain, quoted) in [("fuse", r#"\"fuse\""#), ("mem:1G", r#"\"mem:1G\""#)] {
-        assert!(specs.contains(&format!("\"{plain}\"\n")), "{specs}");
-        assert!(control.contains(&format!("\"{quoted}\"\n")), "{control}");
+        assert!(specs.contains(&format!("\"{plain}\"")), "{specs:?}");
+        assert!(control.contains(&format!("\"{quoted}\"")), "{control:?}");
     }
 }
 

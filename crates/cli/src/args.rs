@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use voltier_control::{ARRAY_KIND, DEVICE_WAIT_S, STOP_WAIT_S, drive_forms};
+use voltier_control::{
+    ARRAY_KIND, DEVICE_WAIT_S, KEYS, LINE_BYTES, STOP_WAIT_S, Settings, drive_forms, keys_help,
+    values_help,
+};
 
 use crate::array_args::ArrayArgs;
 use crate::export_args::{self, ExportArg};
@@ -92,14 +95,11 @@ impl Named {
 /// Choices about a cache when it is made.
 #[derive(Debug, Args)]
 pub(crate) struct CacheChoices {
-    /// Replacement policy: lru, fifo, rand, s3fifo [default: lru]
-    #[arg(short = 'r', long, value_name = "POLICY")]
+    #[arg(short = 'r', long, value_name = "POLICY", help = policies())]
     pub(crate) policy: Option<String>,
-    /// Cache mode: wt, wb, ro, wo, pt [default: wt] (EnhanceIO: -m)
-    #[arg(short = 't', long, value_name = "MODE", short_alias = 'm')]
+    #[arg(short = 't', long, value_name = "MODE", short_alias = 'm', help = modes())]
     pub(crate) mode: Option<String>,
-    /// Bytes per cache line: 2048, 4096, 8192, 16384, 32768, 65536 [default: 4096]
-    #[arg(short = 'b', long, value_name = "SIZE")]
+    #[arg(short = 'b', long, value_name = "SIZE", help = line_sizes())]
     pub(crate) block_size: Option<String>,
     /// Use the SSD even if it is not empty, and overwrite what it holds
     #[arg(short = 'f', long)]
@@ -187,11 +187,7 @@ pub(crate) struct Show {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Keys: mode=wt|wb|ro|wo|pt, policy=lru|fifo|rand|s3fifo, \
-    admission=always|touches:N|learned,\nseq_cutoff=SIZE|off, dirty_high=PERCENT, \
-    dirty_low=PERCENT, congested=TIME|off (2ms), deadline=TIME|off (30s),\nordered=on|off.\n\
-    Alone, and only while the volume is not served: hdd=DEV, a drive with the data of the backing disk; \
-    ssd=DEV,\na copy of the SSD, for example on a larger one.")]
+#[command(after_help = keys())]
 pub(crate) struct Set {
     /// Name of the volume
     #[arg(value_name = "NAME")]
@@ -295,4 +291,26 @@ pub(crate) struct Daemon {
     /// Detach from the terminal
     #[arg(long, hide = true)]
     pub(crate) background: bool,
+}
+
+fn policies() -> String {
+    format!("Replacement policy: {}", values_help(KEYS, "policy"))
+}
+
+fn modes() -> String {
+    format!("Cache mode: {} (EnhanceIO: -m)", values_help(KEYS, "mode"))
+}
+
+fn line_sizes() -> String {
+    let default = Settings::default().line_bytes;
+    let sizes = LINE_BYTES.map(|bytes| bytes.to_string()).join(", ");
+    format!("Bytes per cache line: {sizes} [default: {default}]")
+}
+
+fn keys() -> String {
+    format!(
+        "Keys:{}\nAlone, and only while the volume is not served: hdd=DEV, a drive with the data of the backing \
+         disk; ssd=DEV, a copy of the SSD, for example on a larger one.",
+        keys_help(KEYS)
+    )
 }

@@ -3,7 +3,7 @@
 use voltier_control::protocol::{NewCache, Request};
 use voltier_control::{
     ControlError, ControlResult, DeviceSpec, ExportAccess, ORIGIN_KEY, SSD_KEY, Settings, StateDir,
-    VolumeName, parse_line_bytes, parse_mode, parse_policy,
+    VolumeName, parse_line_bytes, parse_word,
 };
 
 use crate::args::{Attach, CacheChoices, Create, OpenExport, Set, Unexport};
@@ -24,7 +24,7 @@ pub(crate) fn create(args: &Create) -> ControlResult<Request> {
                 "the policy is given twice; with -d, -p is the policy",
             ));
         }
-        settings.policy = parse_policy(word).map_err(|error| {
+        settings.policy = parse_word(word).map_err(|error| {
             ControlError::usage(format!("{error}; with -d, -p is the policy (EnhanceIO)"))
         })?;
     }
@@ -108,10 +108,10 @@ pub(crate) fn device(text: &str) -> ControlResult<DeviceSpec> {
 fn settings(choices: &CacheChoices) -> ControlResult<Settings> {
     let mut settings = Settings::default();
     if let Some(policy) = &choices.policy {
-        settings.policy = parse_policy(policy)?;
+        settings.policy = parse_word(policy)?;
     }
     if let Some(mode) = &choices.mode {
-        settings.mode = parse_mode(mode)?;
+        settings.mode = parse_word(mode)?;
     }
     if let Some(size) = &choices.block_size {
         settings.line_bytes = parse_line_bytes(size)?;

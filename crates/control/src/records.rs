@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use voltier_array::{Consistency, CreateOptions, Integrity, Layout};
 
 use crate::array_settings::ArraySettings;
-use crate::array_spec::{ArrayLevel, consistency_word, integrity_word};
+use crate::array_spec::ArrayLevel;
 use crate::error::{ControlError, ControlResult};
 use crate::export_access::ExportAccess;
 use crate::export_spec::ExportSpec;
@@ -18,6 +18,7 @@ use crate::safety::DriveIdentity;
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 use crate::status::ByteRange;
+use crate::words::as_word;
 
 /// Lost ranges that are kept one by one: beyond it only their number is.
 pub const LOST_RANGES_MAX: usize = 1024;
@@ -187,10 +188,10 @@ pub struct RegisteredArray {
     /// Bytes of a chunk.
     pub chunk_bytes: u32,
     /// Protection of parity against a crash.
-    #[serde(with = "consistency_word")]
+    #[serde(with = "as_word")]
     pub consistency: Consistency,
     /// The checksums that the members keep.
-    #[serde(with = "integrity_word")]
+    #[serde(with = "as_word")]
     pub integrity: Integrity,
     /// Size in bytes.
     pub size_bytes: u64,

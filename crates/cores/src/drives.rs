@@ -1,9 +1,7 @@
 //! Devices of a core: opening a drive by its specification, and reading or erasing the label on one.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::path::Path;
-use std::pin::pin;
-use std::task::Poll;
 
 use voltier_array::{
     Array, DeviceError, MemberState, read_spare_label, wipe_superblocks, write_spare_label,
@@ -93,25 +91,10 @@ pub(super) async fn answered<T>(
     device: &DeviceSpec,
     asked: impl Future<Output = T>,
 ) -> ControlResult<T> {
-    let answer = within(handle, ANSWER_NS, asked).await;
-    answer.ok_or_else(|| {
+    handle.timeout(ANSWER_NS, asked).await.map_err(|()| {
         let seconds = ANSWER_NS / 1_000_000_000;
         ControlError::failed(format!("{device} has not answered for {seconds} s"))
     })
-}
-
-/// The result of a future, if it comes in time; else it is dropped.
-pub(super) async fn within<T>(
-    handle: &Handle,
-    time_ns: Nanos,
-    future: impl Future<Output = T>,
-) -> Option<T> {
-    let (mut future, mut late) = (pin!(future), pin!(handle.sleep(time_ns)));
-    poll_fn(|context| match future.as_mut().poll(context) {
-        Poll::Ready(value) => Poll::Ready(Some(value)),
-        Poll::Pending => late.as_mut().poll(context).map(|()| None),
-    })
-    .await
 }
 
 /// Why no label of a device can be read. One that a newer program can read says which array it is of.

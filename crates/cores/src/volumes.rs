@@ -2,12 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::mem;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 
 use voltier_block::{BlockDevice, SectorRange};
 use voltier_control::{
@@ -17,7 +15,7 @@ use voltier_control::{
 use voltier_export::ByteDevice;
 #[cfg(test)]
 use voltier_ring::Domain;
-use voltier_ring::{FailsWith, Handle, OnFailure, Signal};
+use voltier_ring::{FailsWith, Handle, OnFailure, Signal, race};
 use voltier_volume::{Drive, Health, Opened, Volume, VolumeError};
 
 use crate::exports::servers::Servers;
@@ -85,15 +83,8 @@ impl Resident {
     /// Writes something back; `None` when that is ended early.
     async fn unless_ended<T>(&self, drain: impl Future<Output = T>) -> Option<T> {
         let ended = self.ended_drains.get();
-        let mut drained = pin!(drain);
-        let mut ending = pin!(self.ending_drains.until(|| self.ended_drains.get() != ended));
-        poll_fn(|context| {
-            if let Poll::Ready(outcome) = drained.as_mut().poll(context) {
-                return Poll::Ready(Some(outcome));
-            }
-            ending.as_mut().poll(context).map(|()| None)
-        })
-        .await
+        let ending = self.ending_drains.until(|| self.ended_drains.get() != ended);
+        race(drain, ending).await.ok()
     }
 }
 
