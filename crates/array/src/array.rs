@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Nanos, Payload,
-    SectorRange,
+    AfterDiscard, BlockDevice, Buf, DriveControl, Durability, IoError, IoResult, Lba, Limits,
+    Nanos, Payload, SectorRange, UnderWay,
 };
 use voltier_deadline::Guarded;
 use voltier_ring::Handle;
@@ -59,13 +59,9 @@ impl<D> Clone for Array<D> {
     }
 }
 
-impl<D: BlockDevice> BlockDevice for Array<D> {
+impl<D: DriveControl> BlockDevice for Array<D> {
     fn limits(&self) -> &Limits {
         &self.0.limits
-    }
-
-    fn patience_ns(&self) -> Nanos {
-        self.0.patience_ns()
     }
 
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
@@ -87,11 +83,13 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
-        self.once_more(async || self.write_once(at, data.clone(), durability).await).await
+        let written = self.write_once(at, data.clone(), durability).await;
+        self.once_more(written, async || self.write_once(at, data, durability).await).await
     }
 
     async fn flush(&self) -> IoResult<()> {
-        let flushed = self.once_more(async || self.flush_once().await).await;
+        let flushed = self.flush_once().await;
+        let flushed = self.once_more(flushed, async || self.flush_once().await).await;
         if flushed.is_err() {
             // Told hereby.
             let _ = self.0.ground.membership.tell_unflushed();
@@ -100,21 +98,50 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
-        self.once_more(async || self.discard_once(range).await).await
+        let discarded = self.discard_once(range).await;
+        self.once_more(discarded, async || self.discard_once(range).await).await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
-        self.once_more(async || self.write_zeroes_once(range, durability).await).await
+        let written = self.write_zeroes_once(range, durability).await;
+        self.once_more(written, async || self.write_zeroes_once(range, durability).await).await
+    }
+}
+
+impl<D: DriveControl> DriveControl for Array<D> {
+    /// Writes that have not ended. A move or a scrub has writes of its own, one after the other, and nobody can
+    /// tell them from those of clients: while one runs, [`stop`](Self::stop) alone waits for all. An array that
+    /// is gone has none: its drives count what they have.
+    fn under_way(&self) -> UnderWay {
+        let array = Rc::downgrade(&self.0);
+        UnderWay::of(move || array.upgrade().map_or(0, |array| array.writes_under_way()))
+    }
+
+    /// Nothing: requests end by themselves when the array gives a member up. A member whose requests were
+    /// cancelled for somebody above would be taken for one that fails, and the array goes on without it.
+    fn abandon(&self) {}
+
+    /// Nothing: a failed flush has been told, once, and the array itself has its members flush again. It
+    /// replays the journal first, or makes parity anew. Forgetting here would believe them before that.
+    fn forget_failed_flush(&self) {}
+
+    fn patience_ns(&self) -> Nanos {
+        self.0.patience_ns()
     }
 }
 
 /// Requests as they are tried once, and once more when the array has failed and is back.
-impl<D: BlockDevice> Array<D> {
+impl<D: DriveControl> Array<D> {
+    /// The result of a request, or of another try. The first one is the caller's: a future within one more would be
+    /// copied once more for every request.
     #[inline]
-    async fn once_more<T>(&self, request: impl AsyncFn() -> IoResult<T>) -> IoResult<T> {
-        let result = request().await;
+    async fn once_more(
+        &self,
+        result: IoResult<()>,
+        again: impl AsyncFnOnce() -> IoResult<()>,
+    ) -> IoResult<()> {
         if result.is_err() && Box::pin(recovery::is_back(&self.0)).await {
-            return Box::pin(request()).await;
+            return Box::pin(again()).await;
         }
         result
     }
@@ -180,11 +207,11 @@ fn watch(handle: &Handle) -> Rc<MemberWatch> {
     MemberWatch::new(handle, HealthPolicy::default().deadline_ns)
 }
 
-fn guard_all<D: BlockDevice>(devices: Vec<D>, watch: &Rc<MemberWatch>) -> Vec<Guarded<D>> {
+fn guard_all<D: DriveControl>(devices: Vec<D>, watch: &Rc<MemberWatch>) -> Vec<Guarded<D>> {
     devices.into_iter().map(|device| Guarded::new(device, watch)).collect()
 }
 
-impl<D: BlockDevice> Array<D> {
+impl<D: DriveControl> Array<D> {
     /// A device that is to come to the array.
     fn guard(&self, device: D) -> Rc<Guarded<D>> {
         Rc::new(Guarded::new(device, self.0.ground.members.watch()))
@@ -192,7 +219,7 @@ impl<D: BlockDevice> Array<D> {
 }
 
 /// From the members to an array, and back.
-impl<D: BlockDevice> Array<D> {
+impl<D: DriveControl> Array<D> {
     /// A bare array, without durable state. The chunks lie from the first sector on, over members in the
     /// order of their numbers, `None` for each that is lost. The content of the members must be
     /// consistent: that of members of zeroes is.
@@ -345,7 +372,7 @@ impl<D: BlockDevice> Array<D> {
     ///
     /// # Errors
     /// When a member does not take its last state, or a request does not end within the
-    /// [patience](BlockDevice::patience_ns): the array is then not called clean.
+    /// [patience](DriveControl::patience_ns): the array is then not called clean.
     pub async fn stop(&self) -> Result<(), ArrayError> {
         let array = self.0.enter().await;
         array.stop().await.map_err(ArrayError::Io)
@@ -353,7 +380,7 @@ impl<D: BlockDevice> Array<D> {
 }
 
 /// The state of the array and of its members.
-impl<D: BlockDevice> Array<D> {
+impl<D: DriveControl> Array<D> {
     /// Where everything is.
     pub fn geometry(&self) -> &Geometry {
         &self.0.ground.geometry
@@ -443,7 +470,7 @@ impl<D: BlockDevice> Array<D> {
 }
 
 /// Changes of the array while it serves.
-impl<D: BlockDevice> Array<D> {
+impl<D: DriveControl> Array<D> {
     /// Has `after_record` awaited whenever a device has left on record, with the event count of that
     /// record. No change is acknowledged before that the device in question may lack.
     ///
@@ -575,7 +602,7 @@ impl<D: BlockDevice> Array<D> {
 }
 
 /// Tasks in the background.
-impl<D: BlockDevice> Array<D> {
+impl<D: DriveControl> Array<D> {
     /// Changes the pace of a task, also while it runs.
     pub fn set_pace(&self, task: BackgroundTask, pace: Pace) {
         self.0.tasks.set_pace(task, pace);

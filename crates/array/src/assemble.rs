@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::BlockDevice;
+use voltier_block::DriveControl;
 use voltier_deadline::Guarded;
 use voltier_ring::Handle;
 
@@ -48,7 +48,7 @@ pub struct AssembleReport {
 
 /// Tells the newest event to members that are behind. The next event would leave them two behind, and a cut
 /// in the midst of that event would have lost them.
-async fn tell_those_behind<D: BlockDevice>(
+async fn tell_those_behind<D: DriveControl>(
     members: &MemberSet<D>,
     behind: &[MemberIndex],
     told: &ArrayRecord,
@@ -70,7 +70,7 @@ async fn tell_those_behind<D: BlockDevice>(
 /// When something that was given does not belong to the array, or when too little is there. When the
 /// data may not be what was acknowledged, unless the options allow it. Nothing is written then. When members
 /// do not answer that cannot be done without.
-pub(crate) async fn assemble<D: BlockDevice>(
+pub(crate) async fn assemble<D: DriveControl>(
     handle: &Handle,
     devices: Vec<Guarded<D>>,
     options: AssembleOptions,
@@ -116,7 +116,7 @@ fn report_of<D>(ready: &Ready<D>) -> AssembleReport {
 }
 
 /// The array over its members. Nothing is written yet.
-fn put_together<D: BlockDevice>(
+fn put_together<D: DriveControl>(
     handle: &Handle,
     ready: &mut Ready<Guarded<D>>,
     is_read_only: bool,
@@ -160,7 +160,7 @@ fn put_together<D: BlockDevice>(
 }
 
 /// Says on the members what is true from now on, and begins to serve.
-async fn begin<D: BlockDevice>(
+async fn begin<D: DriveControl>(
     generations: &Rc<Generations<Guarded<D>>>,
     ready: Ready<Guarded<D>>,
 ) -> Result<ReplayReport, ArrayError> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use voltier_block::{BlockDevice, Buf, Lba, Nanos};
+use voltier_block::{Buf, DriveControl, Lba, Nanos};
 use voltier_ring::{Handle, join_all};
 
 use crate::canary::{self, Canary};
@@ -43,7 +43,7 @@ pub(crate) type Read<D> = (Vec<Candidate<D>>, Vec<JournalCandidate<D>>);
 
 /// Waits for requests that an assembly which was refused just now may have left on its drives. A drive that
 /// hangs is refused after that.
-pub(crate) async fn await_drained<D: BlockDevice>(devices: &[D], handle: &Handle) {
+pub(crate) async fn await_drained<D: DriveControl>(devices: &[D], handle: &Handle) {
     let until = handle.now() + DRAIN_NS;
     while handle.now() < until && devices.iter().any(|device| device.under_way().count() > 0) {
         handle.sleep(REST_LOOK_NS).await;
@@ -51,7 +51,7 @@ pub(crate) async fn await_drained<D: BlockDevice>(devices: &[D], handle: &Handle
 }
 
 /// Reads all superblocks; refuses what is no part of one array.
-pub(crate) async fn read_all<D: BlockDevice>(devices: Vec<D>) -> Result<Read<D>, MetadataError> {
+pub(crate) async fn read_all<D: DriveControl>(devices: Vec<D>) -> Result<Read<D>, MetadataError> {
     let mut journals: Vec<JournalCandidate<D>> = Vec::new();
     let mut candidates: Vec<Candidate<D>> = Vec::with_capacity(devices.len());
     for (position, device) in devices.into_iter().enumerate() {
@@ -118,7 +118,7 @@ fn check_journals<D>(
 
 /// The region map of a device. Blocks that cannot be read are zeroes, which are no page of a map: the other
 /// members tell what is in them.
-pub(crate) async fn read_map<D: BlockDevice>(device: &D, map: &RegionMap) -> Vec<u8> {
+pub(crate) async fn read_map<D: DriveControl>(device: &D, map: &RegionMap) -> Vec<u8> {
     let longest = u64::from(device.limits().max_transfer_bytes) / MAP_BLOCK_BYTES * MAP_BLOCK_BYTES;
     let all = map.block_count() * MAP_BLOCK_BYTES;
     let mut bytes = Vec::new();
@@ -134,7 +134,7 @@ pub(crate) async fn read_map<D: BlockDevice>(device: &D, map: &RegionMap) -> Vec
 }
 
 /// A part of the map, block by block.
-async fn read_map_blocks<D: BlockDevice>(device: &D, start: u64, count: u64) -> Vec<u8> {
+async fn read_map_blocks<D: DriveControl>(device: &D, start: u64, count: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(count as usize);
     for start in (start..start + count).step_by(MAP_BLOCK_BYTES as usize) {
         let block = Buf::new(MAP_BLOCK_BYTES as usize);
@@ -150,7 +150,7 @@ async fn read_map_blocks<D: BlockDevice>(device: &D, start: u64, count: u64) -> 
 /// Flushes all members; those that could not. After a mere kill what they say, their maps and their records
 /// may be in volatile caches. The array goes on from that as it was read, and tells others of it. A power
 /// cut must not take it away again, on one member or on all.
-pub(crate) async fn flush_what_was_found<D: BlockDevice>(
+pub(crate) async fn flush_what_was_found<D: DriveControl>(
     members: &BTreeMap<MemberIndex, Candidate<D>>,
 ) -> Vec<MemberIndex> {
     if canary::is(Canary::ReplayBeforeFlush) {

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Bytes, Durability, IoResult, Lba, SECTOR_BYTES, clear_labels};
+use voltier_block::{
+    BlockDevice, Bytes, DriveControl, Durability, IoResult, Lba, SECTOR_BYTES, clear_labels,
+};
 use voltier_deadline::Guarded;
 use voltier_ring::Handle;
 
@@ -53,7 +55,7 @@ pub struct CreateOptions {
 }
 
 /// The record of the new array: checks all that was asked for.
-pub(crate) fn plan<D: BlockDevice>(
+pub(crate) fn plan<D: DriveControl>(
     options: &CreateOptions,
     devices: &[D],
 ) -> Result<ArrayRecord, ArrayError> {
@@ -112,7 +114,7 @@ pub(crate) fn plan<D: BlockDevice>(
     })
 }
 
-async fn write_map<D: BlockDevice>(device: &D, map: &RegionMap) -> IoResult<()> {
+async fn write_map<D: DriveControl>(device: &D, map: &RegionMap) -> IoResult<()> {
     let all: Vec<u8> = map.blocks().flat_map(|block| map.encode(block)).collect();
     let longest = u64::from(device.limits().max_transfer_bytes) / MAP_BLOCK_BYTES * MAP_BLOCK_BYTES;
     let mut at = Lba::from_bytes(MAP_START_BYTES);
@@ -124,7 +126,7 @@ async fn write_map<D: BlockDevice>(device: &D, map: &RegionMap) -> IoResult<()> 
 }
 
 /// Makes a device a member, whatever it was before.
-async fn label_member<D: BlockDevice>(
+async fn label_member<D: DriveControl>(
     device: &D,
     superblock: &Superblock,
     map: &RegionMap,
@@ -138,7 +140,7 @@ async fn label_member<D: BlockDevice>(
 ///
 /// # Errors
 /// When no such array is possible: nothing was written then. When a device fails.
-pub(crate) async fn create<D: BlockDevice>(
+pub(crate) async fn create<D: DriveControl>(
     handle: &Handle,
     options: &CreateOptions,
     devices: Vec<Guarded<D>>,

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use voltier_block::BlockDevice;
+use voltier_block::DriveControl;
 
 use crate::canary::{self, Canary};
 use crate::candidates::{Candidate, JournalCandidate, flush_what_was_found, read_all, read_map};
@@ -285,7 +285,7 @@ fn missing_data(
 ///
 /// # Errors
 /// When the others are not enough.
-async fn take_unflushed<D: BlockDevice>(
+async fn take_unflushed<D: DriveControl>(
     array: &ArrayRecord,
     members: &mut BTreeMap<MemberIndex, Candidate<D>>,
 ) -> Result<Vec<(MemberIndex, D)>, ArrayError> {
@@ -339,7 +339,7 @@ fn refuse_half_made(array: &ArrayRecord) -> Result<(), MetadataError> {
 }
 
 /// The region maps of all members, one after the other.
-async fn read_maps<D: BlockDevice>(
+async fn read_maps<D: DriveControl>(
     array: &ArrayRecord,
     members: &BTreeMap<MemberIndex, Candidate<D>>,
 ) -> Vec<Vec<u8>> {
@@ -387,7 +387,7 @@ fn refuse_dirty_degraded(
 ///
 /// # Errors
 /// Those of an assembly.
-pub(crate) async fn examine_all<D: BlockDevice>(
+pub(crate) async fn examine_all<D: DriveControl>(
     devices: Vec<D>,
     options: AssembleOptions,
 ) -> Result<Ready<D>, ArrayError> {

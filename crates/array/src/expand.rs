@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::BlockDevice;
+use voltier_block::DriveControl;
 
 use crate::errors::ArrayError;
 use crate::errors::grow::GrowError;
@@ -27,7 +27,7 @@ pub(crate) struct Expansion<'a, D> {
     pub(crate) uuid: [u8; 16],
 }
 
-impl<D: BlockDevice> Expansion<'_, D> {
+impl<D: DriveControl> Expansion<'_, D> {
     /// Adds the member, and begins to move the data.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{AfterDiscard, BlockDevice, Limits, SECTOR_BYTES, StripeShape};
+use voltier_block::{AfterDiscard, DriveControl, Limits, SECTOR_BYTES, StripeShape};
 
 use crate::bitmap::region_states::RegionStates;
 use crate::errors::ArrayError;
@@ -40,7 +40,7 @@ pub(crate) struct Foundation<D> {
     pub(crate) is_read_only: bool,
 }
 
-impl<D: BlockDevice> Foundation<D> {
+impl<D: DriveControl> Foundation<D> {
     /// The foundation of an array that has this record.
     pub(crate) fn of(
         array: &ArrayRecord,

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, IoError, IoResult, Lba, Limits, Nanos};
+use voltier_block::{DriveControl, IoError, IoResult, Lba, Limits, Nanos};
 use voltier_parity::Code;
 use voltier_ring::Handle;
 
@@ -86,7 +86,7 @@ struct Fittings<D> {
 }
 
 /// The parts put together.
-impl<D: BlockDevice> Generation<D> {
+impl<D: DriveControl> Generation<D> {
     /// # Errors
     /// When the members do not suit the geometry, or too many are lost.
     pub(crate) fn build(handle: &Handle, foundation: Foundation<D>) -> Result<Self, ArrayError> {
@@ -269,7 +269,7 @@ impl<D: BlockDevice> Generation<D> {
 }
 
 /// From the members to an array in use, and back.
-impl<D: BlockDevice> Generation<D> {
+impl<D: DriveControl> Generation<D> {
     /// Takes a new array into use, when all members have its map.
     ///
     /// # Errors
@@ -371,6 +371,12 @@ impl<D: BlockDevice> Generation<D> {
         deadline_ns + deadline_ns / 2
     }
 
+    /// Writes in their regions, also those that nobody waits for any more, if they can only be those of clients.
+    pub(crate) fn writes_under_way(&self) -> usize {
+        let writes_itself = self.moving().is_some() || self.tasks.scrub.is_running();
+        if writes_itself { 0 } else { self.ground.bitmap.writes_under_way() }
+    }
+
     /// Waits for the requests under way, also those that nobody waits for any more and those to devices that
     /// come. Whether all have ended within the patience of the array: no other change begins then.
     async fn requests_ended(&self) -> bool {
@@ -421,7 +427,7 @@ impl<D: BlockDevice> Generation<D> {
 }
 
 /// Whether another generation can take over.
-impl<D: BlockDevice> Generation<D> {
+impl<D: DriveControl> Generation<D> {
     /// # Errors
     /// When the array is none that can change its shape, at any time.
     pub(crate) fn check_can_grow(&self) -> Result<(), ArrayError> {
@@ -490,7 +496,7 @@ struct Reports<D> {
     membership: Rc<Membership>,
 }
 
-impl<D: BlockDevice> Above for Reports<D> {
+impl<D: DriveControl> Above for Reports<D> {
     fn on(&self, event: MemberEvent) {
         match event {
             MemberEvent::Lost => {

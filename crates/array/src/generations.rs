@@ -8,7 +8,7 @@ use std::cell::{Cell, OnceCell};
 use std::ops::Deref;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, IoError, IoResult, Limits, Nanos};
+use voltier_block::{DriveControl, IoError, IoResult, Limits, Nanos};
 use voltier_ring::Signal;
 
 use crate::generation::Generation;
@@ -24,7 +24,7 @@ struct Link<D> {
     next: OnceCell<Box<Link<D>>>,
 }
 
-impl<D: BlockDevice> Link<D> {
+impl<D: DriveControl> Link<D> {
     fn install(generation: Generation<D>) -> Self {
         Self { generation: generation.install(), next: OnceCell::new() }
     }
@@ -83,7 +83,7 @@ impl<D> Generations<D> {
     }
 }
 
-impl<D: BlockDevice> Generations<D> {
+impl<D: DriveControl> Generations<D> {
     pub(crate) fn new(generation: Generation<D>) -> Rc<Self> {
         Rc::new(Self {
             first: Link::install(generation),
@@ -214,7 +214,7 @@ impl<D> Drop for Visit<'_, D> {
 /// The gate is closed until this is dropped.
 pub(crate) struct Closed<'a, D>(&'a Generations<D>);
 
-impl<D: BlockDevice> Closed<'_, D> {
+impl<D: DriveControl> Closed<'_, D> {
     /// Waits until nothing is under way.
     pub(crate) async fn at_rest(&self) {
         while !self.is_at_rest() {

@@ -9,7 +9,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::BlockDevice;
+use voltier_block::DriveControl;
 
 use crate::errors::ArrayError;
 use crate::errors::grow::GrowError;
@@ -31,7 +31,7 @@ pub(crate) struct ParityRow<'a, D> {
     pub(crate) uuids: &'a [[u8; 16]],
 }
 
-impl<D: BlockDevice> ParityRow<'_, D> {
+impl<D: DriveControl> ParityRow<'_, D> {
     /// Adds the row.
     ///
     /// # Errors

@@ -13,7 +13,7 @@
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, Buf, Lba};
+use voltier_block::{BlockDevice, Buf, DriveControl, Lba};
 use voltier_deadline::{Answers, Guarded, Judge, Requests};
 
 use crate::format::journal_record::RingIndex;
@@ -80,21 +80,21 @@ struct Jury<D> {
 }
 
 /// Has the devices of an array judged from now on.
-pub(crate) fn install<D: BlockDevice>(array: &Rc<Generations<Guarded<D>>>) {
+pub(crate) fn install<D: DriveControl>(array: &Rc<Generations<Guarded<D>>>) {
     let jury = Jury { array: Rc::downgrade(array), start: None };
     array.ground.members.watch().set_judge(Rc::new(jury));
 }
 
 /// The same while the array is started, before anybody is served. When members do not answer that cannot be
 /// given up, all requests end, and so does the start. The result names these members then.
-pub(crate) fn install_for_start<D: BlockDevice>(array: &Rc<Generations<Guarded<D>>>) -> Silent {
+pub(crate) fn install_for_start<D: DriveControl>(array: &Rc<Generations<Guarded<D>>>) -> Silent {
     let silent = Silent::default();
     let jury = Jury { array: Rc::downgrade(array), start: Some(silent.clone()) };
     array.ground.members.watch().set_judge(Rc::new(jury));
     silent
 }
 
-impl<D: BlockDevice> Judge for Jury<D> {
+impl<D: DriveControl> Judge for Jury<D> {
     fn judge(&self) {
         let Some(array) = self.array.upgrade() else { return };
         let hearing = Hearing { start: self.start.clone(), ..Hearing::of(&array.ground) };
@@ -112,7 +112,7 @@ struct Hearing<'a, D> {
     start: Option<Silent>,
 }
 
-impl<'a, D: BlockDevice> Hearing<'a, D> {
+impl<'a, D: DriveControl> Hearing<'a, D> {
     fn of(ground: &'a Ground<Guarded<D>>) -> Self {
         let (members, watch) = (&ground.members, ground.members.watch());
         let mut peers = Vec::new();

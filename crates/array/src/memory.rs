@@ -3,7 +3,7 @@
 //! Little of it grows with the members: an array has a bounded number of regions, whatever its size, and the
 //! checksums in memory are bounded for each member.
 
-use voltier_block::BlockDevice;
+use voltier_block::DriveControl;
 
 use crate::array::Array;
 use crate::bitmap::matched::MatchedRegions;
@@ -51,7 +51,7 @@ pub fn memory_of(record: &ArrayRecord) -> u64 {
 ///
 /// # Errors
 /// When there can be no such array.
-pub fn memory_of_new<D: BlockDevice>(
+pub fn memory_of_new<D: DriveControl>(
     options: &CreateOptions,
     devices: &[D],
 ) -> Result<u64, ArrayError> {
@@ -59,7 +59,7 @@ pub fn memory_of_new<D: BlockDevice>(
 }
 
 /// The memory that an array is going to need with so many more members, in bytes.
-pub fn memory_with<D: BlockDevice>(array: &Array<D>, further: usize) -> u64 {
+pub fn memory_with<D: DriveControl>(array: &Array<D>, further: usize) -> u64 {
     let geometry = array.geometry();
     let members = geometry.member_count() + further;
     let integrity = array.status().map_or(Integrity::None, |status| status.integrity);

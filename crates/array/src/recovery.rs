@@ -10,7 +10,7 @@
 
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, IoError, IoResult, Nanos};
+use voltier_block::{DriveControl, IoError, IoResult, Nanos};
 
 use crate::errors::ArrayError;
 use crate::format::journal_place::JournalOptions;
@@ -29,14 +29,14 @@ const QUICK_TRIES: u32 = 60;
 const AWAITED_NS: Nanos = 30_000_000_000;
 
 /// Has an array come back by itself from now on.
-pub(crate) fn install<D: BlockDevice>(array: &Rc<Generations<D>>) {
+pub(crate) fn install<D: DriveControl>(array: &Rc<Generations<D>>) {
     let (own, held) = (Rc::downgrade(array), Rc::downgrade(array));
     let begin = move || own.upgrade().iter().for_each(begin);
     let hold = move |is_held| held.upgrade().iter().for_each(|array| array.hold(is_held));
     array.ground.membership.set_recovery(Rc::new(begin), Rc::new(hold));
 }
 
-fn begin<D: BlockDevice>(array: &Rc<Generations<D>>) {
+fn begin<D: DriveControl>(array: &Rc<Generations<D>>) {
     let Some(claim) = array.claim_recovery() else { return };
     array.note_failed();
     let (handle, own) = (array.ground.handle.clone(), Rc::downgrade(array));
@@ -54,7 +54,7 @@ fn begin<D: BlockDevice>(array: &Rc<Generations<D>>) {
 }
 
 /// Tries once; whether there is nothing to do any more.
-async fn try_once<D: BlockDevice>(array: &Weak<Generations<D>>, is_told: &mut bool) -> bool {
+async fn try_once<D: DriveControl>(array: &Weak<Generations<D>>, is_told: &mut bool) -> bool {
     let Some(array) = array.upgrade().filter(|array| !is_stopped(array)) else { return true };
     if !is_wanted(&array) {
         if !array.stripes.has_any_half_written() {
@@ -78,7 +78,7 @@ async fn try_once<D: BlockDevice>(array: &Weak<Generations<D>>, is_told: &mut bo
     is_recovered && !is_wanted(&array)
 }
 
-fn is_wanted<D: BlockDevice>(array: &Generations<D>) -> bool {
+fn is_wanted<D: DriveControl>(array: &Generations<D>) -> bool {
     array.failure().is_some()
         || array.stripes.has_half_written_and_whole()
         || array.ground.members.are_stale()
@@ -87,7 +87,7 @@ fn is_wanted<D: BlockDevice>(array: &Generations<D>) -> bool {
 /// Waits for an array that has failed, but not for longer than it takes an adapter to restart. Whether it serves
 /// again: a request that failed is of use once more.
 #[cold]
-pub(crate) async fn is_back<D: BlockDevice>(array: &Generations<D>) -> bool {
+pub(crate) async fn is_back<D: DriveControl>(array: &Generations<D>) -> bool {
     if array.failure().is_none() {
         return false;
     }
@@ -99,13 +99,13 @@ pub(crate) async fn is_back<D: BlockDevice>(array: &Generations<D>) -> bool {
     array.failure().is_none()
 }
 
-fn is_stopped<D: BlockDevice>(array: &Generations<D>) -> bool {
+fn is_stopped<D: DriveControl>(array: &Generations<D>) -> bool {
     array.ground.membership.is_closed()
 }
 
 /// Whether the array has the one shape, and each of its members is in service or lost: what a replay brings in
 /// place is nowhere else.
-fn is_settled<D: BlockDevice>(array: &Generations<D>) -> bool {
+fn is_settled<D: DriveControl>(array: &Generations<D>) -> bool {
     let is_settled = |member: &Member<D>| member.is_undisturbed() || !member.has_device();
     array.moving().is_none() && array.ground.members.iter().all(is_settled)
 }
@@ -114,7 +114,7 @@ fn is_settled<D: BlockDevice>(array: &Generations<D>) -> bool {
 ///
 /// # Errors
 /// When members still refuse what is needed, or the array is stopped. When only a start can bring it back.
-async fn recover<D: BlockDevice>(array: &Generations<D>) -> IoResult<()> {
+async fn recover<D: DriveControl>(array: &Generations<D>) -> IoResult<()> {
     let Ground { membership, journal, members, .. } = &array.ground;
     members.check_groups()?;
     // A replay that failed is tried again.
@@ -146,7 +146,7 @@ async fn recover<D: BlockDevice>(array: &Generations<D>) -> IoResult<()> {
 }
 
 /// Replays the journal while requests wait.
-async fn replay<D: BlockDevice>(array: &Generations<D>, options: JournalOptions) -> IoResult<()> {
+async fn replay<D: DriveControl>(array: &Generations<D>, options: JournalOptions) -> IoResult<()> {
     let gate = array.close().ok_or(IoError::Gone)?;
     // A scrub begins anew when somebody wants it.
     array.tasks.cancel(BackgroundTask::Scrub);
@@ -194,7 +194,7 @@ async fn replay<D: BlockDevice>(array: &Generations<D>, options: JournalOptions)
 }
 
 /// Whether a member in service has requests that did not end, also of those that nobody waits for.
-fn has_requests<D: BlockDevice>(array: &Generations<D>) -> bool {
+fn has_requests<D: DriveControl>(array: &Generations<D>) -> bool {
     let mut devices = array.ground.members.iter().filter_map(|member| member.device().ok());
     devices.any(|device| device.under_way().count() > 0)
 }

@@ -1,6 +1,6 @@
 //! The state of an array, as it is told.
 
-use voltier_block::{BlockDevice, IoError, Nanos, SECTOR_BYTES};
+use voltier_block::{DriveControl, IoError, Nanos, SECTOR_BYTES};
 
 use crate::format::consistency::Consistency;
 use crate::format::integrity::Integrity;
@@ -92,7 +92,7 @@ pub struct ArrayStatus {
 }
 
 /// The state of an array now; none of a bare one.
-pub(crate) fn status_of<D: BlockDevice>(generation: &Generation<D>) -> Option<ArrayStatus> {
+pub(crate) fn status_of<D: DriveControl>(generation: &Generation<D>) -> Option<ArrayStatus> {
     let Generation { ground, stripes, tasks, .. } = generation;
     let Ground { members, membership, bitmap, journal, .. } = ground;
     let record = membership.durable()?.record();

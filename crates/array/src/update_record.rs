@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, IoResult};
+use voltier_block::{DriveControl, IoResult};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
@@ -60,7 +60,7 @@ pub(crate) struct UpdateRecord<D> {
     replacements: Rc<Replacements<D>>,
 }
 
-impl<D: BlockDevice> UpdateRecord<D> {
+impl<D: DriveControl> UpdateRecord<D> {
     pub(crate) fn new(
         ground: &Ground<D>,
         stripes: &Rc<Stripes<D>>,

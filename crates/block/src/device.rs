@@ -186,25 +186,75 @@ pub trait BlockDevice: 'static {
 
     /// Makes a range read as zeroes.
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()>;
+}
 
+/// Passes the control of a wrapper on to the device that it holds, all of it:
+/// `pass_control_on!(Wrapper.below)`, where `Wrapper` is generic over the device alone.
+#[macro_export]
+macro_rules! pass_control_on {
+    ($wrapper:ident.$below:ident) => {
+        impl<D: $crate::DriveControl> $crate::DriveControl for $wrapper<D> {
+            fn under_way(&self) -> $crate::UnderWay {
+                self.$below.under_way()
+            }
+
+            fn abandon(&self) {
+                self.$below.abandon();
+            }
+
+            fn forget_failed_flush(&self) {
+                self.$below.forget_failed_flush();
+            }
+
+            fn patience_ns(&self) -> $crate::Nanos {
+                self.$below.patience_ns()
+            }
+        }
+    };
+}
+
+/// A block device that may hang, and that may fail a flush: what arrays and caches stand on.
+///
+/// No method has a body here: a wrapper that forgets to pass one on does not compile. A device of whose kind
+/// nothing of this can be expected says so with [`InMemory`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be controlled as a drive",
+    note = "a wrapper passes each method of `DriveControl` on to the device that it holds (`pass_control_on!`)",
+    note = "`InMemory` is for devices without a drive, and for no wrapper"
+)]
+pub trait DriveControl: BlockDevice {
     /// Requests that the drive was given and has not ended, also those whose futures were dropped. The
     /// count goes on when the device is dropped. A device whose requests end with their futures has none.
-    fn under_way(&self) -> UnderWay {
-        UnderWay::default()
-    }
+    fn under_way(&self) -> UnderWay;
 
     /// Cancels requests under way as far as possible: nobody waits for them any more.
-    fn abandon(&self) {}
+    fn abandon(&self);
 
     /// Lets flushes succeed again after one that failed. The failed one may have lost any write that no flush
     /// had covered. The caller writes all of these again, or has told those who rely on them.
     ///
     /// The kernel drops dirty pages after a failed fsync and says so once, so a device fails every flush
     /// after that. A cache that could not end this would call no line clean until the next start.
-    fn forget_failed_flush(&self) {}
+    fn forget_failed_flush(&self);
 
     /// How long the device waits for a drive below that does not answer, before the device goes on without
     /// that drive. A device that waits as long as its drive takes has no patience of its own: 0.
+    fn patience_ns(&self) -> Nanos;
+}
+
+/// A device without a drive: its requests end with their futures, and a flush that fails has lost nothing that
+/// the next one would not cover. Not for what holds a drive.
+pub trait InMemory: BlockDevice {}
+
+impl<D: InMemory> DriveControl for D {
+    fn under_way(&self) -> UnderWay {
+        UnderWay::default()
+    }
+
+    fn abandon(&self) {}
+
+    fn forget_failed_flush(&self) {}
+
     fn patience_ns(&self) -> Nanos {
         0
     }
@@ -239,7 +289,9 @@ impl<D: BlockDevice> BlockDevice for std::rc::Rc<D> {
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
         (**self).write_zeroes(range, durability).await
     }
+}
 
+impl<D: DriveControl> DriveControl for std::rc::Rc<D> {
     fn under_way(&self) -> UnderWay {
         (**self).under_way()
     }

@@ -33,7 +33,9 @@ mod words;
 
 pub use buf::{BUF_ALIGN_BYTES, Buf, Bytes, blocks_out};
 pub use copy::copy_past_caches;
-pub use device::{AfterDiscard, BlockDevice, Durability, Limits, StripeShape};
+pub use device::{
+    AfterDiscard, BlockDevice, DriveControl, Durability, InMemory, Limits, StripeShape,
+};
 pub use error::{IoError, IoResult};
 pub use format::{Feature, Format, Unsupported};
 pub use labels::{LABEL_BYTES, LabelPart, SECOND_CACHE_LABEL, clear_labels, label_places};

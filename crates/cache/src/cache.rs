@@ -6,7 +6,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange,
+    BlockDevice, Buf, DriveControl, Durability, IoError, IoResult, Lba, Limits, Payload,
+    SectorRange,
 };
 use voltier_deadline::Guarded;
 use voltier_ring::{Handle, JoinHandle, race};
@@ -62,7 +63,7 @@ fn may_evacuate<S, O>(ground: &Ground<S, O>, unwritable: UnwritableSsd) -> bool 
     !ground.health.failed() && unwritable != UnwritableSsd::Refuse
 }
 
-impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
+impl<S: DriveControl, O: DriveControl> Cache<S, O> {
     /// Lays an empty cache out on the SSD. All older content of the SSD is lost.
     ///
     /// # Errors
@@ -595,7 +596,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     }
 }
 
-impl<S: BlockDevice, O: BlockDevice> BlockDevice for Cache<S, O> {
+impl<S: DriveControl, O: DriveControl> BlockDevice for Cache<S, O> {
     fn limits(&self) -> &Limits {
         &self.0.ground.limits
     }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use voltier_block::{AfterDiscard, BlockDevice, IoResult, Limits};
+use voltier_block::{AfterDiscard, BlockDevice, DriveControl, IoResult, Limits};
 use voltier_deadline::Guarded;
 use voltier_ring::Handle;
 
@@ -52,7 +52,7 @@ pub(crate) struct Ground<S, O> {
     pub(crate) checkpointer: Rc<Checkpointer<S, O>>,
 }
 
-impl<S: BlockDevice, O: BlockDevice> Ground<Guarded<S>, Guarded<O>> {
+impl<S: DriveControl, O: DriveControl> Ground<Guarded<S>, Guarded<O>> {
     /// Puts the lower parts of a recovered cache together.
     pub(crate) fn new(
         handle: &Handle,
@@ -108,7 +108,7 @@ impl<S: BlockDevice, O: BlockDevice> Ground<Guarded<S>, Guarded<O>> {
     }
 }
 
-impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
+impl<S: DriveControl, O: DriveControl> Ground<S, O> {
     /// When the SSD takes no writes or is given up, the log ends and everybody wakes. When the origin loses
     /// writes past the log, their regions keep their bits. The parts below do not keep those above alive.
     fn watch_health(&self) {
@@ -224,7 +224,7 @@ impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
 }
 
 /// Wakes whatever waits for something of the SSD, in a fixed order.
-fn wake_all<S: BlockDevice>(log: &Log<S>, map: &Map, pressure: &Pressure) {
+fn wake_all<S: DriveControl>(log: &Log<S>, map: &Map, pressure: &Pressure) {
     log.notify_work();
     log.notify_progress();
     map.ask_for_segments();

@@ -9,7 +9,7 @@
 
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, Buf, IoError, IoResult, Lba, Nanos};
+use voltier_block::{BlockDevice, Buf, DriveControl, IoError, IoResult, Lba, Nanos};
 use voltier_deadline::{Guarded, Judge, Watch};
 use voltier_ring::Handle;
 
@@ -24,7 +24,7 @@ const REST_LOOK_NS: Nanos = 1_000_000;
 
 /// A drive under the watch of a cache that is being opened: nothing depends on it yet, so that its requests
 /// end at the deadline.
-pub(crate) fn guard<D: BlockDevice>(handle: &Handle, device: D, deadline_ns: Nanos) -> Guarded<D> {
+pub(crate) fn guard<D: DriveControl>(handle: &Handle, device: D, deadline_ns: Nanos) -> Guarded<D> {
     let watch = Watch::new(handle, deadline_over(&device, deadline_ns));
     watch.release_late();
     Guarded::new(device, &watch)
@@ -32,12 +32,12 @@ pub(crate) fn guard<D: BlockDevice>(handle: &Handle, device: D, deadline_ns: Nan
 
 /// The deadline of a drive. A drive that ends its requests by itself gets the time for that: an array below
 /// gives its members up before the cache judges the array.
-fn deadline_over<D: BlockDevice>(device: &D, deadline_ns: Nanos) -> Nanos {
+fn deadline_over<D: DriveControl>(device: &D, deadline_ns: Nanos) -> Nanos {
     if deadline_ns == 0 { 0 } else { deadline_ns + device.patience_ns() }
 }
 
 /// Why a start failed: the drive answered nothing, or what `error` says.
-pub(crate) fn silent_or<D: BlockDevice>(
+pub(crate) fn silent_or<D: DriveControl>(
     guarded: &Guarded<D>,
     device: &'static str,
     deadline_ns: Nanos,
@@ -55,7 +55,7 @@ struct OfSsd<S, O>(Weak<GuardedGround<S, O>>);
 /// Judges the origin of a cache in service.
 struct OfOrigin<S, O>(Weak<GuardedGround<S, O>>);
 
-impl<S: BlockDevice, O: BlockDevice> Judge for OfSsd<S, O> {
+impl<S: DriveControl, O: DriveControl> Judge for OfSsd<S, O> {
     fn judge(&self) {
         if let Some(ground) = self.0.upgrade() {
             judge_ssd(&ground);
@@ -63,7 +63,7 @@ impl<S: BlockDevice, O: BlockDevice> Judge for OfSsd<S, O> {
     }
 }
 
-impl<S: BlockDevice, O: BlockDevice> Judge for OfOrigin<S, O> {
+impl<S: DriveControl, O: DriveControl> Judge for OfOrigin<S, O> {
     fn judge(&self) {
         if let Some(ground) = self.0.upgrade() {
             judge_origin(&ground);
@@ -72,14 +72,14 @@ impl<S: BlockDevice, O: BlockDevice> Judge for OfOrigin<S, O> {
 }
 
 /// Has the drives of a cache judged from now on, as long as the cache is there.
-pub(crate) fn install<S: BlockDevice, O: BlockDevice>(ground: &Rc<GuardedGround<S, O>>) {
+pub(crate) fn install<S: DriveControl, O: DriveControl>(ground: &Rc<GuardedGround<S, O>>) {
     let (ssd, origin) = (ground.ssd.device().requests(), ground.origin.device().requests());
     ssd.watch().set_judge(Rc::new(OfSsd(Rc::downgrade(ground))));
     origin.watch().set_judge(Rc::new(OfOrigin(Rc::downgrade(ground))));
 }
 
 /// Takes over the deadline of the settings.
-pub(crate) fn set_deadline<S: BlockDevice, O: BlockDevice>(ground: &GuardedGround<S, O>) {
+pub(crate) fn set_deadline<S: DriveControl, O: DriveControl>(ground: &GuardedGround<S, O>) {
     let deadline_ns = ground.settings.borrow().deadline_ns;
     let (ssd, origin) = (ground.ssd.device().device(), ground.origin.device().device());
     ground.ssd.silence().set_deadline(deadline_over(ssd, deadline_ns));
@@ -92,7 +92,7 @@ pub(crate) fn set_deadline<S: BlockDevice, O: BlockDevice>(ground: &GuardedGroun
 /// # Errors
 /// `Gone` when a drive does not end what it has within the deadline. A drive that was given up for its
 /// silence has had that time.
-pub(crate) async fn await_rest<S: BlockDevice, O: BlockDevice>(
+pub(crate) async fn await_rest<S: DriveControl, O: DriveControl>(
     ground: &GuardedGround<S, O>,
 ) -> IoResult<()> {
     let deadline_ns = ground.settings.borrow().deadline_ns;
@@ -102,7 +102,7 @@ pub(crate) async fn await_rest<S: BlockDevice, O: BlockDevice>(
     ssd_rests.and(origin_rests.await)
 }
 
-async fn drive_rests<D: BlockDevice>(
+async fn drive_rests<D: DriveControl>(
     handle: &Handle,
     device: &Guarded<D>,
     silence: &Silence,
@@ -125,7 +125,7 @@ async fn drive_rests<D: BlockDevice>(
 }
 
 /// Decides about an SSD that answers nothing.
-pub(crate) fn judge_ssd<S: BlockDevice, O: BlockDevice>(ground: &GuardedGround<S, O>) {
+pub(crate) fn judge_ssd<S: DriveControl, O: DriveControl>(ground: &GuardedGround<S, O>) {
     // The drive below may have another patience than before.
     set_deadline(ground);
     let (silence, health, device) = (ground.ssd.silence(), &ground.health, ground.ssd.device());
@@ -155,7 +155,7 @@ pub(crate) fn judge_ssd<S: BlockDevice, O: BlockDevice>(ground: &GuardedGround<S
 }
 
 /// Decides about an origin that answers nothing.
-pub(crate) fn judge_origin<S: BlockDevice, O: BlockDevice>(ground: &GuardedGround<S, O>) {
+pub(crate) fn judge_origin<S: DriveControl, O: DriveControl>(ground: &GuardedGround<S, O>) {
     let (silence, device) = (ground.origin.silence(), ground.origin.device());
     if !silence.lasts() {
         return;
@@ -172,7 +172,7 @@ pub(crate) fn judge_origin<S: BlockDevice, O: BlockDevice>(ground: &GuardedGroun
 }
 
 /// Asks a silent drive for one block: the silence ends when the drive answers, whatever the answer is.
-fn ask<P: 'static, D: BlockDevice>(
+fn ask<P: 'static, D: DriveControl>(
     handle: &Handle,
     part: Rc<P>,
     device: impl Fn(&P) -> &Guarded<D> + 'static,

@@ -1,14 +1,15 @@
 //! Devices whose requests end: when the drive answers, or when the device is given up as hung.
 //!
 //! The [`Requests`] of a device count what is under way. A device that is
-//! [abandoned](BlockDevice::abandon) answers `Gone` to all requests, also to those under way. The drive may
-//! still be at them ([`BlockDevice::under_way`]).
+//! [abandoned](DriveControl::abandon) answers `Gone` to all requests, also to those under way. The drive may
+//! still be at them ([`DriveControl::under_way`]).
 
 use std::future::Future;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange, UnderWay,
+    BlockDevice, Buf, DriveControl, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange,
+    UnderWay,
 };
 
 use crate::watch::{Requests, Watch};
@@ -19,7 +20,7 @@ pub struct Guarded<D> {
     requests: Rc<Requests>,
 }
 
-impl<D: BlockDevice> Guarded<D> {
+impl<D: DriveControl> Guarded<D> {
     /// Puts a device under a watch.
     pub fn new(device: D, watch: &Rc<Watch>) -> Self {
         Self { device, requests: Requests::new(watch) }
@@ -74,7 +75,9 @@ impl<D: BlockDevice> BlockDevice for Guarded<D> {
     ) -> impl Future<Output = IoResult<()>> {
         self.requests.watch_over(self.device.write_zeroes(range, durability))
     }
+}
 
+impl<D: DriveControl> DriveControl for Guarded<D> {
     fn under_way(&self) -> UnderWay {
         self.device.under_way()
     }

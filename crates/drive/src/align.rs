@@ -1,8 +1,8 @@
 //! Serves 512-byte blocks from a device with larger ones.
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoResult, Lba, Limits, Nanos, Payload,
-    SECTOR_BYTES, SectorRange, UnderWay,
+    AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoResult, Lba, Limits, Payload,
+    SECTOR_BYTES, SectorRange,
 };
 use voltier_ring::{RangeLocks, RangeMode};
 
@@ -155,20 +155,6 @@ impl<D: BlockDevice> BlockDevice for AlignDevice<D> {
             whole => self.below.write_zeroes(whole, durability).await,
         }
     }
-
-    fn under_way(&self) -> UnderWay {
-        self.below.under_way()
-    }
-
-    fn abandon(&self) {
-        self.below.abandon();
-    }
-
-    fn forget_failed_flush(&self) {
-        self.below.forget_failed_flush();
-    }
-
-    fn patience_ns(&self) -> Nanos {
-        self.below.patience_ns()
-    }
 }
+
+voltier_block::pass_control_on!(AlignDevice.below);

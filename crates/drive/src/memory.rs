@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, MIB, Payload, SECTOR_BYTES, SectorRange,
-    copy_past_caches,
+    BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, MIB, Payload, SECTOR_BYTES,
+    SectorRange, copy_past_caches,
 };
 
 /// Memory comes in pieces of this size: a huge page each, and few enough to keep in one vector.
@@ -143,6 +143,8 @@ impl BlockDevice for MemoryDevice {
         Ok(())
     }
 }
+
+impl InMemory for MemoryDevice {}
 
 #[cfg(test)]
 mod tests {

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload,
-    SECTOR_BYTES, SectorRange, UnderWay,
+    AfterDiscard, BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SECTOR_BYTES,
+    SectorRange,
 };
 
 /// The bytes of a sector.
@@ -149,16 +149,6 @@ impl<D: BlockDevice> BlockDevice for OverlayDevice<D> {
     async fn write_zeroes(&self, range: SectorRange, _: Durability) -> IoResult<()> {
         self.discard(range).await
     }
-
-    fn under_way(&self) -> UnderWay {
-        self.below.under_way()
-    }
-
-    fn abandon(&self) {
-        self.below.abandon();
-    }
-
-    fn patience_ns(&self) -> Nanos {
-        self.below.patience_ns()
-    }
 }
+
+voltier_block::pass_control_on!(OverlayDevice.below);

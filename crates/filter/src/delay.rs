@@ -80,6 +80,8 @@ impl<D: BlockDevice> BlockDevice for DelayDevice<D> {
     }
 }
 
+voltier_block::pass_control_on!(DelayDevice.below);
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -264,6 +264,8 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
     }
 }
 
+voltier_block::pass_control_on!(FaultDevice.below);
+
 #[cfg(test)]
 mod tests {
     use super::*;

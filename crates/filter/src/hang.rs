@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SectorRange, UnderWay,
+    BlockDevice, Buf, DriveControl, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange,
+    UnderWay,
 };
 use voltier_ring::{Handle, Signal};
 
@@ -120,9 +121,22 @@ impl<D: BlockDevice> BlockDevice for HangDevice<D> {
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
         self.answer(async move |below: Rc<D>| below.write_zeroes(range, durability).await).await
     }
+}
 
+impl<D: DriveControl> DriveControl for HangDevice<D> {
     fn under_way(&self) -> UnderWay {
         let state = self.hang.0.clone();
         UnderWay::of(move || state.under_way.get())
+    }
+
+    /// A drive that hangs ends nothing early, whoever gives it up.
+    fn abandon(&self) {}
+
+    fn forget_failed_flush(&self) {
+        self.below.forget_failed_flush();
+    }
+
+    fn patience_ns(&self) -> Nanos {
+        self.below.patience_ns()
     }
 }

@@ -161,6 +161,8 @@ impl<D: BlockDevice> BlockDevice for LogDevice<D> {
     }
 }
 
+voltier_block::pass_control_on!(LogDevice.below);
+
 #[cfg(test)]
 mod tests {
     use super::*;

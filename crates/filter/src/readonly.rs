@@ -43,3 +43,5 @@ impl<D: BlockDevice> BlockDevice for ReadOnlyDevice<D> {
         Err(IoError::ReadOnly)
     }
 }
+
+voltier_block::pass_control_on!(ReadOnlyDevice.below);

@@ -94,6 +94,8 @@ impl<D: BlockDevice> BlockDevice for ThrottleDevice<D> {
     }
 }
 
+voltier_block::pass_control_on!(ThrottleDevice.below);
+
 #[cfg(test)]
 mod tests {
     use super::*;

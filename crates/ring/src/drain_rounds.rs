@@ -42,6 +42,11 @@ impl DrainRounds {
         self.under_way[self.newer.other().0 as usize] == 0
     }
 
+    /// Operations under way.
+    pub fn count(&self) -> usize {
+        self.under_way.iter().map(|count| *count as usize).sum()
+    }
+
     /// Whether no operation is under way.
     pub fn is_empty(&self) -> bool {
         self.under_way == [0; 2]

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Nanos, Payload, Prng,
-    SectorRange, UnderWay,
+    BlockDevice, Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Limits, Nanos,
+    Payload, Prng, SectorRange, UnderWay,
 };
 use voltier_drive::model::ModelOp;
 
@@ -605,13 +605,22 @@ impl BlockDevice for SimDisk {
         })
         .await
     }
+}
 
+impl DriveControl for SimDisk {
     fn under_way(&self) -> UnderWay {
         let requests = self.0.requests.clone();
         UnderWay::of(move || requests.get())
     }
 
+    /// A drive that hangs ends nothing early, whoever gives it up.
+    fn abandon(&self) {}
+
     fn forget_failed_flush(&self) {
         self.0.flush_failed.set(false);
+    }
+
+    fn patience_ns(&self) -> Nanos {
+        0
     }
 }

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, KIB, Lba, Prng, SectorRange};
+use voltier_block::{DriveControl, KIB, Lba, Prng, SectorRange};
 use voltier_cache::{Label, Mode, OpenError};
 
 use crate::disk::SimDisk;

@@ -7,7 +7,8 @@ use std::rc::Rc;
 
 use voltier_array::{Array, Geometry, Layout, Level};
 use voltier_block::{
-    BlockDevice, Buf, Durability, KIB, Lba, MIB, Nanos, Prng, SECTOR_BYTES, SectorRange,
+    BlockDevice, Buf, DriveControl, Durability, KIB, Lba, MIB, Nanos, Prng, SECTOR_BYTES,
+    SectorRange,
 };
 use voltier_ring::{Executor, NoFiles};
 use voltier_volume::Volume;
@@ -104,7 +105,7 @@ pub fn late_changes(seed: u64) {
     rest::check_tasks(&world, &mut executor);
 }
 
-async fn life<D: BlockDevice>(world: World, disks: Vec<SimDisk>, volume: Volume<D>) {
+async fn life<D: DriveControl>(world: World, disks: Vec<SimDisk>, volume: Volume<D>) {
     let (mut prng, history) = (world.prng(), Rc::new(RefCell::new(History::default())));
     for number in 1..=CHANGES {
         if prng.one_in(25) {
@@ -130,7 +131,7 @@ async fn life<D: BlockDevice>(world: World, disks: Vec<SimDisk>, volume: Volume<
 }
 
 /// Sends a change. Nobody waits for it.
-fn begin<D: BlockDevice>(
+fn begin<D: DriveControl>(
     world: &World,
     volume: &Volume<D>,
     history: &Rc<RefCell<History>>,
@@ -161,7 +162,7 @@ fn begin<D: BlockDevice>(
 }
 
 /// What each sector has.
-async fn read<D: BlockDevice>(volume: &Volume<D>) -> Vec<u64> {
+async fn read<D: DriveControl>(volume: &Volume<D>) -> Vec<u64> {
     let into = Buf::new((SECTORS * SECTOR_BYTES) as usize);
     let found = volume.read(Lba(0), into).await.expect("a read works");
     let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
@@ -169,7 +170,7 @@ async fn read<D: BlockDevice>(volume: &Volume<D>) -> Vec<u64> {
 }
 
 /// Reads, beside changes: nothing falls back behind what was acknowledged before.
-async fn check<D: BlockDevice>(volume: &Volume<D>, history: &Rc<RefCell<History>>) {
+async fn check<D: DriveControl>(volume: &Volume<D>, history: &Rc<RefCell<History>>) {
     let before: Vec<u64> =
         (0..SECTORS).map(|sector| history.borrow().acknowledged(sector)).collect();
     let found = read(volume).await;

@@ -1,6 +1,9 @@
 //! A drive as the product opens it: what clients reach takes 512-byte requests, whatever the blocks.
 
-use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, DriveControl, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange,
+    UnderWay,
+};
 use voltier_drive::AlignDevice;
 
 use crate::disk::SimDisk;
@@ -16,7 +19,7 @@ pub enum FittedDevice<D> {
     Aligned(Box<AlignDevice<D>>),
 }
 
-impl<D: BlockDevice> FittedDevice<D> {
+impl<D: DriveControl> FittedDevice<D> {
     /// Serves any 512-byte request.
     pub fn any_sector(device: D) -> Self {
         if device.limits().block_bytes > 512 {
@@ -61,8 +64,22 @@ impl<D: BlockDevice> BlockDevice for FittedDevice<D> {
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
         either!(self, device => device.write_zeroes(range, durability).await)
     }
+}
+
+impl<D: DriveControl> DriveControl for FittedDevice<D> {
+    fn under_way(&self) -> UnderWay {
+        either!(self, device => device.under_way())
+    }
+
+    fn abandon(&self) {
+        either!(self, device => device.abandon());
+    }
 
     fn forget_failed_flush(&self) {
         either!(self, device => device.forget_failed_flush());
+    }
+
+    fn patience_ns(&self) -> Nanos {
+        either!(self, device => device.patience_ns())
     }
 }

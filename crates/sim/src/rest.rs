@@ -1,6 +1,6 @@
 //! Checks that a life leaves nothing in memory when the life is over: no lock, no pin, no task, no buffer.
 
-use voltier_block::BlockDevice;
+use voltier_block::DriveControl;
 use voltier_cache::Cache;
 use voltier_ring::Executor;
 
@@ -14,7 +14,7 @@ const REST_NS: u64 = 3_600_000_000_000;
 /// # Panics
 /// When a lock, a pin or a place in a queue is held, or the books of the cache do not balance. A
 /// world in which drives fail may leave requests that wait for ever, and is not asked.
-pub async fn check_cache<S: BlockDevice, O: BlockDevice>(world: &World, cache: &Cache<S, O>) {
+pub async fn check_cache<S: DriveControl, O: DriveControl>(world: &World, cache: &Cache<S, O>) {
     world.handle().sleep(REST_NS).await;
     if world.is_excused() {
         return;
@@ -29,7 +29,7 @@ pub async fn check_cache<S: BlockDevice, O: BlockDevice>(world: &World, cache: &
 ///
 /// # Panics
 /// When a line was repaired, or found damaged.
-pub fn check_checksums<S: BlockDevice, O: BlockDevice>(world: &World, cache: &Cache<S, O>) {
+pub fn check_checksums<S: DriveControl, O: DriveControl>(world: &World, cache: &Cache<S, O>) {
     if world.is_excused() {
         return;
     }

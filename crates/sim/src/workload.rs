@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, KIB, Lba, MIB, Payload, Prng,
-    SectorRange,
+    BlockDevice, Buf, Bytes, DriveControl, Durability, IoError, IoResult, KIB, Lba, MIB, Payload,
+    Prng, SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{
@@ -273,7 +273,7 @@ pub struct Client<S, O> {
     pub syncs: bool,
 }
 
-impl<S: BlockDevice, O: BlockDevice> Client<S, O> {
+impl<S: DriveControl, O: DriveControl> Client<S, O> {
     /// Makes `steps` requests, one after the other.
     pub async fn run(mut self, steps: u64) {
         let world = self.dut.world.clone();
@@ -426,7 +426,7 @@ impl<S: BlockDevice, O: BlockDevice> Client<S, O> {
 }
 
 /// Runs the clients of a profile at once, for `steps` steps each.
-pub async fn run_clients<S: BlockDevice, O: BlockDevice>(
+pub async fn run_clients<S: DriveControl, O: DriveControl>(
     dut: &Rc<DeviceUnderTest<Cache<S, O>>>,
     profile: &Profile,
     steps: u64,

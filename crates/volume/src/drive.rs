@@ -2,8 +2,8 @@
 
 use voltier_array::Array;
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SECTOR_BYTES, SectorRange,
-    UnderWay,
+    BlockDevice, Buf, DriveControl, Durability, IoResult, Lba, Limits, Nanos, Payload,
+    SECTOR_BYTES, SectorRange, UnderWay,
 };
 use voltier_drive::{AlignDevice, FileDevice, MemoryDevice, ModelDevice, OverlayDevice};
 
@@ -121,7 +121,7 @@ fn serves_sectors(device: &impl BlockDevice) -> bool {
     u64::from(device.limits().block_bytes) <= SECTOR_BYTES
 }
 
-/// Implements [`BlockDevice`] by calling the same method of whichever variant it is.
+/// Implements [`BlockDevice`] and [`DriveControl`] by calling the same method of whichever variant it is.
 macro_rules! delegate {
     ($kind:ident: $($variant:ident),+) => {
         impl BlockDevice for $kind {
@@ -170,7 +170,9 @@ macro_rules! delegate {
                     $($kind::$variant(drive) => drive.write_zeroes(range, durability).await,)+
                 }
             }
+        }
 
+        impl DriveControl for $kind {
             fn under_way(&self) -> UnderWay {
                 match self {
                     $($kind::$variant(drive) => drive.under_way(),)+

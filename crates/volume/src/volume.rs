@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload,
-    SECTOR_BYTES, SectorRange,
+    AfterDiscard, BlockDevice, Buf, DriveControl, Durability, IoError, IoResult, Lba, Limits,
+    Payload, SECTOR_BYTES, SectorRange,
 };
 use voltier_cache::{
     Cache, DirectionCounts, FormatOptions, Mode, OpenError, OpenOptions, Opened, Settings, Side,
@@ -125,14 +125,14 @@ impl<D> Clone for Volume<D> {
 }
 
 /// Waits for a step that may need both drives of a cache. The step is dropped when one of them is silent.
-async fn unless_silent<D: BlockDevice, T>(
+async fn unless_silent<D: DriveControl, T>(
     cache: &Cache<D, Rc<D>>,
     step: impl Future<Output = T>,
 ) -> Result<T, VolumeError> {
     race(step, cache.silence()).await.map_err(VolumeError::Silent)
 }
 
-impl<D: BlockDevice> Volume<D> {
+impl<D: DriveControl> Volume<D> {
     /// A volume without a cache.
     pub fn plain(handle: &Handle, origin: D) -> Self {
         let limits = Limits {
@@ -436,7 +436,7 @@ impl<D: BlockDevice> Volume<D> {
     }
 }
 
-impl<D: BlockDevice> BlockDevice for Volume<D> {
+impl<D: DriveControl> BlockDevice for Volume<D> {
     fn limits(&self) -> &Limits {
         self.0.limits_of_cache.get().unwrap_or(&self.0.limits)
     }
@@ -525,7 +525,7 @@ impl<D: BlockDevice> BlockDevice for Volume<D> {
     }
 }
 
-impl<D: BlockDevice> Volume<D> {
+impl<D: DriveControl> Volume<D> {
     /// Requests without data may be as long as the volume.
     fn check_extent(&self, range: SectorRange) -> IoResult<()> {
         if self.0.limits.read_only {

@@ -10,7 +10,7 @@
 //! | `instructions` | requests of one kind, for callgrind to count (`scripts/instructions.sh`) |
 //! | `serve_memory` | nothing by itself: serves a memory drive to load generators |
 
-use voltier_block::BlockDevice;
+use voltier_block::DriveControl;
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
 use voltier_ring::Handle;
@@ -21,7 +21,7 @@ pub fn write_back() -> OpenOptions {
 }
 
 /// A new write-back cache.
-pub async fn new_cache<S: BlockDevice, O: BlockDevice>(
+pub async fn new_cache<S: DriveControl, O: DriveControl>(
     handle: &Handle,
     ssd: S,
     origin: O,

@@ -3,7 +3,9 @@
 //! All of them share one type of drive. So an engine over the drive is compiled once, and an engine is
 //! the largest part of the laboratory.
 
-use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, Payload, SectorRange,
+};
 use voltier_drive::ModelDevice;
 use voltier_drive::model::Nowhere;
 
@@ -75,3 +77,5 @@ impl BlockDevice for ModelStore {
         }
     }
 }
+
+impl InMemory for ModelStore {}

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange,
+    BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, Payload, SECTOR_BYTES,
+    SectorRange,
 };
 
 /// Sectors of a page.
@@ -92,6 +93,8 @@ impl BlockDevice for ZeroesAside {
         Ok(())
     }
 }
+
+impl InMemory for ZeroesAside {}
 
 #[cfg(test)]
 mod tests {

@@ -194,6 +194,11 @@ impl RegionStates {
         self.under_way.borrow_mut().begin()
     }
 
+    /// Writes that are in their regions.
+    pub(super) fn writes_under_way(&self) -> usize {
+        self.under_way.borrow().count()
+    }
+
     /// Whether no write is in its region.
     pub(super) fn is_quiet(&self) -> bool {
         self.under_way.borrow().is_empty()

@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, Durability, IoError, IoResult, Nanos, SectorRange};
+use voltier_block::{DriveControl, Durability, IoError, IoResult, Nanos, SectorRange};
 use voltier_ring::{Handle, Round};
 
 use crate::bitmap::matched::{GroupRegion, MatchedRegions};
@@ -66,7 +66,7 @@ impl Drop for RegionGuard {
     }
 }
 
-impl<D: BlockDevice> Bitmap<D> {
+impl<D: DriveControl> Bitmap<D> {
     pub(crate) fn new(
         handle: &Handle,
         geometry: &Geometry,
@@ -255,6 +255,11 @@ impl<D: BlockDevice> Bitmap<D> {
         }
         self.being_flushed.borrow_mut().retain(|region| !filled.contains(region));
         self.store_rebuilt(filled).await;
+    }
+
+    /// Writes that are in their regions.
+    pub(crate) fn writes_under_way(&self) -> usize {
+        self.states.as_ref().map_or(0, |states| states.writes_under_way())
     }
 
     /// Whether no write is in its region.

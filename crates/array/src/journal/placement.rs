@@ -8,7 +8,7 @@
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, IoError, IoResult};
+use voltier_block::{Buf, DriveControl, IoError, IoResult};
 
 use crate::errors::journal::JournalError;
 use crate::format::journal_label::{JournalLabel, ring_place};
@@ -27,7 +27,7 @@ pub(crate) struct JournalDevice<D> {
     pub(super) place: JournalPlace,
 }
 
-impl<D: BlockDevice> JournalDevice<D> {
+impl<D: DriveControl> JournalDevice<D> {
     pub(crate) fn new(device: D, label: &JournalLabel) -> Self {
         Self { device: Rc::new(device), uuid: label.uuid, place: label.place() }
     }
@@ -37,7 +37,7 @@ impl<D: BlockDevice> JournalDevice<D> {
 ///
 /// # Errors
 /// When the device does not suit.
-pub(crate) fn label_for<D: BlockDevice>(
+pub(crate) fn label_for<D: DriveControl>(
     array: &ArrayRecord,
     device: &D,
     uuid: [u8; 16],
@@ -80,7 +80,7 @@ pub(crate) fn label_for<D: BlockDevice>(
 /// # Errors
 /// The device's.
 pub(super) async fn read_label(
-    device: &impl BlockDevice,
+    device: &impl DriveControl,
     place: JournalPlace,
     owner: Owner,
     copy: u64,
@@ -137,7 +137,7 @@ pub(crate) struct Placement<D> {
     ledger: OnceCell<Ledger>,
 }
 
-impl<D: BlockDevice> Placement<D> {
+impl<D: DriveControl> Placement<D> {
     /// The placement of an array that is put together: until [`take_device`](Self::take_device) brings the
     /// device on record, that is lost.
     pub(super) fn new(members: &Rc<MemberSet<D>>, membership: &Rc<Membership>) -> Self {

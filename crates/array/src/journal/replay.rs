@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange,
+    Buf, DriveControl, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange,
 };
 use voltier_ring::Handle;
 
@@ -111,7 +111,7 @@ pub(crate) struct Replay<D> {
     redo_from: u64,
 }
 
-impl<D: BlockDevice> Replay<D> {
+impl<D: DriveControl> Replay<D> {
     pub(crate) fn new(
         handle: &Handle,
         geometry: &Geometry,

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Durability, IoError, IoResult, Payload, clear_labels};
+use voltier_block::{DriveControl, Durability, IoError, IoResult, Payload, clear_labels};
 use voltier_ring::Handle;
 
 use crate::canary::{self, Canary};
@@ -42,7 +42,7 @@ pub(crate) struct Journal<D> {
     handle: Handle,
 }
 
-impl<D: BlockDevice> Journal<D> {
+impl<D: DriveControl> Journal<D> {
     pub(crate) fn new(
         handle: &Handle,
         members: &Rc<MemberSet<D>>,

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Durability, IoResult, Lba, Payload, SECTOR_BYTES};
+use voltier_block::{DriveControl, Durability, IoResult, Lba, Payload, SECTOR_BYTES};
 use voltier_ring::Handle;
 
 use crate::canary::{self, Canary};
@@ -24,7 +24,7 @@ pub(crate) struct JournalWriter<D> {
     placement: Rc<Placement<D>>,
 }
 
-impl<D: BlockDevice> JournalWriter<D> {
+impl<D: DriveControl> JournalWriter<D> {
     pub(super) fn new(
         handle: &Handle,
         members: &Rc<MemberSet<D>>,

@@ -1,7 +1,7 @@
 //! Discards and zeroes on one device.
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Durability, IoError, IoResult, SectorRange, zero_writes,
+    AfterDiscard, DriveControl, Durability, IoError, IoResult, SectorRange, zero_writes,
 };
 
 /// Longest write of zeroes to a member that has no command for it.
@@ -17,7 +17,7 @@ pub(crate) enum Clear {
 impl Clear {
     /// A discard goes into parity as zeroes: a device that came later and does not return them is
     /// written zeroes.
-    pub(crate) fn suited<D: BlockDevice>(self, device: &D, has_parity: bool) -> Self {
+    pub(crate) fn suited<D: DriveControl>(self, device: &D, has_parity: bool) -> Self {
         let returns_zeroes = device.limits().after_discard == AfterDiscard::Zeroes;
         match self {
             Self::Discard if has_parity && !returns_zeroes => Self::Zeroes(Durability::Cached),
@@ -26,7 +26,7 @@ impl Clear {
     }
 }
 
-pub(crate) async fn clear_device<D: BlockDevice>(
+pub(crate) async fn clear_device<D: DriveControl>(
     device: &D,
     range: SectorRange,
     clear: Clear,
@@ -40,7 +40,7 @@ pub(crate) async fn clear_device<D: BlockDevice>(
     }
 }
 
-async fn write_zero_data<D: BlockDevice>(
+async fn write_zero_data<D: DriveControl>(
     device: &D,
     range: SectorRange,
     durability: Durability,

@@ -4,7 +4,7 @@
 //! one at most. The first is the newer one.
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, LabelPart, Lba, MIB, SECTOR_BYTES,
+    Buf, Bytes, DriveControl, Durability, IoError, IoResult, LabelPart, Lba, MIB, SECTOR_BYTES,
     SectorRange, Unsupported, clear_labels,
 };
 
@@ -46,7 +46,7 @@ pub fn unsupported_label(block: &[u8]) -> Option<Unsupported> {
 }
 
 /// Writes two copies, each durable before the next begins.
-pub(crate) async fn write_label_copies<D: BlockDevice>(
+pub(crate) async fn write_label_copies<D: DriveControl>(
     device: &D,
     encode: impl Fn(u32) -> [u8; SUPERBLOCK_BYTES as usize],
 ) -> IoResult<()> {
@@ -62,7 +62,7 @@ pub(crate) async fn write_label_copies<D: BlockDevice>(
 ///
 /// # Errors
 /// When the device is or was a member, and cannot be used.
-pub(crate) async fn read_superblock<D: BlockDevice>(
+pub(crate) async fn read_superblock<D: DriveControl>(
     device: &D,
 ) -> Result<Option<Found>, DeviceError> {
     let found = read_of_this_size(device).await?;
@@ -70,7 +70,7 @@ pub(crate) async fn read_superblock<D: BlockDevice>(
 }
 
 /// The label of a device that has not shrunk since, and whether the other copy was missing, damaged or older.
-async fn read_of_this_size<D: BlockDevice, L: Label>(
+async fn read_of_this_size<D: DriveControl, L: Label>(
     device: &D,
 ) -> Result<Option<(L, bool)>, DeviceError> {
     let found = read_label_copies::<L>(device).await?;
@@ -84,7 +84,7 @@ async fn read_of_this_size<D: BlockDevice, L: Label>(
 }
 
 /// Makes both copies say this.
-pub(crate) async fn write_superblock<D: BlockDevice>(
+pub(crate) async fn write_superblock<D: DriveControl>(
     device: &D,
     superblock: &Superblock,
 ) -> IoResult<()> {
@@ -93,7 +93,7 @@ pub(crate) async fn write_superblock<D: BlockDevice>(
 
 /// Tells a device whose place another one has that it is out, beside what its label says. By the
 /// old label nobody would be missing: a start with members lost since would take the device as it was.
-pub(crate) async fn evict<D: BlockDevice>(device: &D, mut said: Superblock) {
+pub(crate) async fn evict<D: DriveControl>(device: &D, mut said: Superblock) {
     let since_event = said.array.event;
     let own = &mut said.array[said.member];
     *own = MemberRecord { uuid: own.uuid, state: MemberState::Lost, since_event };
@@ -106,14 +106,14 @@ pub(crate) async fn evict<D: BlockDevice>(device: &D, mut said: Superblock) {
 ///
 /// # Errors
 /// When the device is or was a journal device, and cannot be used.
-pub(crate) async fn read_label<D: BlockDevice>(
+pub(crate) async fn read_label<D: DriveControl>(
     device: &D,
 ) -> Result<Option<(JournalLabel, bool)>, DeviceError> {
     read_of_this_size(device).await
 }
 
 /// Makes both copies say this.
-pub(crate) async fn write_label<D: BlockDevice>(device: &D, label: &JournalLabel) -> IoResult<()> {
+pub(crate) async fn write_label<D: DriveControl>(device: &D, label: &JournalLabel) -> IoResult<()> {
     write_label_copies(device, |copy| label.encode(copy)).await
 }
 
@@ -123,7 +123,7 @@ pub(crate) async fn write_label<D: BlockDevice>(device: &D, label: &JournalLabel
 ///
 /// # Errors
 /// When the label is of a format that is unknown, or damaged, or the device cannot be read.
-pub async fn read_spare_label<D: BlockDevice>(
+pub async fn read_spare_label<D: DriveControl>(
     device: &D,
 ) -> Result<Option<SpareLabel>, DeviceError> {
     let found = match read_label_copies::<SpareLabel>(device).await {
@@ -152,7 +152,7 @@ pub async fn read_spare_label<D: BlockDevice>(
 ///
 /// # Errors
 /// `NoSpace` when the device has no room for two copies; else the device's.
-pub async fn write_spare_label<D: BlockDevice>(
+pub async fn write_spare_label<D: DriveControl>(
     device: &D,
     label: SpareLabel,
     wipe: bool,
@@ -180,7 +180,7 @@ pub async fn write_spare_label<D: BlockDevice>(
 ///
 /// # Errors
 /// When the device does not take the writes.
-pub async fn wipe_superblocks<D: BlockDevice>(device: &D) -> IoResult<()> {
+pub async fn wipe_superblocks<D: DriveControl>(device: &D) -> IoResult<()> {
     for at in MemberLayout::superblock_lbas(device.limits().sectors).into_iter().rev() {
         let zeroes = Bytes::copy_of(&[0; BLOCK_BYTES]);
         device.write(at, zeroes.into(), Durability::Durable).await?;
@@ -193,7 +193,7 @@ pub async fn wipe_superblocks<D: BlockDevice>(device: &D) -> IoResult<()> {
 ///
 /// # Errors
 /// When the device does not take the writes.
-pub(crate) async fn clear_for_member<D: BlockDevice>(device: &D) -> IoResult<()> {
+pub(crate) async fn clear_for_member<D: DriveControl>(device: &D) -> IoResult<()> {
     if canary::is(Canary::OldLabelsKept) {
         return Ok(());
     }

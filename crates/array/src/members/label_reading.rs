@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use voltier_block::{BlockDevice, Buf, IoError, LabelPart, Lba, Unsupported};
+use voltier_block::{Buf, DriveControl, IoError, LabelPart, Lba, Unsupported};
 
 use crate::errors::metadata::DeviceError;
 use crate::format::checksum::Rejected;
@@ -55,7 +55,7 @@ pub(crate) trait Label: PartialEq + Sized {
     fn words(&self) -> String;
 
     /// What the content next to the first copy says.
-    async fn proof(&self, device: &impl BlockDevice) -> Proof;
+    async fn proof(&self, device: &impl DriveControl) -> Proof;
 }
 
 impl Label for Superblock {
@@ -88,7 +88,7 @@ impl Label for Superblock {
     }
 
     /// The region map is where a cache has the second copy of its label.
-    async fn proof(&self, device: &impl BlockDevice) -> Proof {
+    async fn proof(&self, device: &impl DriveControl) -> Proof {
         let map = RegionMap::new(self.array.uuid, self.array.geometry.member_sectors());
         let first = MapBlock(0);
         match device.read(first.lba(), Buf::new(MAP_BLOCK_BYTES as usize)).await {
@@ -128,7 +128,7 @@ impl Label for JournalLabel {
 
     /// The labels of the ring. What else was written to the device since may have left them and overwritten
     /// records, so they speak against the device and never for it.
-    async fn proof(&self, device: &impl BlockDevice) -> Proof {
+    async fn proof(&self, device: &impl DriveControl) -> Proof {
         let place = self.place();
         let owner = Owner { array: self.array, ring: RingIndex::DEVICE, blocks: place.blocks() };
         for copy in 0..LABEL_COPIES {
@@ -169,7 +169,7 @@ impl Label for SpareLabel {
         format!("a spare of {}", self.name)
     }
 
-    async fn proof(&self, _: &impl BlockDevice) -> Proof {
+    async fn proof(&self, _: &impl DriveControl) -> Proof {
         Proof::Against
     }
 }
@@ -206,7 +206,7 @@ impl<L: Label> Place<L> {
         }
     }
 
-    async fn read(device: &impl BlockDevice, at: Lba, copy: u32) -> (Self, Option<Buf>) {
+    async fn read(device: &impl DriveControl, at: Lba, copy: u32) -> (Self, Option<Buf>) {
         match device.read(at, Buf::new(SUPERBLOCK_BYTES as usize)).await {
             Ok(block) => (Self::of(&block, copy), Some(block)),
             Err(error) => (Self::Unreadable(error), None),
@@ -237,7 +237,7 @@ type FoundCopy<L> = Option<(L, bool)>;
 /// # Errors
 /// When there are copies, and none that can be believed.
 pub(crate) async fn read_label_copies<L: Label>(
-    device: &impl BlockDevice,
+    device: &impl DriveControl,
 ) -> Result<FoundCopy<L>, DeviceError> {
     if device.limits().bytes() < 2 * SUPERBLOCK_BYTES {
         return Ok(None);
@@ -271,7 +271,7 @@ fn disagree<L: Label>(first: &Place<L>, second: &Place<L>) -> DeviceError {
 
 /// The label by the copy at the start, which is whole.
 async fn from_first<L: Label>(
-    device: &impl BlockDevice,
+    device: &impl DriveControl,
     first: L,
     second: Place<L>,
 ) -> Result<FoundCopy<L>, DeviceError> {
@@ -313,7 +313,7 @@ async fn from_first<L: Label>(
 
 /// The label by the copy at the end, with what is at the start.
 async fn from_second<L: Label>(
-    device: &impl BlockDevice,
+    device: &impl DriveControl,
     (first, block): (Place<L>, Option<Buf>),
     second: L,
 ) -> Result<FoundCopy<L>, DeviceError> {
@@ -333,7 +333,7 @@ async fn from_second<L: Label>(
 }
 
 /// Whether something else is where a member has its region map. The map is there before the label is.
-async fn is_overwritten<L: Label>(device: &impl BlockDevice, label: &L) -> bool {
+async fn is_overwritten<L: Label>(device: &impl DriveControl, label: &L) -> bool {
     L::PART == LabelPart::Member && label.proof(device).await == Proof::Against
 }
 

@@ -1,6 +1,6 @@
 //! Transfers of any length: a device takes parts of a long one. The longest request of members.
 
-use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, Payload, SECTOR_BYTES};
+use voltier_block::{Buf, DriveControl, Durability, IoResult, Lba, Payload, SECTOR_BYTES};
 
 use crate::format::journal_record::BLOCK_BYTES;
 use crate::members::member::Member;
@@ -9,7 +9,7 @@ use crate::members::member::Member;
 const RUN_SECTORS_MAX: u64 = 2048;
 
 /// The longest request that is put together for any of some members, in sectors.
-pub(crate) fn longest_run<D: BlockDevice>(members: &[Member<D>]) -> u64 {
+pub(crate) fn longest_run<D: DriveControl>(members: &[Member<D>]) -> u64 {
     let devices = members.iter().filter_map(|member| member.device().ok());
     let transfers =
         devices.map(|device| u64::from(device.limits().max_transfer_bytes) / SECTOR_BYTES);
@@ -17,7 +17,7 @@ pub(crate) fn longest_run<D: BlockDevice>(members: &[Member<D>]) -> u64 {
 }
 
 /// A durable write of any length: more than the device takes at once goes in parts, at once.
-pub(crate) async fn write_long<D: BlockDevice>(
+pub(crate) async fn write_long<D: DriveControl>(
     device: &D,
     at: Lba,
     payload: Payload,
@@ -37,7 +37,7 @@ pub(crate) async fn write_long<D: BlockDevice>(
 }
 
 /// A read of any length.
-pub(crate) async fn read_long<D: BlockDevice>(device: &D, at: Lba, bytes: usize) -> IoResult<Buf> {
+pub(crate) async fn read_long<D: DriveControl>(device: &D, at: Lba, bytes: usize) -> IoResult<Buf> {
     let longest = longest_transfer(device);
     if bytes <= longest {
         return device.read(at, Buf::new(bytes)).await;
@@ -51,7 +51,7 @@ pub(crate) async fn read_long<D: BlockDevice>(device: &D, at: Lba, bytes: usize)
     Ok(whole)
 }
 
-fn longest_transfer<D: BlockDevice>(device: &D) -> usize {
+fn longest_transfer<D: DriveControl>(device: &D) -> usize {
     let most = device.limits().max_transfer_bytes as usize;
     (most / BLOCK_BYTES * BLOCK_BYTES).max(BLOCK_BYTES)
 }

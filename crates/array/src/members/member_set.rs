@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Nanos, Payload, SECTOR_BYTES,
+    Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Nanos, Payload, SECTOR_BYTES,
     SectorRange,
 };
 use voltier_ring::{Handle, JoinHandle};
@@ -56,7 +56,7 @@ impl<D> Deref for MemberSet<D> {
     }
 }
 
-impl<D: BlockDevice> MemberSet<D> {
+impl<D: DriveControl> MemberSet<D> {
     pub(crate) fn new(
         handle: &Handle,
         geometry: &Geometry,
@@ -241,12 +241,15 @@ impl<D: BlockDevice> MemberSet<D> {
         }
     }
 
-    /// A request, tried again for as long as members fail all reads: the cause may be a common one, which passes.
-    pub(crate) async fn with_patience<T>(
+    /// The result of a request, which is tried again for as long as members fail all reads: the cause may be a
+    /// common one, which passes.
+    #[inline]
+    pub(crate) async fn try_again<T>(
         self: &Rc<Self>,
+        mut result: IoResult<T>,
         mut request: impl AsyncFnMut() -> IoResult<T>,
     ) -> IoResult<T> {
-        let (mut result, mut may_retry) = (request().await, true);
+        let mut may_retry = true;
         while let Err(IoError::Medium | IoError::Gone) = result
             && may_retry
             && let Some(may_fail) = Box::pin(self.rest_before_retry()).await

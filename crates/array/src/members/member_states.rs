@@ -9,7 +9,7 @@ use std::cell::{Cell, OnceCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, IoError, IoResult, Nanos};
+use voltier_block::{DriveControl, IoError, IoResult, Nanos};
 use voltier_ring::{Handle, Signal};
 
 use crate::canary::{self, Canary};
@@ -47,9 +47,9 @@ pub(crate) struct MemberStates<D> {
 }
 
 /// A failed flush that is not judged yet; it is when this is dropped.
-pub(crate) struct Doubt<'a, D: BlockDevice>(&'a MemberStates<D>);
+pub(crate) struct Doubt<'a, D: DriveControl>(&'a MemberStates<D>);
 
-impl<D: BlockDevice> Drop for Doubt<'_, D> {
+impl<D: DriveControl> Drop for Doubt<'_, D> {
     fn drop(&mut self) {
         self.0.doubts.set(self.0.doubts.get() - 1);
         self.0.judged.notify();
@@ -57,7 +57,7 @@ impl<D: BlockDevice> Drop for Doubt<'_, D> {
     }
 }
 
-impl<D: BlockDevice> MemberStates<D> {
+impl<D: DriveControl> MemberStates<D> {
     pub(super) fn new(
         handle: &Handle,
         geometry: &Geometry,

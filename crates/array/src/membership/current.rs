@@ -18,7 +18,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, IoError, IoResult};
+use voltier_block::{DriveControl, IoError, IoResult};
 use voltier_ring::Signal;
 
 use crate::canary::{self, Canary};
@@ -401,7 +401,7 @@ impl Membership {
     }
 
     /// Flushes every member; one that fails is lost, and on record as lost, or this fails.
-    pub(crate) async fn flush<D: BlockDevice>(&self, members: &Rc<MemberSet<D>>) -> IoResult<()> {
+    pub(crate) async fn flush<D: DriveControl>(&self, members: &Rc<MemberSet<D>>) -> IoResult<()> {
         members.flush().await?;
         self.barrier().await?;
         members.check_groups()

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange};
+use voltier_block::{DriveControl, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
@@ -34,7 +34,7 @@ pub(crate) struct Clearer<D> {
     writer: Rc<Writer<D>>,
 }
 
-impl<D: BlockDevice> Clearer<D> {
+impl<D: DriveControl> Clearer<D> {
     pub(crate) fn new(
         ground: &Ground<D>,
         stripes: &Rc<Stripes<D>>,

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult};
+use voltier_block::{Buf, Bytes, DriveControl, Durability, IoError, IoResult};
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Span};
@@ -29,7 +29,7 @@ pub(crate) struct Mender<D> {
     stripes: Rc<Stripes<D>>,
 }
 
-impl<D: BlockDevice> Mender<D> {
+impl<D: DriveControl> Mender<D> {
     pub(crate) fn new(ground: &Ground<D>, stripes: &Rc<Stripes<D>>) -> Self {
         let Ground { geometry, members, bitmap, .. } = ground.clone();
         Self { geometry, members, bitmap, stripes: stripes.clone() }

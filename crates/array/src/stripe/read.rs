@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::slice::from_ref;
 
-use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, SectorRange};
+use voltier_block::{Buf, DriveControl, Durability, IoError, IoResult, Lba, SectorRange};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
@@ -89,7 +89,7 @@ pub(crate) struct Reader<D> {
     stripes: Rc<Stripes<D>>,
 }
 
-impl<D: BlockDevice> Reader<D> {
+impl<D: DriveControl> Reader<D> {
     pub(crate) fn new(ground: &Ground<D>, stripes: &Rc<Stripes<D>>) -> Self {
         let Ground { handle, geometry, members, bitmap, .. } = ground.clone();
         Self { handle, geometry, members, bitmap, stripes: stripes.clone() }
@@ -98,12 +98,9 @@ impl<D: BlockDevice> Reader<D> {
     /// Reads a range. When so many members fail that it cannot be computed, and do not answer at all, the cause
     /// may pass: the read waits for that, but not for long.
     pub(crate) async fn read(self: &Rc<Self>, range: SectorRange, into: Buf) -> IoResult<Buf> {
-        let mut into = Some(into);
-        let request = async || {
-            let into = into.take().unwrap_or_else(|| Buf::new(range.bytes() as usize));
-            self.read_once(range, into).await
-        };
-        self.members.with_patience(request).await
+        let read = self.read_once(range, into).await;
+        let again = async || self.read_once(range, Buf::new(range.bytes() as usize)).await;
+        self.members.try_again(read, again).await
     }
 
     /// Reads a range; beside a capacity expansion to its end, whoever waits.

@@ -1,7 +1,7 @@
 //! Whole stripes of one request. The chunks that a member gets of them lie behind one another, so they go
 //! out as one write, recorded by one transaction.
 
-use voltier_block::{BlockDevice, Lba, Payload, SECTOR_BYTES, SectorRange, join_neighbours};
+use voltier_block::{DriveControl, Lba, Payload, SECTOR_BYTES, SectorRange, join_neighbours};
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::Geometry;
@@ -35,7 +35,7 @@ pub(crate) fn join_writes(writes: Vec<MemberWrite>) -> Vec<MemberWrite> {
 }
 
 /// Puts whole stripes together that can be written as one; all others stay alone.
-pub(crate) fn runs_of<D: BlockDevice>(
+pub(crate) fn runs_of<D: DriveControl>(
     stripes: &Stripes<D>,
     geometry: &Geometry,
     bitmap: &Bitmap<D>,
@@ -66,7 +66,7 @@ pub(crate) fn runs_of<D: BlockDevice>(
 }
 
 /// Whether `new` has all data of the stripe.
-fn is_whole<D: BlockDevice>(
+fn is_whole<D: DriveControl>(
     stripes: &Stripes<D>,
     chunk_sectors: u64,
     stripe: StripeNumber,

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoResult, Payload};
+use voltier_block::{Buf, Bytes, DriveControl, Durability, IoResult, Payload};
 use voltier_parity::{ROWS_MAX, Stores};
 use voltier_ring::Handle;
 
@@ -57,7 +57,7 @@ pub(crate) struct StripeWriter<D> {
     stripes: Rc<Stripes<D>>,
 }
 
-impl<D: BlockDevice> StripeWriter<D> {
+impl<D: DriveControl> StripeWriter<D> {
     pub(crate) fn new(ground: &Ground<D>, stripes: &Rc<Stripes<D>>) -> Self {
         let Ground { handle, geometry, members, bitmap, journal, .. } = ground.clone();
         Self { handle, geometry, members, bitmap, journal, stripes: stripes.clone() }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use voltier_block::{BlockDevice, Buf, IoError, IoResult, SectorRange};
+use voltier_block::{Buf, DriveControl, IoError, IoResult, SectorRange};
 use voltier_parity::Code;
 use voltier_ring::Handle;
 
@@ -58,7 +58,7 @@ pub(crate) struct Stripes<D> {
     unlocked: Foreground,
 }
 
-impl<D: BlockDevice> Stripes<D> {
+impl<D: DriveControl> Stripes<D> {
     pub(crate) fn new(
         ground: &Ground<D>,
         two_shapes: Option<Rc<TwoShapes>>,

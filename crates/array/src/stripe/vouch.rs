@@ -5,7 +5,7 @@
 //! Blocks that have checksums count first. If these are enough to compute the others, they say what belongs
 //! there. Otherwise the stripe has to match as a whole, or without the one block that is wrong.
 
-use voltier_block::{BlockDevice, Buf, Durability};
+use voltier_block::{Buf, DriveControl, Durability};
 
 use crate::format::checksum_page::{SUMMED_BYTES, SUMMED_SECTORS};
 use crate::geometry::chunks::Span;
@@ -54,7 +54,7 @@ enum Completed {
 /// Finds out what blocks without checksums are.
 pub(super) struct Voucher<'a, D>(pub(super) &'a Stripes<D>);
 
-impl<D: BlockDevice> Voucher<'_, D> {
+impl<D: DriveControl> Voucher<'_, D> {
     /// Finds out what blocks without checksums are, repairs those that are wrong, and keeps the checksums. The
     /// stripe is locked, and needs no resync.
     pub(super) async fn vouch(&self, stripe: StripeNumber, span: Span) -> Vouched {

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Durability, IoResult, Payload, PayloadCursor, SectorRange};
+use voltier_block::{DriveControl, Durability, IoResult, Payload, PayloadCursor, SectorRange};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
@@ -40,7 +40,7 @@ pub(crate) struct Writer<D> {
     merger: Rc<Merger<D>>,
 }
 
-impl<D: BlockDevice> Writer<D> {
+impl<D: DriveControl> Writer<D> {
     pub(crate) fn new(
         ground: &Ground<D>,
         stripes: &Rc<Stripes<D>>,
@@ -68,8 +68,9 @@ impl<D: BlockDevice> Writer<D> {
         data: Payload,
         durability: Durability,
     ) -> IoResult<()> {
-        let request = async || self.write_once(range, data.clone(), durability).await;
-        self.members.with_patience(request).await
+        let written = self.write_once(range, data.clone(), durability).await;
+        let again = async || self.write_once(range, data.clone(), durability).await;
+        self.members.try_again(written, again).await
     }
 
     /// Writes a range; beside a capacity expansion to its end, whoever waits.

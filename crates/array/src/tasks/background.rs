@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, IoError, IoResult, Nanos, SECTOR_BYTES};
+use voltier_block::{DriveControl, IoError, IoResult, Nanos, SECTOR_BYTES};
 use voltier_ring::{Handle, Signal};
 
 use crate::bitmap::write_intent::Bitmap;
@@ -154,7 +154,7 @@ pub(crate) struct Runner<D, W> {
     queue: RefCell<VecDeque<Run<D>>>,
 }
 
-impl<D: BlockDevice, W: Work<D> + 'static> Runner<D, W> {
+impl<D: DriveControl, W: Work<D> + 'static> Runner<D, W> {
     pub(crate) fn new(
         ground: &Ground<D>,
         foreground: &Rc<Foreground>,
@@ -328,7 +328,7 @@ impl<D: BlockDevice, W: Work<D> + 'static> Runner<D, W> {
 }
 
 /// The bytes that all devices of a group take at once.
-pub(crate) fn run_bytes_max<D: BlockDevice>(
+pub(crate) fn run_bytes_max<D: DriveControl>(
     geometry: &Geometry,
     members: &MemberSet<D>,
     group: GroupIndex,

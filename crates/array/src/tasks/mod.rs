@@ -11,7 +11,7 @@ pub(crate) mod vouching;
 
 use std::rc::Rc;
 
-use voltier_block::BlockDevice;
+use voltier_block::DriveControl;
 
 use crate::errors::ArrayError;
 use crate::errors::grow::GrowError;
@@ -57,7 +57,7 @@ pub(crate) struct Tasks<D> {
     closing: Closing,
 }
 
-impl<D: BlockDevice> Tasks<D> {
+impl<D: DriveControl> Tasks<D> {
     pub(crate) fn new(
         ground: &Ground<D>,
         stripes: &Rc<Stripes<D>>,

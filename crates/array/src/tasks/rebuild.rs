@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, IoError, IoResult, Lba, Nanos, SectorRange};
+use voltier_block::{Buf, DriveControl, IoError, IoResult, Lba, Nanos, SectorRange};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
@@ -81,7 +81,7 @@ pub struct StuckRange {
 /// The rebuild of an array.
 pub(crate) type RebuildTask<D> = Runner<D, Rebuild<D>>;
 
-impl<D: BlockDevice> Work<D> for Rebuild<D> {
+impl<D: DriveControl> Work<D> for Rebuild<D> {
     fn prepare(&self) -> bool {
         let is_wanted = self.is_wanted();
         if is_wanted {
@@ -205,7 +205,7 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
     }
 }
 
-impl<D: BlockDevice> Rebuild<D> {
+impl<D: DriveControl> Rebuild<D> {
     pub(crate) fn new(
         ground: &Ground<D>,
         stripes: &Rc<Stripes<D>>,

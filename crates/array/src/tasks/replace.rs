@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, IoError, Lba, SECTOR_BYTES};
+use voltier_block::{DriveControl, IoError, Lba, SECTOR_BYTES};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
@@ -64,7 +64,7 @@ pub(crate) type Spares<D> = VecDeque<Spare<D>>;
 
 /// # Errors
 /// When a drive has requests of before: it may do their writes at any time, over what is written now.
-pub(crate) fn check_drained(device: &impl BlockDevice) -> Result<(), ReplaceError> {
+pub(crate) fn check_drained(device: &impl DriveControl) -> Result<(), ReplaceError> {
     let requests = device.under_way().count();
     if requests > 0 && !canary::is(Canary::UndrainedTakenBack) {
         return Err(ReplaceError::Undrained { requests });
@@ -104,7 +104,7 @@ pub(crate) struct Replacements<D> {
     place_of_spare: Cell<Option<MemberIndex>>,
 }
 
-impl<D: BlockDevice> Replacements<D> {
+impl<D: DriveControl> Replacements<D> {
     pub(crate) fn new(
         ground: &Ground<D>,
         stripes: &Rc<Stripes<D>>,
@@ -140,7 +140,7 @@ impl<D: BlockDevice> Replacements<D> {
     /// Why a device does not suit as a member.
     pub(crate) fn check_device(
         &self,
-        device: &impl BlockDevice,
+        device: &impl DriveControl,
         uuid: &[u8; 16],
     ) -> Result<(), ReplaceError> {
         check_drained(device)?;
@@ -437,7 +437,7 @@ impl<D: BlockDevice> Replacements<D> {
 
     /// # Errors
     /// Why a device does not suit as a spare.
-    pub(crate) fn check_spare(&self, device: &impl BlockDevice) -> Result<(), ArrayError> {
+    pub(crate) fn check_spare(&self, device: &impl DriveControl) -> Result<(), ArrayError> {
         if !self.membership.is_durable() {
             return Err(ReplaceError::Bare.into());
         }

@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Nanos, SECTOR_BYTES};
+use voltier_block::{Buf, DriveControl, Durability, IoError, IoResult, Nanos, SECTOR_BYTES};
 use voltier_parity::Stores;
 use voltier_ring::{Handle, Signal};
 
@@ -62,7 +62,7 @@ pub(crate) struct Resync<D> {
     matched: RefCell<BTreeSet<(Region, GroupIndex)>>,
 }
 
-impl<D: BlockDevice> Resync<D> {
+impl<D: DriveControl> Resync<D> {
     pub(crate) fn new(
         ground: &Ground<D>,
         stripes: &Rc<Stripes<D>>,

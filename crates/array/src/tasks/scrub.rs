@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoError, IoResult, Nanos, SECTOR_BYTES, SectorRange,
+    Buf, DriveControl, Durability, IoError, IoResult, Nanos, SECTOR_BYTES, SectorRange,
 };
 use voltier_parity::{Stores, Verdict};
 
@@ -170,7 +170,7 @@ impl Mismatch<'_> {
 /// The scrub of an array.
 pub(crate) type ScrubTask<D> = Runner<D, Scrub<D>>;
 
-impl<D: BlockDevice> Work<D> for Scrub<D> {
+impl<D: DriveControl> Work<D> for Scrub<D> {
     /// Begins with nothing found.
     fn prepare(&self) -> bool {
         self.cursor.set(Cursor::START);
@@ -258,7 +258,7 @@ impl<D: BlockDevice> Work<D> for Scrub<D> {
     }
 }
 
-impl<D: BlockDevice> Scrub<D> {
+impl<D: DriveControl> Scrub<D> {
     pub(crate) fn new(
         ground: &Ground<D>,
         stripes: &Rc<Stripes<D>>,

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Lba, Nanos};
+use voltier_block::{DriveControl, Lba, Nanos};
 use voltier_ring::{Handle, Signal};
 
 use crate::bitmap::write_intent::Bitmap;
@@ -72,7 +72,7 @@ struct Work {
     awaits_resync: bool,
 }
 
-impl<D: BlockDevice> Vouching<D> {
+impl<D: DriveControl> Vouching<D> {
     pub(crate) fn new(
         ground: &Ground<D>,
         stripes: &Rc<Stripes<D>>,

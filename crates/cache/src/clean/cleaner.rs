@@ -9,7 +9,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, IoError, IoResult, Nanos};
+use voltier_block::{DriveControl, IoError, IoResult, Nanos};
 use voltier_ring::{Handle, join_at_most, race};
 
 use crate::canary::{self, Canary};
@@ -115,7 +115,7 @@ impl Evacuation {
     }
 }
 
-impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
+impl<S: DriveControl, O: DriveControl> Cleaner<S, O> {
     pub(crate) fn new(ground: &Ground<S, O>) -> Rc<Self> {
         Rc::new(Self {
             handle: ground.handle.clone(),

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, IoError, IoResult, Payload, SectorRange, join_neighbours};
+use voltier_block::{Buf, DriveControl, IoError, IoResult, Payload, SectorRange, join_neighbours};
 use voltier_ring::join_all;
 
 use crate::canary::{self, Canary};
@@ -35,7 +35,7 @@ pub(crate) struct Destager<S, O> {
     stripes: Option<Stripes>,
 }
 
-impl<S: BlockDevice, O: BlockDevice> Destager<S, O> {
+impl<S: DriveControl, O: DriveControl> Destager<S, O> {
     pub(crate) fn new(ground: &Ground<S, O>) -> Self {
         Self {
             map: ground.map.clone(),

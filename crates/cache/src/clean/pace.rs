@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use voltier_block::BlockDevice;
+use voltier_block::DriveControl;
 use voltier_ring::Handle;
 
 use crate::config::Settings;
@@ -46,8 +46,8 @@ pub(crate) struct Pacer<S> {
     requests_seen: Cell<(u64, u64)>,
 }
 
-impl<S: BlockDevice> Pacer<S> {
-    pub(crate) fn new<O: BlockDevice>(ground: &Ground<S, O>) -> Self {
+impl<S: DriveControl> Pacer<S> {
+    pub(crate) fn new<O: DriveControl>(ground: &Ground<S, O>) -> Self {
         Self {
             handle: ground.handle.clone(),
             map: ground.map.clone(),

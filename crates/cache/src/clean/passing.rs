@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, IoResult};
+use voltier_block::{DriveControl, IoResult};
 
 use crate::canary::{self, Canary};
 use crate::clean::cleaner::Cleaner;
@@ -12,7 +12,7 @@ use crate::clean::runs::Dirty;
 /// Opens regions of the origin: their dirty lines are written out ahead of all others.
 pub(crate) struct Opener<S, O>(Rc<Cleaner<S, O>>);
 
-impl<S: BlockDevice, O: BlockDevice> Opener<S, O> {
+impl<S: DriveControl, O: DriveControl> Opener<S, O> {
     pub(crate) fn new(cleaner: &Rc<Cleaner<S, O>>) -> Self {
         Self(cleaner.clone())
     }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Bytes};
+use voltier_block::{Buf, Bytes, DriveControl};
 use voltier_ring::join_all;
 
 use crate::clean::runs::{Dirty, Kept};
@@ -33,8 +33,8 @@ pub(crate) struct LineReader<S> {
     log: Rc<Log<S>>,
 }
 
-impl<S: BlockDevice> LineReader<S> {
-    pub(crate) fn new<O: BlockDevice>(ground: &Ground<S, O>) -> Self {
+impl<S: DriveControl> LineReader<S> {
+    pub(crate) fn new<O: DriveControl>(ground: &Ground<S, O>) -> Self {
         Self {
             map: ground.map.clone(),
             ssd: ground.ssd.clone(),

@@ -5,7 +5,7 @@
 //! tables and file systems keep what every mount changes. Other samples at the next start mean that somebody
 //! wrote to the origin.
 
-use voltier_block::{BlockDevice, Buf, IoResult, Lba};
+use voltier_block::{Buf, DriveControl, IoResult, Lba};
 
 use crate::devices::partition_table::partition_starts;
 
@@ -19,7 +19,7 @@ const SAMPLE_SECTORS: u64 = 8;
 
 /// A number that changes when the sampled places do. Samples are from the first `sectors` sectors:
 /// an origin may have grown since.
-pub(crate) async fn fingerprint<O: BlockDevice>(origin: &O, sectors: u64) -> IoResult<u64> {
+pub(crate) async fn fingerprint<O: DriveControl>(origin: &O, sectors: u64) -> IoResult<u64> {
     let mut digest = Digest::of(origin);
     let head = digest.read(0, head_sectors(sectors)).await?;
     let mut starts = partition_starts(&head);
@@ -47,7 +47,7 @@ struct Digest<'a, O> {
     crc: crc_fast::Digest,
 }
 
-impl<'a, O: BlockDevice> Digest<'a, O> {
+impl<'a, O: DriveControl> Digest<'a, O> {
     fn of(origin: &'a O) -> Self {
         Self { origin, crc: crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme) }
     }
@@ -72,7 +72,7 @@ impl<'a, O: BlockDevice> Digest<'a, O> {
 
 #[cfg(test)]
 mod tests {
-    use voltier_block::{Durability, MIB, SECTOR_BYTES};
+    use voltier_block::{BlockDevice, Durability, MIB, SECTOR_BYTES};
     use voltier_drive::MemoryDevice;
     use voltier_ring::{Executor, NoFiles};
 

@@ -3,7 +3,7 @@
 //! A start reads a sample of clean lines from the origin, whatever the last life ended with, and holds
 //! them against the index. Nothing on the origin is needed for that, and nothing is written before.
 
-use voltier_block::{BlockDevice, Buf, IoError, IoResult, Prng};
+use voltier_block::{Buf, DriveControl, IoError, IoResult, Prng};
 use voltier_ring::join_all;
 
 use crate::format::checksum::{crc32c, kept_crc_bits};
@@ -98,7 +98,7 @@ impl Comparison {
 ///
 /// # Errors
 /// `Gone` when the origin is.
-pub(crate) async fn compare<O: BlockDevice>(
+pub(crate) async fn compare<O: DriveControl>(
     origin: &O,
     geometry: &Geometry,
     lines: Vec<SampledLine>,

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange,
+    Buf, DriveControl, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange,
 };
 use voltier_ring::{FlushOnce, Handle};
 
@@ -57,7 +57,7 @@ impl Drop for Request<'_> {
     }
 }
 
-impl<O: BlockDevice> Origin<O> {
+impl<O: DriveControl> Origin<O> {
     pub(crate) fn new(
         handle: Handle,
         device: O,

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Nanos, Payload, SectorRange,
+    Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Nanos, Payload, SectorRange,
 };
 use voltier_ring::Handle;
 
@@ -46,7 +46,7 @@ pub(crate) struct Ssd<S> {
     owner: RefCell<Owner>,
 }
 
-impl<S: BlockDevice> Ssd<S> {
+impl<S: DriveControl> Ssd<S> {
     pub(crate) fn new(
         handle: Handle,
         device: S,
@@ -327,7 +327,7 @@ impl<S: BlockDevice> Ssd<S> {
 }
 
 /// Erases both copies of the superblock of an SSD, durably.
-pub(crate) async fn erase_superblock<S: BlockDevice>(ssd: &S) -> IoResult<()> {
+pub(crate) async fn erase_superblock<S: DriveControl>(ssd: &S) -> IoResult<()> {
     for offset in SUPERBLOCK_OFFSETS {
         let zeroes = Buf::zeroed(BLOCK_BYTES).into();
         ssd.write(Lba::from_bytes(offset), zeroes, Durability::Durable).await?;
@@ -336,7 +336,7 @@ pub(crate) async fn erase_superblock<S: BlockDevice>(ssd: &S) -> IoResult<()> {
 }
 
 /// Writes both copies of a superblock, durably and in turn, so that one is whole at any moment.
-pub(crate) async fn store_superblock<S: BlockDevice>(
+pub(crate) async fn store_superblock<S: DriveControl>(
     ssd: &S,
     superblock: Superblock,
     owner: &Owner,
@@ -350,7 +350,7 @@ pub(crate) async fn store_superblock<S: BlockDevice>(
 }
 
 /// Writes one copy of a superblock.
-async fn write_copy<S: BlockDevice>(ssd: &S, block: Bytes, copy: usize) -> IoResult<()> {
+async fn write_copy<S: DriveControl>(ssd: &S, block: Bytes, copy: usize) -> IoResult<()> {
     let at = Lba::from_bytes(SUPERBLOCK_OFFSETS[copy]);
     ssd.write(at, block.into(), Durability::Durable).await
 }

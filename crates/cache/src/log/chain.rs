@@ -11,7 +11,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use voltier_block::{BlockDevice, Buf};
+use voltier_block::{Buf, DriveControl};
 
 use crate::format::geometry::Geometry;
 use crate::format::position::Position;
@@ -51,7 +51,7 @@ pub(crate) struct LogReader<'a, S> {
     pub(crate) uuid: [u8; 16],
 }
 
-impl<S: BlockDevice> LogReader<'_, S> {
+impl<S: DriveControl> LogReader<'_, S> {
     /// The record whose head is at this address, if there is a whole one of this cache.
     pub(crate) async fn record(
         &self,
@@ -132,7 +132,7 @@ pub(crate) struct Chain<'a, S> {
     ready: VecDeque<Found>,
 }
 
-impl<'a, S: BlockDevice> Chain<'a, S> {
+impl<'a, S: DriveControl> Chain<'a, S> {
     /// The log from this position on.
     pub(crate) fn new(reader: &'a LogReader<'a, S>, begin: Position) -> Self {
         let address = match begin.unit {

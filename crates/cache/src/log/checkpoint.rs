@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Bytes, IoResult};
+use voltier_block::{Buf, Bytes, DriveControl, IoResult};
 use voltier_ring::{Signal, join_all};
 
 use crate::canary::{self, Canary};
@@ -87,7 +87,7 @@ impl Drop for Writing<'_> {
     }
 }
 
-impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
+impl<S: DriveControl, O: DriveControl> Checkpointer<S, O> {
     pub(crate) fn new(
         map: Rc<Map>,
         ssd: Rc<Ssd<S>>,

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use voltier_block::{BlockDevice, IoError, IoResult, Lba, Payload};
+use voltier_block::{DriveControl, IoError, IoResult, Lba, Payload};
 use voltier_ring::Signal;
 
 use crate::canary::{self, Canary};
@@ -52,7 +52,7 @@ impl<S> Drop for Flushing<S> {
     }
 }
 
-impl<S: BlockDevice> Log<S> {
+impl<S: DriveControl> Log<S> {
     pub(crate) fn new(state: LogState, map: Rc<Map>, ssd: Rc<Ssd<S>>) -> Rc<Self> {
         Rc::new(Self {
             state: RefCell::new(state),

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, IoError, IoResult};
+use voltier_block::{DriveControl, IoError, IoResult};
 
 use crate::counters::{Counters, add};
 use crate::devices::ssd::Ssd;
@@ -25,7 +25,7 @@ pub(crate) struct Damage<S> {
     counters: Rc<Counters>,
 }
 
-impl<S: BlockDevice> Damage<S> {
+impl<S: DriveControl> Damage<S> {
     pub(crate) fn new(
         map: Rc<Map>,
         ssd: Rc<Ssd<S>>,

@@ -8,7 +8,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, SectorRange};
+use voltier_block::{Buf, DriveControl, Durability, IoError, IoResult, Lba, SectorRange};
 use voltier_ring::FlushOnce;
 
 use crate::canary::{self, Canary};
@@ -88,7 +88,7 @@ impl Intents {
     ///
     /// # Errors
     /// When the SSD does not take the bits.
-    pub(crate) async fn begin<S: BlockDevice>(
+    pub(crate) async fn begin<S: DriveControl>(
         &self,
         ssd: &S,
         range: SectorRange,
@@ -121,13 +121,13 @@ impl Intents {
         self.regions.borrow().busy.iter().filter(|count| **count > 0).count()
     }
 
-    async fn persist<S: BlockDevice>(&self, ssd: &S, version: u64) -> IoResult<()> {
+    async fn persist<S: DriveControl>(&self, ssd: &S, version: u64) -> IoResult<()> {
         self.written
             .until(version, || self.wanted.get(), async |_| self.write_block(ssd).await)
             .await
     }
 
-    async fn write_block<S: BlockDevice>(&self, ssd: &S) -> IoResult<()> {
+    async fn write_block<S: DriveControl>(&self, ssd: &S) -> IoResult<()> {
         let sequence = self.sequence.get() + 1;
         self.sequence.set(sequence);
         let head = IntentHead {
@@ -157,7 +157,7 @@ impl Intents {
     }
 
     /// Ends the round, after SSD and origin were flushed: only touched regions keep their bits.
-    pub(crate) async fn finish_clearing<S: BlockDevice>(&self, ssd: &S) -> IoResult<()> {
+    pub(crate) async fn finish_clearing<S: DriveControl>(&self, ssd: &S) -> IoResult<()> {
         {
             let mut regions = self.regions.borrow_mut();
             let stay: Vec<u8> = regions
@@ -204,7 +204,7 @@ impl Intents {
     ///
     /// # Errors
     /// The SSD's.
-    pub(crate) async fn persist_bits<S: BlockDevice>(&self, ssd: &S) -> IoResult<()> {
+    pub(crate) async fn persist_bits<S: DriveControl>(&self, ssd: &S) -> IoResult<()> {
         self.wanted.set(self.wanted.get() + 1);
         self.persist(ssd, self.wanted.get()).await
     }
@@ -216,7 +216,7 @@ impl Intents {
 }
 
 /// The newer of the two copies of the intent block, and whether both were whole.
-pub(crate) async fn load_block<S: BlockDevice>(
+pub(crate) async fn load_block<S: DriveControl>(
     ssd: &S,
     uuid: &[u8; 16],
 ) -> IoResult<(Option<(IntentHead, Buf)>, bool)> {

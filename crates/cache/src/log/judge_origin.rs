@@ -5,7 +5,7 @@
 //! lines are clean after the replay, and their regions have no intent bit. The origin had flushed each of
 //! them before a record or checkpoint called it clean.
 
-use voltier_block::{BlockDevice, Buf, IoError};
+use voltier_block::{Buf, DriveControl, IoError};
 use voltier_ring::join_all;
 
 use crate::canary::{self, Canary};
@@ -34,7 +34,7 @@ pub(super) struct OriginFound {
 ///
 /// # Errors
 /// When dirty lines would go to an origin that is not the one they belong to.
-pub(super) async fn judge_origin<S: BlockDevice, O: BlockDevice>(
+pub(super) async fn judge_origin<S: DriveControl, O: DriveControl>(
     (ssd, origin): (&S, &O),
     found: &Superblock,
     map: &Contents,
@@ -88,7 +88,7 @@ pub(super) async fn judge_origin<S: BlockDevice, O: BlockDevice>(
 
 /// The clean lines that are read from the origin: of those in memory, and of some chunks of the map that is
 /// loaded later. A chunk that is damaged or cannot be read offers none.
-async fn sample_lines<S: BlockDevice>(
+async fn sample_lines<S: DriveControl>(
     ssd: &S,
     found: &Superblock,
     map: &Contents,

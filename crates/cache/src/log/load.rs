@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use voltier_block::{BlockDevice, Buf, IoResult};
+use voltier_block::{Buf, DriveControl, IoResult};
 use voltier_ring::join_all;
 
 use crate::format::chunk::{
@@ -81,7 +81,7 @@ fn load_chunk(
 }
 
 /// Reads chunks of the map, all at once, and takes in what is in the slots `only`.
-async fn load_chunks<S: BlockDevice>(
+async fn load_chunks<S: DriveControl>(
     ssd: &S,
     map: &mut Contents,
     uuid: [u8; 16],
@@ -99,7 +99,7 @@ async fn load_chunks<S: BlockDevice>(
 }
 
 /// Reads chunks of a checkpoint area, all at once.
-async fn read_chunks<S: BlockDevice>(
+async fn read_chunks<S: DriveControl>(
     ssd: &S,
     geometry: &Geometry,
     area: u32,
@@ -114,7 +114,7 @@ async fn read_chunks<S: BlockDevice>(
 ///
 /// # Errors
 /// When the checkpoint is damaged or cannot be read.
-pub(crate) async fn load_before_replay<S: BlockDevice>(
+pub(crate) async fn load_before_replay<S: DriveControl>(
     ssd: &S,
     found: &Superblock,
     map: &mut Contents,
@@ -145,7 +145,7 @@ pub(crate) async fn load_before_replay<S: BlockDevice>(
     Ok(())
 }
 
-async fn load_dirty_lines<S: BlockDevice>(
+async fn load_dirty_lines<S: DriveControl>(
     ssd: &S,
     found: &Superblock,
     map: &mut Contents,
@@ -213,7 +213,7 @@ fn take_dirty_chunk(
 ///
 /// # Errors
 /// When the segments' chunks are damaged or cannot be read.
-pub(crate) async fn load_open_segments<S: BlockDevice>(
+pub(crate) async fn load_open_segments<S: DriveControl>(
     ssd: &S,
     map: &mut Contents,
     uuid: [u8; 16],

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, IoError, IoResult};
+use voltier_block::{Buf, DriveControl, IoError, IoResult};
 use voltier_ring::{Handle, JoinHandle};
 
 use crate::counters::{Counters, add};
@@ -36,7 +36,7 @@ pub(crate) struct Loader<S> {
 
 type ChunkRead = JoinHandle<IoResult<Buf>>;
 
-impl<S: BlockDevice> Loader<S> {
+impl<S: DriveControl> Loader<S> {
     pub(crate) fn new(
         handle: Handle,
         map: Rc<Map>,

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use voltier_block::BlockDevice;
+use voltier_block::DriveControl;
 
 use crate::devices::ssd::Ssd;
 use crate::log::checkpoint::Checkpointer;
@@ -60,7 +60,7 @@ enum Prepared {
     None,
 }
 
-impl<S: BlockDevice, O: BlockDevice> Reclaimer<S, O> {
+impl<S: DriveControl, O: DriveControl> Reclaimer<S, O> {
     pub(crate) fn new(
         map: Rc<Map>,
         ssd: Rc<Ssd<S>>,

@@ -1,7 +1,7 @@
 //! Making a cache, recognising one, and bringing it back.
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, LabelPart, Lba, Limits, SECTOR_BYTES,
+    Buf, Bytes, DriveControl, Durability, IoError, LabelPart, Lba, Limits, SECTOR_BYTES,
     clear_labels,
 };
 
@@ -79,7 +79,7 @@ impl Place {
         })
     }
 
-    async fn read<S: BlockDevice>(ssd: &S, copy: usize) -> Result<Self, OpenError> {
+    async fn read<S: DriveControl>(ssd: &S, copy: usize) -> Result<Self, OpenError> {
         let offset = SUPERBLOCK_OFFSETS[copy];
         if offset + BLOCK_BYTES as u64 > ssd.limits().bytes() {
             return Ok(Self::Zeroes);
@@ -112,7 +112,7 @@ fn is_rotten(block: &[u8], copy: u32) -> bool {
 
 /// The newest superblock, if the two places do not contradict each other. Whatever takes an SSD writes to its
 /// start: a second copy behind something else there is what the cache of an earlier use has left.
-async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<(Superblock, Owner), OpenError> {
+async fn load_superblock<S: DriveControl>(ssd: &S) -> Result<(Superblock, Owner), OpenError> {
     let first = Place::read(ssd, 0).await?;
     let second = match Place::read(ssd, 1).await {
         // The other part overwrites this place some time, and no version of the cache has it any more.
@@ -149,7 +149,7 @@ async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<(Superblock, Owner),
 ///
 /// # Errors
 /// When the SSD is too small, the line size does not fit its blocks, or it fails.
-pub(crate) async fn format<S: BlockDevice>(
+pub(crate) async fn format<S: DriveControl>(
     ssd: &S,
     origin: &Limits,
     options: &FormatOptions,
@@ -185,7 +185,7 @@ pub(crate) async fn format<S: BlockDevice>(
 ///
 /// # Errors
 /// When there is one, and it is not whole or not readable by this program.
-pub(crate) async fn probe<S: BlockDevice>(ssd: &S) -> Result<Option<Label>, OpenError> {
+pub(crate) async fn probe<S: DriveControl>(ssd: &S) -> Result<Option<Label>, OpenError> {
     let (found, owner) = match load_superblock(ssd).await {
         Err(OpenError::NotACache) => return Ok(None),
         found => found?,
@@ -197,7 +197,7 @@ pub(crate) async fn probe<S: BlockDevice>(ssd: &S) -> Result<Option<Label>, Open
 ///
 /// # Errors
 /// When the SSD holds another cache, does not fit, or is damaged; nothing is changed then.
-pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
+pub(crate) async fn recover<S: DriveControl, O: DriveControl>(
     ssd: &S,
     origin: &O,
     options: &OpenOptions,
@@ -283,7 +283,7 @@ fn lines_passed(geometry: &Geometry, options: &OpenOptions) -> LineRanges {
 ///
 /// # Errors
 /// The origin's, if the cache is new. Others are of more use open, with lines that are dirty.
-async fn flush_origin<O: BlockDevice>(origin: &O, is_new: bool) -> Result<(), OpenError> {
+async fn flush_origin<O: DriveControl>(origin: &O, is_new: bool) -> Result<(), OpenError> {
     let flushed = origin.flush().await;
     if flushed.is_err() {
         origin.forget_failed_flush();
@@ -350,7 +350,7 @@ fn first_superblock(geometry: &Geometry, options: &FormatOptions, ssd_bytes: u64
 
 /// Reads the intent bits: the regions in which a clean line may be older than the origin, after a crash. And
 /// whether both copies were whole.
-async fn load_intents<S: BlockDevice>(
+async fn load_intents<S: DriveControl>(
     ssd: &S,
     map: &Contents,
     log: &LogState,

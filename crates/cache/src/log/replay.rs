@@ -9,7 +9,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
-use voltier_block::{BlockDevice, Buf, IoError, IoResult};
+use voltier_block::{Buf, DriveControl, IoError, IoResult};
 use voltier_ring::join_all;
 
 use crate::canary::{self, Canary};
@@ -28,7 +28,7 @@ use crate::map::index::PlacedLine;
 use crate::numbers::{Line, Segment, SegmentSlot, Slot};
 
 /// Replays the log from where the checkpoint ends; the number of records taken.
-pub(crate) async fn replay<S: BlockDevice>(
+pub(crate) async fn replay<S: DriveControl>(
     ssd: &S,
     found: &Superblock,
     map: &mut Contents,
@@ -84,7 +84,7 @@ pub(crate) async fn replay<S: BlockDevice>(
 }
 
 /// Checks that the log ends behind the last record taken.
-async fn finish_replay<S: BlockDevice>(
+async fn finish_replay<S: DriveControl>(
     reader: &LogReader<'_, S>,
     found: &Superblock,
     log: &mut LogState,
@@ -103,7 +103,7 @@ async fn finish_replay<S: BlockDevice>(
 }
 
 /// Whether the data of every line of a record is what its entries say.
-async fn data_is_whole<S: BlockDevice>(
+async fn data_is_whole<S: DriveControl>(
     reader: &LogReader<'_, S>,
     record: &Found,
 ) -> Result<bool, OpenError> {
@@ -199,7 +199,7 @@ fn take_data(
 /// Looks for proof that a durable record is missing behind the end of the replay. The proof is a head
 /// that calls the record durable. The head may stand further on in the same segment or in the next one.
 /// Those that follow are searched as long as they hold records behind the end.
-async fn prove_end<S: BlockDevice>(
+async fn prove_end<S: DriveControl>(
     reader: &LogReader<'_, S>,
     log: &LogState,
 ) -> Result<(), OpenError> {
@@ -222,7 +222,7 @@ async fn prove_end<S: BlockDevice>(
 ///
 /// # Errors
 /// `Damaged` when one of them says that more than `end` was durable.
-async fn newest_behind<S: BlockDevice>(
+async fn newest_behind<S: DriveControl>(
     reader: &LogReader<'_, S>,
     segment: Segment,
     mut units: Range<u32>,

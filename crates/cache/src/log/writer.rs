@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, IoError, IoResult, Lba, Payload};
+use voltier_block::{Buf, DriveControl, IoError, IoResult, Lba, Payload};
 use voltier_ring::{Handle, join_all};
 
 use crate::canary::{self, Canary};
@@ -25,7 +25,7 @@ pub(crate) struct LogWriter<S> {
     lifecycle: Rc<Lifecycle>,
 }
 
-impl<S: BlockDevice> LogWriter<S> {
+impl<S: DriveControl> LogWriter<S> {
     pub(crate) fn new(
         handle: Handle,
         map: Rc<Map>,

@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Durability, IoError, IoResult, SECTOR_BYTES, SectorRange, zero_writes,
+    DriveControl, Durability, IoError, IoResult, SECTOR_BYTES, SectorRange, zero_writes,
 };
 
 use crate::canary::{self, Canary};
@@ -44,7 +44,7 @@ pub(crate) struct Discarder<S, O> {
     flusher: Rc<Flusher<S, O>>,
 }
 
-impl<S: BlockDevice, O: BlockDevice> Discarder<S, O> {
+impl<S: DriveControl, O: DriveControl> Discarder<S, O> {
     pub(crate) fn new(
         ground: &Ground<S, O>,
         router: Rc<Router<S>>,

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, IoError, IoResult};
+use voltier_block::{DriveControl, IoError, IoResult};
 
 use crate::devices::health::SsdHealth;
 use crate::devices::origin::Origin;
@@ -18,7 +18,7 @@ pub(crate) struct Flusher<S, O> {
     health: Rc<SsdHealth>,
 }
 
-impl<S: BlockDevice, O: BlockDevice> Flusher<S, O> {
+impl<S: DriveControl, O: DriveControl> Flusher<S, O> {
     pub(crate) fn new(ground: &Ground<S, O>) -> Self {
         Self {
             map: ground.map.clone(),

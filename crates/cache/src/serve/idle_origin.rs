@@ -8,7 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf};
+use voltier_block::{Buf, DriveControl};
 use voltier_ring::Handle;
 
 use crate::canary::{self, Canary};
@@ -51,8 +51,8 @@ fn average(of: &Cell<Nanos>, newest: Nanos) {
     of.set(if old == 0 { newest } else { old - old / AVERAGE_OVER + newest / AVERAGE_OVER });
 }
 
-impl<O: BlockDevice> IdleOrigin<O> {
-    pub(crate) fn new<S: BlockDevice>(ground: &Ground<S, O>) -> Self {
+impl<O: DriveControl> IdleOrigin<O> {
+    pub(crate) fn new<S: DriveControl>(ground: &Ground<S, O>) -> Self {
         Self {
             handle: ground.handle.clone(),
             map: ground.map.clone(),

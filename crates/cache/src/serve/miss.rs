@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Bytes, IoResult, SectorRange};
+use voltier_block::{Buf, Bytes, DriveControl, IoResult, SectorRange};
 
 use crate::admission::Admission;
 use crate::canary::{self, Canary};
@@ -25,7 +25,7 @@ pub(crate) struct MissReader<S, O> {
     admission: Rc<RefCell<Admission>>,
 }
 
-impl<S: BlockDevice, O: BlockDevice> MissReader<S, O> {
+impl<S: DriveControl, O: DriveControl> MissReader<S, O> {
     pub(crate) fn new(ground: &Ground<S, O>) -> Self {
         Self {
             map: ground.map.clone(),

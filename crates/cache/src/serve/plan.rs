@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, SectorRange};
+use voltier_block::{DriveControl, SectorRange};
 
 use crate::canary::{self, Canary};
 use crate::devices::ssd::Ssd;
@@ -37,8 +37,8 @@ pub(crate) struct Planner<S> {
     ssd: Rc<Ssd<S>>,
 }
 
-impl<S: BlockDevice> Planner<S> {
-    pub(crate) fn new<O: BlockDevice>(ground: &Ground<S, O>) -> Self {
+impl<S: DriveControl> Planner<S> {
+    pub(crate) fn new<O: DriveControl>(ground: &Ground<S, O>) -> Self {
         Self { map: ground.map.clone(), log: ground.log.clone(), ssd: ground.ssd.clone() }
     }
 

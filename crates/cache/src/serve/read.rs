@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, IoError, IoResult, Lba, Limits, SectorRange};
+use voltier_block::{Buf, DriveControl, IoError, IoResult, Lba, Limits, SectorRange};
 use voltier_ring::join_all;
 
 use crate::canary::{self, Canary};
@@ -38,7 +38,7 @@ pub(crate) struct Reader<S, O> {
     counters: Rc<Counters>,
 }
 
-impl<S: BlockDevice, O: BlockDevice> Reader<S, O> {
+impl<S: DriveControl, O: DriveControl> Reader<S, O> {
     pub(crate) fn new(ground: &Ground<S, O>, router: Rc<Router<S>>) -> Self {
         Self {
             limits: ground.limits.clone(),

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, SectorRange};
+use voltier_block::{DriveControl, SectorRange};
 
 use crate::config::{Mode, Settings};
 use crate::devices::ssd::Ssd;
@@ -32,8 +32,8 @@ pub(crate) struct Router<S> {
     streams: RefCell<StreamDetector>,
 }
 
-impl<S: BlockDevice> Router<S> {
-    pub(crate) fn new<O: BlockDevice>(ground: &Ground<S, O>) -> Self {
+impl<S: DriveControl> Router<S> {
+    pub(crate) fn new<O: DriveControl>(ground: &Ground<S, O>) -> Self {
         Self {
             map: ground.map.clone(),
             log: ground.log.clone(),

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Payload, PayloadCursor,
+    Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Limits, Payload, PayloadCursor,
     SectorRange,
 };
 
@@ -45,7 +45,7 @@ enum Wait {
 }
 
 /// Whether a write that can only go on when the origin takes dirty lines ends with an error instead.
-fn waits_no_more<O: BlockDevice>(origin: &Origin<O>, health: &SsdHealth) -> bool {
+fn waits_no_more<O: DriveControl>(origin: &Origin<O>, health: &SsdHealth) -> bool {
     let refusal = origin.refusal();
     let has_left = origin.silence().has_left();
     has_left || refusal.lasts() || (refusal.has_begun() && health.ends_waits())
@@ -53,7 +53,7 @@ fn waits_no_more<O: BlockDevice>(origin: &Origin<O>, health: &SsdHealth) -> bool
 
 /// Whether a write that waits for space of the log ends with an error instead. Only the cleaner can make
 /// space then, and the origin takes nothing.
-fn waits_for_log_no_more<O: BlockDevice>(
+fn waits_for_log_no_more<O: DriveControl>(
     pressure: &Pressure,
     origin: &Origin<O>,
     health: &SsdHealth,
@@ -80,7 +80,7 @@ pub(crate) struct Writer<S, O> {
     counters: Rc<Counters>,
 }
 
-impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
+impl<S: DriveControl, O: DriveControl> Writer<S, O> {
     pub(crate) fn new(
         ground: &Ground<S, O>,
         router: Rc<Router<S>>,
@@ -256,8 +256,8 @@ pub(crate) struct LineMerger<S> {
     damage: Rc<Damage<S>>,
 }
 
-impl<S: BlockDevice> LineMerger<S> {
-    pub(crate) fn new<O: BlockDevice>(ground: &Ground<S, O>) -> Self {
+impl<S: DriveControl> LineMerger<S> {
+    pub(crate) fn new<O: DriveControl>(ground: &Ground<S, O>) -> Self {
         Self {
             map: ground.map.clone(),
             ssd: ground.ssd.clone(),
@@ -358,7 +358,7 @@ pub(crate) struct DirectWriter<S, O> {
     redo_order: Rc<RedoOrder>,
 }
 
-impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
+impl<S: DriveControl, O: DriveControl> DirectWriter<S, O> {
     pub(crate) fn new(ground: &Ground<S, O>, merger: Rc<LineMerger<S>>) -> Self {
         Self {
             map: ground.map.clone(),

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, MIB, Payload, SectorRange,
+    BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, MIB, Payload, SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
@@ -63,6 +63,8 @@ impl BlockDevice for Origin {
         self.drive.write_zeroes(range, durability).await
     }
 }
+
+impl InMemory for Origin {}
 
 /// A test of a cache in write-back whose first lines hold their number, none of them on the origin.
 fn with_cache<F: Future<Output = ()> + 'static>(

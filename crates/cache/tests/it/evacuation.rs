@@ -7,7 +7,8 @@ use std::future::Future;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, MIB, Nanos, Payload, Prng, SectorRange,
+    BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, MIB, Nanos, Payload, Prng,
+    SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, FormatOptions, Health, LineSize, Mode, OpenOptions, Settings};
@@ -72,6 +73,8 @@ impl BlockDevice for Disk {
         self.memory.write_zeroes(range, durability).await
     }
 }
+
+impl InMemory for Disk {}
 
 type TestCache = Cache<FaultDevice<MemoryDevice>, Disk>;
 

@@ -7,7 +7,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, MIB, Payload, Prng, SectorRange,
+    BlockDevice, Buf, Durability, InMemory, IoError, IoResult, Lba, Limits, MIB, Payload, Prng,
+    SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{
@@ -120,6 +121,8 @@ impl BlockDevice for Held {
         self.memory.write_zeroes(range, durability).await
     }
 }
+
+impl InMemory for Held {}
 
 type TestCache = Cache<Held, MemoryDevice>;
 

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, MIB, Payload, SectorRange,
+    BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, MIB, Payload, SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{
@@ -53,6 +53,8 @@ impl BlockDevice for HookedSsd {
         self.below.write_zeroes(range, durability).await
     }
 }
+
+impl InMemory for HookedSsd {}
 
 /// A cache in service, and its SSD without the hook.
 struct World {

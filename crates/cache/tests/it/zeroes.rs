@@ -3,7 +3,7 @@
 
 use std::future::Future;
 
-use voltier_block::{BlockDevice, Buf, Durability, Lba, MIB, SectorRange};
+use voltier_block::{BlockDevice, Buf, DriveControl, Durability, Lba, MIB, SectorRange};
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
 use voltier_drive::model::Profile;
@@ -52,7 +52,7 @@ async fn zero(cache: &impl BlockDevice, range: SectorRange) {
 }
 
 /// A new cache.
-async fn new_cache<O: BlockDevice>(
+async fn new_cache<O: DriveControl>(
     handle: &Handle,
     ssd: &MemoryDevice,
     origin: O,
@@ -63,7 +63,7 @@ async fn new_cache<O: BlockDevice>(
     open(handle, ssd, origin).await
 }
 
-async fn open<O: BlockDevice>(
+async fn open<O: DriveControl>(
     handle: &Handle,
     ssd: &MemoryDevice,
     origin: O,

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::rc::Rc;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, MIB, Payload,
-    SECTOR_BYTES, SectorRange, UnderWay, zero_writes,
+    AfterDiscard, BlockDevice, Buf, DriveControl, Durability, IoError, IoResult, Lba, Limits, MIB,
+    Nanos, Payload, SECTOR_BYTES, SectorRange, UnderWay, zero_writes,
 };
 use voltier_ring::{AllocateMode, Errno, Fd, Handle, OnFailure};
 
@@ -306,7 +306,9 @@ impl BlockDevice for FileDevice {
         let first = if is_allocated { AllocateMode::ZeroRange } else { AllocateMode::PunchHole };
         self.zero(range, durability == Durability::Durable, first).await
     }
+}
 
+impl DriveControl for FileDevice {
     fn under_way(&self) -> UnderWay {
         let (descriptor, own_hold) = (self.fd.watch(), Rc::downgrade(&self.own_hold));
         UnderWay::of(move || descriptor.holders().saturating_sub(own_hold.strong_count()))
@@ -318,6 +320,11 @@ impl BlockDevice for FileDevice {
 
     fn forget_failed_flush(&self) {
         self.flush_failed.set(false);
+    }
+
+    /// It waits for the drive as long as the kernel does.
+    fn patience_ns(&self) -> Nanos {
+        0
     }
 }
 

@@ -6,7 +6,6 @@ use std::rc::Rc;
 
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange,
-    UnderWay,
 };
 use voltier_ring::{Handle, OneshotSender, oneshot};
 
@@ -174,15 +173,9 @@ impl<D: BlockDevice> BlockDevice for ModelDevice<D> {
         done.await;
         result
     }
-
-    fn under_way(&self) -> UnderWay {
-        self.store.under_way()
-    }
-
-    fn abandon(&self) {
-        self.store.abandon();
-    }
 }
+
+voltier_block::pass_control_on!(ModelDevice.store);
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,8 @@
 //! A store below a modelled drive of full size of which only the time is of interest.
 
-use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, Payload, SectorRange,
+};
 
 /// Keeps nothing, and reads as anything: for loads whose content nobody looks at.
 pub struct Nowhere(Limits);
@@ -37,3 +39,5 @@ impl BlockDevice for Nowhere {
         Ok(())
     }
 }
+
+impl InMemory for Nowhere {}

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use voltier_array::{ArrayError, AssembleReport, MemberIndex, MemberState, ReplaceError};
-use voltier_block::{BlockDevice, Nanos, Prng};
+use voltier_block::{DriveControl, Nanos, Prng};
 
 use crate::arrays::checks::check_refused;
 use crate::arrays::fixture::ArrayFixture;

@@ -10,7 +10,7 @@ use voltier_array::{
     Superblock, Usage,
 };
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange,
+    BlockDevice, Buf, Durability, InMemory, IoError, IoResult, Lba, Limits, Payload, SectorRange,
 };
 
 use crate::arrays::sets::{DriveSet, MemberSet};
@@ -195,6 +195,8 @@ impl BlockDevice for Still {
         Err(IoError::ReadOnly)
     }
 }
+
+impl InMemory for Still {}
 
 /// The superblock on a medium, if there is one of the array that can be believed.
 pub(crate) fn superblock_on(medium: Snapshot, bytes: u64) -> Option<Superblock> {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use voltier_array::{ArrayError, AssembleOptions, AssembleReport, DeviceError, MetadataError};
-use voltier_block::{BlockDevice, Nanos, Prng};
+use voltier_block::{DriveControl, Nanos, Prng};
 
 use crate::arrays::checks::{check_all, check_members};
 use crate::arrays::fixture::ArrayFixture;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use crate::support::{LINE, read, write};
 use voltier_array::{Array, Geometry, Layout, Level};
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, KIB, Lba, MIB, SECTOR_BYTES, SectorRange,
+    BlockDevice, Buf, DriveControl, Durability, IoResult, KIB, Lba, MIB, SECTOR_BYTES, SectorRange,
 };
 use voltier_drive::MemoryDevice;
 use voltier_filter::{Hang, HangDevice};
@@ -37,7 +37,7 @@ enum Change {
 }
 
 impl Change {
-    async fn of<D: BlockDevice>(self, volume: Volume<D>) -> IoResult<()> {
+    async fn of<D: DriveControl>(self, volume: Volume<D>) -> IoResult<()> {
         match self {
             Self::Write(range, byte) => {
                 let mut data = Buf::new(range.bytes() as usize);
@@ -51,7 +51,7 @@ impl Change {
 }
 
 /// Begins a change; how it ended.
-fn begin<D: BlockDevice>(
+fn begin<D: DriveControl>(
     handle: &Handle,
     volume: &Volume<D>,
     change: Change,
@@ -67,7 +67,7 @@ async fn a_while(handle: &Handle) {
 }
 
 /// A drive holds the first change. The second one waits for it, one elsewhere and reads do not.
-async fn the_second_waits<D: BlockDevice>(
+async fn the_second_waits<D: DriveControl>(
     handle: &Handle,
     hang: &Hang,
     volume: &Volume<D>,

@@ -5,7 +5,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Durability, GIB, IoError, IoResult, Lba, Limits, MIB, Payload, SectorRange,
+    BlockDevice, Buf, Durability, GIB, InMemory, IoError, IoResult, Lba, Limits, MIB, Payload,
+    SectorRange,
 };
 use voltier_ring::{Executor, Handle, NoFiles};
 use voltier_volume::Volume;
@@ -51,6 +52,8 @@ impl BlockDevice for Slow {
         }
     }
 }
+
+impl InMemory for Slow {}
 
 struct World {
     executor: Executor,

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Barrier};
 
 use voltier_bench::{emit, new_cache};
-use voltier_block::{BlockDevice, Buf, Durability, Lba, Prng};
+use voltier_block::{BlockDevice, Buf, DriveControl, Durability, Lba, Prng};
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, LineSize};
 use voltier_drive::MemoryDevice;
@@ -31,7 +31,7 @@ async fn written(bytes: u64) -> MemoryDevice {
 }
 
 /// A write-back cache with every line of the working set in it.
-async fn warm_cache<S: BlockDevice, O: BlockDevice>(
+async fn warm_cache<S: DriveControl, O: DriveControl>(
     handle: &Handle,
     ssd: S,
     origin: O,

@@ -9,8 +9,8 @@ use std::rc::Rc;
 use voltier_array::{Array, Geometry, Layout, Level};
 use voltier_bench::{emit_digits, new_cache};
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, KIB, Lba, Limits, MIB, Payload, Prng, SECTOR_BYTES,
-    SectorRange,
+    BlockDevice, Buf, Durability, InMemory, IoResult, KIB, Lba, Limits, MIB, Payload, Prng,
+    SECTOR_BYTES, SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, LineSize};
@@ -58,6 +58,8 @@ impl BlockDevice for Origin {
         self.array.write_zeroes(range, durability).await
     }
 }
+
+impl InMemory for Origin {}
 
 /// How lines become dirty.
 #[derive(Clone, Copy)]

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use voltier_bench::{emit_digits, new_cache, write_back};
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange,
+    BlockDevice, Buf, Durability, InMemory, IoResult, Lba, Limits, Payload, SECTOR_BYTES,
+    SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, LineSize};
@@ -89,6 +90,8 @@ impl BlockDevice for Sparse {
         self.file.write_zeroes(range, durability).await
     }
 }
+
+impl InMemory for Sparse {}
 
 /// The two files; they go with it.
 struct Files {

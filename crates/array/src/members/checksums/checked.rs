@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Nanos, Payload,
+    AfterDiscard, Buf, DriveControl, Durability, IoError, IoResult, Lba, Nanos, Payload,
     SECTOR_BYTES, SectorRange,
 };
 use voltier_ring::{
@@ -250,11 +250,11 @@ impl Checked {
     ///
     /// # Errors
     /// When the device is gone.
-    async fn hold<D: BlockDevice>(&self, device: &D, blocks: Range<u64>) -> IoResult<Held<'_>> {
+    async fn hold<D: DriveControl>(&self, device: &D, blocks: Range<u64>) -> IoResult<Held<'_>> {
         self.hold_for(device, blocks, RangeMode::Shared).await
     }
 
-    async fn hold_for<D: BlockDevice>(
+    async fn hold_for<D: DriveControl>(
         &self,
         device: &D,
         blocks: Range<u64>,
@@ -334,7 +334,7 @@ impl Checked {
     }
 
     /// Whether all blocks of a range have checksums that are known.
-    pub(crate) async fn knows<D: BlockDevice>(&self, device: &D, at: Lba, bytes: u64) -> bool {
+    pub(crate) async fn knows<D: DriveControl>(&self, device: &D, at: Lba, bytes: u64) -> bool {
         let blocks = self.blocks_of(at, bytes);
         let pins = self.bring_in(device, &blocks).await;
         pins.is_ok() && self.table.are_known(blocks)
@@ -345,7 +345,7 @@ impl Checked {
     ///
     /// # Errors
     /// When the device is gone.
-    async fn change<D: BlockDevice>(
+    async fn change<D: DriveControl>(
         self: &Rc<Self>,
         device: &Rc<D>,
         first: u64,
@@ -361,7 +361,7 @@ impl Checked {
     ///
     /// # Errors
     /// When the device is gone, or the request fails.
-    pub(crate) async fn read<D: BlockDevice>(
+    pub(crate) async fn read<D: DriveControl>(
         &self,
         device: &D,
         at: Lba,
@@ -381,7 +381,7 @@ impl Checked {
     ///
     /// # Errors
     /// When the device is gone, or the request fails.
-    pub(crate) async fn read_judged<D: BlockDevice>(
+    pub(crate) async fn read_judged<D: DriveControl>(
         &self,
         device: &D,
         at: Lba,
@@ -402,7 +402,7 @@ impl Checked {
     ///
     /// # Errors
     /// As for one.
-    pub(crate) async fn read_run<D: BlockDevice>(
+    pub(crate) async fn read_run<D: DriveControl>(
         &self,
         device: &D,
         at: Lba,
@@ -425,7 +425,7 @@ impl Checked {
     ///
     /// # Errors
     /// When the device is gone, or the request fails.
-    pub(crate) async fn write<D: BlockDevice>(
+    pub(crate) async fn write<D: DriveControl>(
         self: &Rc<Self>,
         device: &Rc<D>,
         at: Lba,
@@ -440,7 +440,7 @@ impl Checked {
     }
 
     /// Clears a range part by part.
-    pub(crate) async fn clear<D: BlockDevice>(
+    pub(crate) async fn clear<D: DriveControl>(
         self: &Rc<Self>,
         device: &Rc<D>,
         range: SectorRange,
@@ -466,7 +466,7 @@ impl Checked {
     ///
     /// # Errors
     /// When the device cannot flush, or takes neither a page nor the word that the page is void.
-    pub(crate) async fn flush<D: BlockDevice>(self: &Rc<Self>, device: &Rc<D>) -> IoResult<()> {
+    pub(crate) async fn flush<D: DriveControl>(self: &Rc<Self>, device: &Rc<D>) -> IoResult<()> {
         let wanted = self.asked.get() + 1;
         self.asked.set(wanted);
         let flush = async |_| {
@@ -481,7 +481,7 @@ impl Checked {
         self.failed_flushes.get()
     }
 
-    async fn flush_now<D: BlockDevice>(self: Rc<Self>, device: Rc<D>) -> IoResult<()> {
+    async fn flush_now<D: DriveControl>(self: Rc<Self>, device: Rc<D>) -> IoResult<()> {
         let _turn = self.turn.acquire(1).await;
         let refused = self.store_due(&*device, usize::MAX).await?;
         let are_called_void = !canary::is(Canary::VoidPagesForgotten);
@@ -518,7 +518,7 @@ impl Checked {
     ///
     /// # Errors
     /// When the device is gone.
-    async fn store_due<D: BlockDevice>(&self, device: &D, most: usize) -> IoResult<Vec<u64>> {
+    async fn store_due<D: DriveControl>(&self, device: &D, most: usize) -> IoResult<Vec<u64>> {
         let due = self.table.due(!self.was_refused_of_late(), most);
         let mut refused = Vec::new();
         for some in due.chunks(STORED_AT_ONCE) {
@@ -540,7 +540,7 @@ impl Checked {
         Ok(refused)
     }
 
-    async fn store<D: BlockDevice>(&self, device: &D, due: &DuePage) -> IoResult<()> {
+    async fn store<D: DriveControl>(&self, device: &D, due: &DuePage) -> IoResult<()> {
         let is_first = due.sequences.end - due.sequences.start > 1;
         if canary::is(Canary::ChecksumsNotFlushed) && !is_first {
             return Ok(());
@@ -552,7 +552,7 @@ impl Checked {
         self.store_at(device, due.page, at, &copies.collect::<Vec<u8>>()).await
     }
 
-    async fn store_list<D: BlockDevice>(&self, device: &D) -> IoResult<()> {
+    async fn store_list<D: DriveControl>(&self, device: &D) -> IoResult<()> {
         let Some(due) = self.list.due() else { return Ok(()) };
         let copy = due.encode(self.owner);
         let place = place_of_list(self.area).start;
@@ -574,7 +574,7 @@ impl Checked {
 
     /// Writes to the area: once more after a medium error, and for seconds while there is no space, unless
     /// that was in vain of late.
-    async fn store_at<D: BlockDevice>(
+    async fn store_at<D: DriveControl>(
         &self,
         device: &D,
         page: u64,
@@ -599,7 +599,7 @@ impl Checked {
     }
 
     /// Stores some pages if too many wait for a flush.
-    async fn relieve<D: BlockDevice>(self: &Rc<Self>, device: &Rc<D>) {
+    async fn relieve<D: DriveControl>(self: &Rc<Self>, device: &Rc<D>) {
         if self.table.due_count() < DUE_MAX || self.was_refused_of_late() {
             return;
         }
@@ -615,7 +615,7 @@ impl Checked {
     }
 
     /// Bytes that were read, or are about to be, are known to be right by others than their checksums.
-    pub(crate) async fn adopt<D: BlockDevice>(
+    pub(crate) async fn adopt<D: DriveControl>(
         &self,
         device: &D,
         at: Lba,
@@ -629,7 +629,7 @@ impl Checked {
 
     /// Whether bytes that were computed are what is to be in their place. Where a checksum says something
     /// else, but the device has just these bytes, the checksum is what is wrong.
-    pub(crate) async fn accepts<D: BlockDevice>(&self, device: &D, at: Lba, bytes: &[u8]) -> bool {
+    pub(crate) async fn accepts<D: DriveControl>(&self, device: &D, at: Lba, bytes: &[u8]) -> bool {
         let blocks = self.blocks_of(at, bytes.len() as u64);
         let Ok(_held) = self.hold(device, blocks.clone()).await else { return false };
         for block in self.table.mismatches(blocks.start, bytes, || {}) {
@@ -643,7 +643,7 @@ impl Checked {
     }
 
     /// Brings the pages of some blocks into memory, and keeps them there.
-    async fn bring_in<D: BlockDevice>(
+    async fn bring_in<D: DriveControl>(
         &self,
         device: &D,
         blocks: &Range<u64>,
@@ -668,7 +668,7 @@ impl Checked {
         Ok(pins)
     }
 
-    async fn load<D: BlockDevice>(&self, device: &D, page: u64) -> IoResult<Found> {
+    async fn load<D: DriveControl>(&self, device: &D, page: u64) -> IoResult<Found> {
         let copies = self.read_copies(device, page, place_of(self.area, page)).await?;
         let found = found_in(halves(&copies), self.owner, self.list.era(), page);
         let is_void = self.list.has(page);
@@ -679,7 +679,7 @@ impl Checked {
     ///
     /// # Errors
     /// When the device is gone.
-    async fn read_copies<D: BlockDevice>(
+    async fn read_copies<D: DriveControl>(
         &self,
         device: &D,
         page: u64,

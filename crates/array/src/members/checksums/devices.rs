@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Durability, IoResult, Lba, Payload, SectorRange};
+use voltier_block::{DriveControl, Durability, IoResult, Lba, Payload, SectorRange};
 
 use crate::format::bits::Bits;
 use crate::geometry::numbers::Region;
@@ -23,7 +23,7 @@ impl<D> Clone for CheckedDevices<D> {
     }
 }
 
-impl<D: BlockDevice> CheckedDevices<D> {
+impl<D: DriveControl> CheckedDevices<D> {
     pub(crate) fn new(checksums: Option<Checksums<D>>) -> Self {
         Self { checksums: checksums.map(Rc::new) }
     }

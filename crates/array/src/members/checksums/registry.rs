@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
-use voltier_block::BlockDevice;
+use voltier_block::DriveControl;
 use voltier_ring::Handle;
 
 use crate::format::bits::Bits;
@@ -26,7 +26,7 @@ pub(crate) struct Checksums<D> {
     devices: RefCell<Vec<(Weak<D>, Rc<Checked>)>>,
 }
 
-impl<D: BlockDevice> Checksums<D> {
+impl<D: DriveControl> Checksums<D> {
     pub(crate) fn new(handle: &Handle, array: [u8; 16], event: u64, places: MemberLayout) -> Self {
         Self { handle: handle.clone(), array, event, places, devices: RefCell::default() }
     }

@@ -11,7 +11,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Durability, IoResult, Lba, Nanos, SectorRange};
+use voltier_block::{DriveControl, Durability, IoResult, Lba, Nanos, SectorRange};
 use voltier_ring::{Handle, race};
 
 use crate::canary::{self, Canary};
@@ -36,7 +36,7 @@ pub(crate) struct Merger<D> {
     is_reshaping: bool,
 }
 
-impl<D: BlockDevice> Merger<D> {
+impl<D: DriveControl> Merger<D> {
     pub(crate) fn new(
         ground: &Ground<D>,
         writer: &Rc<StripeWriter<D>>,

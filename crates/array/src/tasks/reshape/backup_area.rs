@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, MIB, Payload, SECTOR_BYTES,
+    Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, MIB, Payload, SECTOR_BYTES,
 };
 use voltier_ring::Handle;
 use zerocopy::little_endian::{U32, U64};
@@ -97,7 +97,7 @@ pub(crate) struct BackupArea<D> {
     membership: Rc<Membership>,
 }
 
-impl<D: BlockDevice> BackupArea<D> {
+impl<D: DriveControl> BackupArea<D> {
     pub(crate) fn new(ground: &Ground<D>) -> Rc<Self> {
         let Ground { handle, geometry, members, membership, .. } = ground.clone();
         Rc::new(Self { handle, geometry, members, membership })

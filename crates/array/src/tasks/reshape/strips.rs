@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES,
+    Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES,
 };
 use voltier_parity::Stores;
 use voltier_ring::Handle;
@@ -77,7 +77,7 @@ pub(crate) struct Restriper<D> {
     mender: Rc<Mender<D>>,
 }
 
-impl<D: BlockDevice> Restriper<D> {
+impl<D: DriveControl> Restriper<D> {
     pub(crate) fn new(
         ground: &Ground<D>,
         stripes: &Rc<Stripes<D>>,

@@ -9,7 +9,7 @@
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, Durability, IoResult, Nanos, SECTOR_BYTES, SectorRange};
+use voltier_block::{DriveControl, Durability, IoResult, Nanos, SECTOR_BYTES, SectorRange};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::{Bitmap, RegionGuard};
@@ -82,7 +82,7 @@ pub(crate) struct Beside<'a, D> {
     pub(crate) resync: &'a Rc<Resync<D>>,
 }
 
-impl<D: BlockDevice> Reshape<D> {
+impl<D: DriveControl> Reshape<D> {
     pub(crate) fn new(
         ground: &Ground<D>,
         stripes: &Rc<Stripes<D>>,
@@ -397,7 +397,7 @@ impl<D: BlockDevice> Reshape<D> {
 }
 
 /// A step of a worker that nothing keeps between two of them.
-async fn step<D: BlockDevice>(
+async fn step<D: DriveControl>(
     worker: &Weak<Reshape<D>>,
     end: &impl AsyncFn() -> IoResult<Step>,
 ) -> Step {

@@ -9,8 +9,8 @@ use voltier_array::{
     SUPERBLOCK_BYTES, StripeNumber, StripeSlot,
 };
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, MIB, Payload, Prng,
-    SECTOR_BYTES, SectorRange,
+    BlockDevice, Buf, Bytes, Durability, InMemory, IoError, IoResult, Lba, Limits, MIB, Payload,
+    Prng, SECTOR_BYTES, SectorRange,
 };
 use voltier_drive::MemoryDevice;
 use voltier_ring::Handle;
@@ -102,6 +102,8 @@ impl BlockDevice for TestMember {
         self.below.write_zeroes(range, durability).await
     }
 }
+
+impl InMemory for TestMember {}
 
 type Drives = (Vec<MemoryDevice>, Vec<Rc<Watch>>, Vec<Option<TestMember>>);
 

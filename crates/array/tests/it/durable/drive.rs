@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Payload, Prng,
-    SECTOR_BYTES, SectorRange,
+    BlockDevice, Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Limits, Nanos,
+    Payload, Prng, SECTOR_BYTES, SectorRange,
 };
 use voltier_ring::{Handle, Signal};
 
@@ -403,9 +403,21 @@ impl BlockDevice for Drive {
         self.held(async move |drive: Drive| drive.change(range.start, zeroes, durability).await)
             .await
     }
+}
 
+impl DriveControl for Drive {
     fn under_way(&self) -> voltier_block::UnderWay {
         let requests = self.requests.clone();
         voltier_block::UnderWay::of(move || requests.get())
+    }
+
+    /// A drive that hangs ends nothing early, whoever gives it up.
+    fn abandon(&self) {}
+
+    /// The next flush succeeds by itself.
+    fn forget_failed_flush(&self) {}
+
+    fn patience_ns(&self) -> Nanos {
+        0
     }
 }

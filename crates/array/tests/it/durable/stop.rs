@@ -5,10 +5,10 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, BackgroundTask, Consistency, Level, ScrubRepair,
-    StripeNumber, StripeSlot,
+    Array, ArrayError, AssembleOptions, BackgroundTask, Consistency, Level, MemberState,
+    ScrubRepair, StripeNumber, StripeSlot,
 };
-use voltier_block::{BlockDevice, IoError};
+use voltier_block::{DriveControl, IoError};
 
 use crate::durable::drive::Drive;
 use crate::durable::world::{World, made, read, with_drives, write};
@@ -56,16 +56,35 @@ fn a_stop_waits_for_a_write_that_nobody_waits_for() {
         parity.set_holds_writes(true);
         begin(&world, &array).await;
         assert!(parity.under_way().count() > 0, "the parity is on its way");
+        assert_eq!(array.under_way().count(), 1, "whoever stands on the array can wait for it");
         let (stopping, handle) = (array.clone(), world.handle.clone());
         let stop = handle.spawn(async move { stopping.stop().await });
         world.handle.sleep(SECOND_NS).await;
         parity.set_holds_writes(false);
         stop.await.expect("stop");
         let under_way: usize = world.drives.iter().map(|it| it.under_way().count()).sum();
-        assert_eq!(under_way, 0);
+        assert_eq!((under_way, array.under_way().count()), (0, 0));
         assert_eq!(write(&array, 0, 3).await, Err(IoError::Gone));
         drop(array);
         assert_eq!(mismatches(&world).await, 0);
+    });
+}
+
+#[test]
+fn an_array_that_is_given_up_above_loses_no_member() {
+    with_drives(3, |world| async move {
+        let array = made(&world, Level::Raid5, 3, Consistency::Bitmap).await;
+        write(&array, 0, 1).await.expect("write");
+        array.abandon();
+        array.forget_failed_flush();
+        write(&array, 0, 2).await.expect("write");
+        assert_eq!(read(&array, 0).await, Ok(2));
+        let status = array.status().expect("it is a durable one");
+        assert!(
+            status.members.iter().all(|member| member.state == MemberState::InService),
+            "{status:?}"
+        );
+        array.stop().await.expect("stop");
     });
 }
 

@@ -8,7 +8,7 @@ use voltier_array::{
     Array, ArrayError, AssembleOptions, AssembleReport, Consistency, CreateOptions, Integrity,
     Layout, Level, MetadataError,
 };
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoResult, Lba, MIB};
+use voltier_block::{BlockDevice, Buf, Bytes, DriveControl, Durability, IoResult, Lba, MIB};
 use voltier_ring::{Executor, Handle, NoFiles};
 
 use crate::durable::drive::{Drive, Medium, Power};
@@ -105,12 +105,12 @@ pub(crate) fn on_media<T: 'static, F: Future<Output = T> + 'static>(
     executor.block_on(test(world))
 }
 
-pub(crate) async fn write<D: BlockDevice>(array: &Array<D>, block: u64, byte: u8) -> IoResult<()> {
+pub(crate) async fn write<D: DriveControl>(array: &Array<D>, block: u64, byte: u8) -> IoResult<()> {
     let data = Bytes::copy_of(&[byte; BLOCK]);
     array.write(Lba(block * 8), data.into(), Durability::Durable).await
 }
 
-pub(crate) async fn read<D: BlockDevice>(array: &Array<D>, block: u64) -> IoResult<u8> {
+pub(crate) async fn read<D: DriveControl>(array: &Array<D>, block: u64) -> IoResult<u8> {
     let read = array.read(Lba(block * 8), Buf::new(BLOCK)).await?;
     assert!(read.iter().all(|byte| *byte == read[0]), "block {block} is torn");
     Ok(read[0])
@@ -195,7 +195,7 @@ impl Model {
     }
 
     /// Holds every block against what it may hold; what they hold.
-    pub(crate) async fn check<D: BlockDevice>(&self, array: &Array<D>, when: &str) -> Vec<u8> {
+    pub(crate) async fn check<D: DriveControl>(&self, array: &Array<D>, when: &str) -> Vec<u8> {
         let mut all = Vec::new();
         for (block, allowed) in &self.0 {
             let byte = read(array, *block).await;
