@@ -83,7 +83,7 @@ impl OpenExport for Bound {
             let trouble = resident.servers.look(&at, NbdServer::trouble);
             Ok(trouble.map(|it| it.map(|error| format!("accepting clients fails: {error}"))))
         });
-        trouble.map_or(None, |it| it.unwrap_or_else(|| Some("nothing listens there".to_owned())))
+        trouble.ok()?.unwrap_or_else(|| Some("nothing listens there".to_owned()))
     }
 
     fn clients(&self) -> u64 {
