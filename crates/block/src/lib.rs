@@ -12,6 +12,7 @@
 //! | `buf`, `payload` | who owns a buffer; how a request is cut without a copy |
 //! | `error` | the one error of the data path |
 //! | `labels` | where devices carry labels, and how the labels of an earlier use are cleared |
+//! | `figures` | what is counted and measured, each figure declared once |
 //! | `prng` | random numbers of a seed, the same for ever |
 //! | `under_way` | I/O that a drive still has, also after its device was given up |
 //! | `time`, `size`, `copy` | nanoseconds; sizes as people write them; copies past the caches |
@@ -20,6 +21,7 @@ mod buf;
 mod copy;
 mod device;
 mod error;
+mod figures;
 mod format;
 mod labels;
 mod payload;
@@ -33,6 +35,7 @@ pub use buf::{BUF_ALIGN_BYTES, Buf, Bytes, blocks_out};
 pub use copy::copy_past_caches;
 pub use device::{AfterDiscard, BlockDevice, Durability, Limits, StripeShape};
 pub use error::{IoError, IoResult};
+pub use figures::{Figure, FigureKind, FigureRow, Figures, Unit};
 pub use format::{Feature, Format, Unsupported};
 pub use labels::{LABEL_BYTES, LabelPart, SECOND_CACHE_LABEL, clear_labels, label_places};
 pub use payload::{Payload, PayloadCursor, join_neighbours, zero_writes};

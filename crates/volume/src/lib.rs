@@ -30,8 +30,8 @@ mod volume;
 pub use drive::{Drive, DriveError, DriveSpec, Leaf, OpenLeaf};
 pub use voltier_array::Array;
 pub use voltier_cache::{
-    Cache, DirectionCounts, FormatOptions, Health, Label, LineSize, Mode, OpenError, OpenOptions,
-    Opened, OriginTrust, Settings, Side, SilentDrive, Status, UnwritableSsd,
+    Cache, DeviceBytes, FormatOptions, Health, Label, LineSize, Mode, OpenError, OpenOptions,
+    Opened, OriginTrust, RequestCounts, Settings, Side, SilentDrive, Status, UnwritableSsd,
     admission::AdmissionKind, policy::PolicyKind,
 };
 pub use volume::{Volume, VolumeError, VolumeFigures};

@@ -34,9 +34,10 @@ use crate::format::void_pages::{VoidPages, place_of_list};
 use crate::geometry::numbers::Region;
 use crate::members::checksums::block_locks::{BlockGuard, BlockLocks, Use};
 use crate::members::checksums::page_errors::{ErrorCounts, PageErrors};
-use crate::members::checksums::table::{BlockState, ChecksumCounts, DuePage, Pins, Table};
+use crate::members::checksums::table::{BlockState, DuePage, Pins, Table};
 use crate::members::checksums::void_list::VoidList;
 use crate::members::clear::{Clear, clear_device};
+use crate::members::counts::MemberCounts;
 use crate::members::refusals::RESTS_NS;
 
 /// Pages that are stored at once.
@@ -217,7 +218,7 @@ impl Checked {
         }
     }
 
-    pub(crate) fn counts(&self) -> ChecksumCounts {
+    pub(crate) fn counts(&self) -> MemberCounts {
         self.table.counts()
     }
 
