@@ -46,7 +46,10 @@ fuzz() {
   if [ "$mode" = smoke ]; then
     mkdir "$scratch/$target" && folders=("$scratch/$target" "fuzz/corpus/$target")
   fi
-  [ ! -e "fuzz/dictionaries/$target" ] || dictionary=("-dict=fuzz/dictionaries/$target")
+  if [ -e "fuzz/dictionaries/$target" ]; then
+    { "$engine-dictionary" "$target" && cat "fuzz/dictionaries/$target"; } >"$scratch/$target.words"
+    dictionary=("-dict=$scratch/$target.words")
+  fi
   mkdir -p "fuzz/artifacts/$target"
   VOLTIER_FUZZ_TARGET=$target nice "$engine" "${folders[@]}" "${dictionary[@]}" \
     -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len="${longest[$target]}" \

@@ -13,11 +13,14 @@
 
 mod cache_image;
 mod control;
+mod dictionary;
 mod input;
 mod nbd;
 mod registry;
 mod results;
 mod specs;
+
+pub use dictionary::dictionary;
 
 /// One fuzz target.
 pub struct Target {

@@ -4,15 +4,17 @@
 //! parser must refuse any other in one line.
 
 use std::fmt::{Debug, Display};
+use std::path::Path;
 use std::str::FromStr;
 
 use voltier_cache::admission::AdmissionKind;
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{LineSize, Mode};
 use voltier_control::{
-    ArrayLevel, ArrayName, ControlError, ControlResult, DeviceSpec, ExportSpec, LINE_BYTES,
-    NbdAddress, Settings, VolumeName, exact_size, format_size, nearest, parse_chunk_bytes,
-    parse_consistency, parse_line_bytes, parse_mode, parse_policy, parse_size,
+    ARRAY_KEYS, ArrayLevel, ArrayName, ArraySettings, Consistency, ControlError, ControlResult,
+    DeviceSpec, EXPORT_KINDS, ExportSpec, Integrity, KEYS, LINE_BYTES, NbdAddress, Settings,
+    StateDir, VolumeName, Word, exact_size, format_size, nearest, parse_chunk_bytes,
+    parse_line_bytes, parse_size, parse_word,
 };
 
 /// Feeds one text to every parser.
@@ -50,7 +52,7 @@ fn devices(text: &str) {
     assert_eq!(serde_json::from_str::<DeviceSpec>(&json).expect("its own text"), device);
     if let Some(full) = judged(device.clone().absolute()) {
         again(&full);
-        assert!(full.path().is_none_or(std::path::Path::is_absolute));
+        assert!(full.path().is_none_or(Path::is_absolute));
         assert_eq!(full.is_volatile(), device.is_volatile());
         assert_eq!(judged(full.clone().absolute()), Some(full));
     }
@@ -61,9 +63,16 @@ fn exports(text: &str) {
         let json = serde_json::to_string(&export).expect("an export is plain");
         assert_eq!(serde_json::from_str::<ExportSpec>(&json).expect("its own text"), export);
     }
+    let name: VolumeName = "disk".parse().expect("a name");
+    let state = StateDir::at(Path::new("/run/voltier")).expect("a folder");
+    for kind in EXPORT_KINDS {
+        let Some(export) = judged((kind.read)(text, &state, &name)) else { continue };
+        let option = export.option();
+        let value = option.strip_prefix(&format!("--{} ", kind.word)).expect("its option");
+        assert_eq!(judged((kind.read)(value, &state, &name)), Some(export));
+    }
     let Some(address) = judged(text.parse::<NbdAddress>()) else { return };
     again(&address);
-    let name: VolumeName = "disk".parse().expect("a name");
     let uri = ExportSpec::Nbd(address.clone()).uri(&name);
     assert!(!uri.contains(char::is_whitespace) && uri.is_ascii(), "{uri:?}");
     if let Some(full) = judged(address.absolute()) {
@@ -107,18 +116,19 @@ fn levels(text: &str) {
         }
     }
     judged(parse_chunk_bytes(text));
-    if let Some(consistency) = judged(parse_consistency(text)) {
-        assert_eq!(consistency.name(), text);
+    words::<Consistency>(text);
+    words::<Integrity>(text);
+}
+
+fn words<T: Word>(text: &str) {
+    if let Some(kind) = judged(parse_word::<T>(text)) {
+        assert!(kind.name().eq_ignore_ascii_case(text));
     }
 }
 
 fn settings(text: &str) {
-    if let Some(mode) = judged(parse_mode(text)) {
-        again::<Mode>(&mode);
-    }
-    if let Some(policy) = judged(parse_policy(text)) {
-        again::<PolicyKind>(&policy);
-    }
+    words::<Mode>(text);
+    words::<PolicyKind>(text);
     if let Ok(admission) = text.parse::<AdmissionKind>() {
         again(&admission);
     }
@@ -137,9 +147,27 @@ fn settings(text: &str) {
     same_in_json(&settings);
     let checked = judged(settings.check()).is_some();
     assert_eq!(checked, settings.for_cache().check().is_ok());
-    let mut again = Settings { seq_cutoff_bytes: 0, ..settings.clone() };
-    let cutoff = settings.seq_cutoff_text();
-    judged(again.apply("seq_cutoff", &cutoff)).expect("what is shown is taken");
+    let mut again = Settings::default();
+    for key in KEYS {
+        judged(again.apply(key.name, &(key.text)(&settings))).expect("what is shown is taken");
+    }
+    assert_eq!(again, settings);
+    array_settings(text);
+}
+
+fn array_settings(text: &str) {
+    let mut settings = ArraySettings::default();
+    for pair in text.split([' ', '\n']) {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let before = settings.clone();
+        if judged(settings.apply(key, value)).is_none() {
+            assert_eq!(settings, before, "a refused {pair:?} changes nothing");
+        }
+    }
+    let mut again = ArraySettings::default();
+    for key in ARRAY_KEYS {
+        judged(again.apply(key.name, &(key.text)(&settings))).expect("what is shown is taken");
+    }
     assert_eq!(again, settings);
 }
 

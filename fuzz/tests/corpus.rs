@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use voltier_fuzz::{TARGETS, find};
+use voltier_fuzz::{TARGETS, dictionary, find};
 
 /// Small enough to be read by every test run.
 const FILES_MAX: usize = 60;
@@ -23,6 +23,15 @@ fn replay(name: &str) {
         (target.run)(&fs::read(file.path()).unwrap());
     }
     (target.run)(&[]);
+}
+
+#[test]
+fn the_words_of_exports_and_drives_are_in_the_dictionaries() {
+    let (specs, control) = (dictionary("specs"), dictionary("control"));
+    for (plain, quoted) in [("fuse", r#"\"fuse\""#), ("mem:1G", r#"\"mem:1G\""#)] {
+        assert!(specs.contains(&format!("\"{plain}\"")), "{specs:?}");
+        assert!(control.contains(&format!("\"{quoted}\"")), "{control:?}");
+    }
 }
 
 macro_rules! replays {

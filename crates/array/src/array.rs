@@ -87,18 +87,11 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
-        let written = self.write_once(at, data.clone(), durability).await;
-        if written.is_err() && Box::pin(recovery::is_back(&self.0)).await {
-            return Box::pin(self.write_once(at, data, durability)).await;
-        }
-        written
+        self.once_more(async || self.write_once(at, data.clone(), durability).await).await
     }
 
     async fn flush(&self) -> IoResult<()> {
-        let mut flushed = self.flush_once().await;
-        if flushed.is_err() && Box::pin(recovery::is_back(&self.0)).await {
-            flushed = Box::pin(self.flush_once()).await;
-        }
+        let flushed = self.once_more(async || self.flush_once().await).await;
         if flushed.is_err() {
             // Told hereby.
             let _ = self.0.ground.membership.tell_unflushed();
@@ -107,24 +100,25 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
-        let discarded = self.discard_once(range).await;
-        if discarded.is_err() && Box::pin(recovery::is_back(&self.0)).await {
-            return Box::pin(self.discard_once(range)).await;
-        }
-        discarded
+        self.once_more(async || self.discard_once(range).await).await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
-        let written = self.write_zeroes_once(range, durability).await;
-        if written.is_err() && Box::pin(recovery::is_back(&self.0)).await {
-            return Box::pin(self.write_zeroes_once(range, durability)).await;
-        }
-        written
+        self.once_more(async || self.write_zeroes_once(range, durability).await).await
     }
 }
 
 /// Requests as they are tried once, and once more when the array has failed and is back.
 impl<D: BlockDevice> Array<D> {
+    #[inline]
+    async fn once_more<T>(&self, request: impl AsyncFn() -> IoResult<T>) -> IoResult<T> {
+        let result = request().await;
+        if result.is_err() && Box::pin(recovery::is_back(&self.0)).await {
+            return Box::pin(request()).await;
+        }
+        result
+    }
+
     /// The members may have dropped what the journal alone has now.
     #[cold]
     async fn read_when_back(&self, at: Lba, into: Buf) -> IoResult<Buf> {

@@ -81,7 +81,7 @@
 //! | `stripe/write`, `stripe/stripe_writer` | a request cut into stripes; a stripe written |
 //! | `stripe/merge/mod` | small writes that wait for each other |
 //! | `stripe/read`, `stripe/mend` | reads, and what to do when a part cannot be read |
-//! | `stripe/stripes` | locks, slots that can be read, decoders |
+//! | `stripe/stripes`, `stripe/reconstruct` | locks, slots that can be read; those that are computed |
 //! | `stripe/vouch` | blocks without checksums held against the others of their stripe |
 //! | `bitmap/write_intent`, `bitmap/region_states` | regions: zeroed first, dirty when they must be |
 //! | `journal/mod` | the write hole closed; its own list of files |

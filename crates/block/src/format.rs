@@ -81,6 +81,8 @@ pub enum Unsupported {
     Flags(u64),
     /// The bytes have features with these names.
     Names(Vec<String>),
+    /// The bytes have, without a feature for it, what does not fit this program's form of them.
+    Content(String),
 }
 
 impl fmt::Display for Unsupported {
@@ -94,6 +96,10 @@ impl fmt::Display for Unsupported {
                 .filter(|bit| word >> bit & 1 == 1)
                 .map(|bit| format!("bit {bit}"))
                 .collect(),
+            Self::Content(what) => {
+                write!(out, "it has what is unknown here ({})", what.escape_debug())?;
+                Vec::new()
+            }
             // Names come from a file: they must not break the line.
             Self::Names(names) => {
                 names.iter().map(|name| name.escape_debug().to_string()).collect()
@@ -152,5 +158,7 @@ mod tests {
         let found = FORMAT.check_names(1, &names(&["first", "quota", "a\nb"])).unwrap_err();
         let said = found.to_string();
         assert!(said.starts_with("features quota, a\\nb are unknown here; "), "{said}");
+        let said = Unsupported::Content("a\nb".into()).to_string();
+        assert!(said.starts_with("it has what is unknown here (a\\nb); written by"), "{said}");
     }
 }

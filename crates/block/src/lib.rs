@@ -13,6 +13,7 @@
 //! | `error` | the one error of the data path |
 //! | `labels` | where devices carry labels, and how the labels of an earlier use are cleared |
 //! | `figures` | what is counted and measured, each figure declared once |
+//! | `words` | choices that people name by a word, each as one table |
 //! | `prng` | random numbers of a seed, the same for ever |
 //! | `under_way` | I/O that a drive still has, also after its device was given up |
 //! | `time`, `size`, `copy` | nanoseconds; sizes as people write them; copies past the caches |
@@ -30,6 +31,7 @@ mod range;
 pub mod size;
 mod time;
 mod under_way;
+mod words;
 
 pub use buf::{BUF_ALIGN_BYTES, Buf, Bytes, blocks_out};
 pub use copy::copy_past_caches;
@@ -43,6 +45,7 @@ pub use prng::Prng;
 pub use range::{Lba, SECTOR_BYTES, SectorRange};
 pub use time::Nanos;
 pub use under_way::UnderWay;
+pub use words::{UnknownWord, Word};
 
 /// One kibibyte, in bytes.
 pub const KIB: u64 = 1 << 10;

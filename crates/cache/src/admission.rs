@@ -60,6 +60,12 @@ impl AdmissionKind {
         }
     }
 
+    /// The word as help has it, with `:N` behind it if a number follows.
+    pub fn form(self) -> String {
+        let has_number = self.to_string() != self.word();
+        format!("{}{}", self.word(), if has_number { ":N" } else { "" })
+    }
+
     /// The kind with this number in the place of its own; `None` when the kind has no such number.
     fn with_number(self, number: &str) -> Option<Self> {
         match self {
@@ -91,9 +97,9 @@ impl fmt::Display for UnknownAdmission {
         for (index, kind) in AdmissionKind::ALL.into_iter().enumerate() {
             let is_last = index + 1 == AdmissionKind::ALL.len();
             let before = if index == 0 { "" } else { "," };
-            write!(out, "{before}{} {}", if is_last { " or" } else { "" }, kind.word())?;
+            write!(out, "{before}{} {}", if is_last { " or" } else { "" }, kind.form())?;
             if let AdmissionKind::Touches(_) = kind {
-                write!(out, ":N with N from {TOUCHES_MIN} to {TOUCHES_MAX}")?;
+                write!(out, " with N from {TOUCHES_MIN} to {TOUCHES_MAX}")?;
             }
         }
         Ok(())

@@ -1,16 +1,15 @@
 //! The cache as a block device: what clients and the control plane ask of its parts.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use voltier_block::{
     BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange,
 };
 use voltier_deadline::Guarded;
-use voltier_ring::{Handle, JoinHandle};
+use voltier_ring::{Handle, JoinHandle, race};
 
 use crate::admission::{Admission, AdmissionKind};
 use crate::clean::cleaner::Cleaner;
@@ -341,14 +340,8 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// Completes when a drive has answered nothing for the deadline, and requests wait for it.
     pub async fn silence(&self) -> SilentDrive {
         let ground = self.ground();
-        let mut of_ssd = pin!(ground.ssd.silence().begun());
-        let mut of_origin = pin!(ground.origin.silence().begun());
-        poll_fn(|context| {
-            let _ = of_ssd.as_mut().poll(context).is_ready()
-                || of_origin.as_mut().poll(context).is_ready();
-            self.silent_drive().map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
+        let _ = race(ground.ssd.silence().begun(), ground.origin.silence().begun()).await;
+        self.silent_drive().expect("a silence has begun")
     }
 
     /// A drive that has answered nothing for the deadline, and for which requests wait; the SSD if both are
@@ -512,14 +505,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
 
     /// Waits for the map, which a checkpoint has whole; false when the map takes longer than a stop may.
     async fn is_loaded_in_time(&self) -> bool {
-        let ground = self.ground();
-        let alarm = ground.handle.sleep(STOP_LOAD_WAIT_NS);
-        let (mut loaded, mut alarm) = (pin!(self.loaded()), pin!(alarm));
-        poll_fn(|context| match loaded.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending => alarm.as_mut().poll(context).map(|_| false),
-        })
-        .await
+        self.ground().handle.timeout(STOP_LOAD_WAIT_NS, self.loaded()).await.is_ok()
     }
 
     /// Makes durable what the log holds, and ends the cache as the end of the process would: a start copes

@@ -1,37 +1,28 @@
 //! Settings that a person may choose, with the names of the command line.
 
-use std::fmt;
-use std::str::FromStr;
-
 use voltier_block::{KIB, MIB, Nanos, SECTOR_BYTES};
 
 use crate::admission::AdmissionKind;
 use crate::policy::PolicyKind;
 
-/// How requests pass the cache. Names are the command line's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// `wb`: writes are acknowledged by the SSD and reach the origin later.
-    WriteBack,
-    /// `wt`: writes are acknowledged when the origin has them; the SSD keeps a copy.
-    WriteThrough,
-    /// `ro`: reads are cached; writes go to the origin and drop the cached copy.
-    ReadOnly,
-    /// `wo`: writes as in `wb`; reads that miss are not kept.
-    WriteOnly,
-    /// `pt`: the SSD takes nothing new; what is dirty is still served from it.
-    PassThrough,
+voltier_block::words! {
+    /// How requests pass the cache. A place in the list, from 1, is the mode's number on the SSD
+    /// (`format::owner`): a new one goes to the end.
+    pub enum Mode, "not a cache mode" {
+        /// Writes are acknowledged when the origin has them; the SSD keeps a copy.
+        WriteThrough = "wt",
+        /// Writes are acknowledged by the SSD and reach the origin later.
+        WriteBack = "wb",
+        /// Reads are cached; writes go to the origin and drop the cached copy.
+        ReadOnly = "ro",
+        /// Writes as in `wb`; reads that miss are not kept.
+        WriteOnly = "wo",
+        /// The SSD takes nothing new; what is dirty is still served from it.
+        PassThrough = "pt",
+    }
 }
 
 impl Mode {
-    const NAMES: [(&'static str, Mode); 5] = [
-        ("wb", Mode::WriteBack),
-        ("wt", Mode::WriteThrough),
-        ("ro", Mode::ReadOnly),
-        ("wo", Mode::WriteOnly),
-        ("pt", Mode::PassThrough),
-    ];
-
     /// Whether a write may be acknowledged before the origin has it.
     pub const fn writes_back(self) -> bool {
         matches!(self, Mode::WriteBack | Mode::WriteOnly)
@@ -40,25 +31,6 @@ impl Mode {
     /// Whether a read that misses may be kept.
     pub const fn keeps_reads(self) -> bool {
         matches!(self, Mode::WriteBack | Mode::WriteThrough | Mode::ReadOnly)
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::NAMES.iter().find(|entry| entry.1 == *self).expect("all are named").0;
-        out.pad(name)
-    }
-}
-
-impl FromStr for Mode {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        Self::NAMES
-            .iter()
-            .find(|entry| entry.0 == name)
-            .map(|entry| entry.1)
-            .ok_or_else(|| format!("unknown mode '{name}'; modes are wb, wt, ro, wo and pt"))
     }
 }
 
@@ -182,11 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_sizes_are_the_command_lines() {
-        for name in ["wb", "wt", "ro", "wo", "pt"] {
-            assert_eq!(name.parse::<Mode>().unwrap().to_string(), name);
-        }
-        assert!("xx".parse::<Mode>().unwrap_err().contains("wb, wt"));
+    fn sizes_are_the_command_lines() {
         assert!(LineSize::new(3000).is_err() && LineSize::new(1024).is_err());
         assert_eq!(LineSize::new(65536).unwrap().sectors(), 128);
     }

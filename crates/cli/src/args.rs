@@ -3,16 +3,21 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use voltier_control::{DEVICE_WAIT_S, STOP_WAIT_S};
+use voltier_control::{
+    ARRAY_KIND, DEVICE_WAIT_S, KEYS, LINE_BYTES, STOP_WAIT_S, Settings, drive_forms, keys_help,
+    values_help,
+};
 
 use crate::array_args::ArrayArgs;
+use crate::export_args::{self, ExportArg};
 
 /// Puts an SSD cache in front of a slower backing disk and serves the result as a fast volume.
 #[derive(Debug, Parser)]
 #[command(name = "voltier", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "DEV, SSD and DISK are a path, mem:SIZE or model:PROFILE[:SIZE]; \
-    SSD and DISK can also be array:NAME.\nSizes take K, M, G, T (powers of 1024).\n\
-    Exit codes: 0 success, 1 failure (of show: something shown has failed), 2 wrong usage.")]
+#[command(after_help = format!("DEV, SSD and DISK are {}; \
+    SSD and DISK can also be {}.\nSizes take K, M, G, T (powers of 1024).\n\
+    Exit codes: 0 success, 1 failure (of show: something shown has failed), 2 wrong usage.",
+    drive_forms(), ARRAY_KIND.form))]
 pub(crate) struct Cli {
     /// Folder of the instance: registry, control socket, daemon.pid, default export sockets
     /// [default: /var/lib/voltier for root, else the user's state folder]
@@ -45,7 +50,7 @@ pub(crate) enum Verb {
     Attach(Attach),
     /// Write dirty lines back and remove the SSD while clients use the volume
     Detach(Leave),
-    /// Export a volume over NBD or as a FUSE file
+    #[command(about = export_args::about())]
     Export(OpenExport),
     /// Close one or all exports of a volume
     Unexport(Unexport),
@@ -90,14 +95,11 @@ impl Named {
 /// Choices about a cache when it is made.
 #[derive(Debug, Args)]
 pub(crate) struct CacheChoices {
-    /// Replacement policy: lru, fifo, rand, s3fifo [default: lru]
-    #[arg(short = 'r', long, value_name = "POLICY")]
+    #[arg(short = 'r', long, value_name = "POLICY", help = policies())]
     pub(crate) policy: Option<String>,
-    /// Cache mode: wt, wb, ro, wo, pt [default: wt] (EnhanceIO: -m)
-    #[arg(short = 't', long, value_name = "MODE", short_alias = 'm')]
+    #[arg(short = 't', long, value_name = "MODE", short_alias = 'm', help = modes())]
     pub(crate) mode: Option<String>,
-    /// Bytes per cache line: 2048, 4096, 8192, 16384, 32768, 65536 [default: 4096]
-    #[arg(short = 'b', long, value_name = "SIZE")]
+    #[arg(short = 'b', long, value_name = "SIZE", help = line_sizes())]
     pub(crate) block_size: Option<String>,
     /// Use the SSD even if it is not empty, and overwrite what it holds
     #[arg(short = 'f', long)]
@@ -185,11 +187,7 @@ pub(crate) struct Show {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Keys: mode=wt|wb|ro|wo|pt, policy=lru|fifo|rand|s3fifo, \
-    admission=always|touches:N|learned,\nseq_cutoff=SIZE|off, dirty_high=PERCENT, \
-    dirty_low=PERCENT, congested=TIME|off (2ms), deadline=TIME|off (30s),\nordered=on|off.\n\
-    Alone, and only while the volume is not served: hdd=DEV, a drive with the data of the backing disk; \
-    ssd=DEV,\na copy of the SSD, for example on a larger one.")]
+#[command(after_help = keys())]
 pub(crate) struct Set {
     /// Name of the volume
     #[arg(value_name = "NAME")]
@@ -200,17 +198,12 @@ pub(crate) struct Set {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "ADDR is unix:PATH, a path, or tcp:HOST[:PORT]; \
-    the default is a socket in the state folder.")]
+#[command(after_help = export_args::values_help())]
 pub(crate) struct Export {
     #[command(flatten)]
     pub(crate) name: Named,
-    /// NBD on a Unix or TCP socket
-    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "")]
-    pub(crate) nbd: Option<String>,
-    /// A FUSE file with the content of the volume
-    #[arg(long, value_name = "FILE", conflicts_with = "nbd")]
-    pub(crate) fuse: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) at: ExportArg,
 }
 
 #[derive(Debug, Args)]
@@ -298,4 +291,26 @@ pub(crate) struct Daemon {
     /// Detach from the terminal
     #[arg(long, hide = true)]
     pub(crate) background: bool,
+}
+
+fn policies() -> String {
+    format!("Replacement policy: {}", values_help(KEYS, "policy"))
+}
+
+fn modes() -> String {
+    format!("Cache mode: {} (EnhanceIO: -m)", values_help(KEYS, "mode"))
+}
+
+fn line_sizes() -> String {
+    let default = Settings::default().line_bytes;
+    let sizes = LINE_BYTES.map(|bytes| bytes.to_string()).join(", ");
+    format!("Bytes per cache line: {sizes} [default: {default}]")
+}
+
+fn keys() -> String {
+    format!(
+        "Keys:{}\nAlone, and only while the volume is not served: hdd=DEV, a drive with the data of the backing \
+         disk; ssd=DEV, a copy of the SSD, for example on a larger one.",
+        keys_help(KEYS)
+    )
 }

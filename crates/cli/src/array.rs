@@ -4,8 +4,7 @@ use voltier_cli::output::{print, print_json, print_shown};
 use voltier_control::protocol::{ArrayRequest, Growth, MemberName, NewArray, Repair, Request};
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, Client, ControlError,
-    ControlResult, DeviceSpec, JOURNAL_KEY, parse_chunk_bytes, parse_consistency, parse_integrity,
-    recorded_arrays,
+    ControlResult, DeviceSpec, JOURNAL_KEY, parse_chunk_bytes, parse_word, recorded_arrays,
 };
 
 use crate::array_args::{
@@ -50,10 +49,10 @@ fn create(args: &CreateArray, session: &Session<'_>) -> ControlResult<()> {
     };
     level.check(args.members.len(), chunk_bytes)?;
     let consistency = match &args.consistency {
-        Some(word) => parse_consistency(word)?,
+        Some(word) => parse_word(word)?,
         None => level.default_consistency(),
     };
-    let integrity = args.integrity.as_deref().map(parse_integrity).transpose()?.unwrap_or_default();
+    let integrity = args.integrity.as_deref().map(parse_word).transpose()?.unwrap_or_default();
     let (members, spares) = (devices(&args.members)?, devices(&args.spare)?);
     let journal = args.journal.as_deref().map(device).transpose()?;
     let force = args.force;

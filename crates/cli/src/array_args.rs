@@ -1,6 +1,7 @@
 //! `voltier array ...` as clap sees it.
 
 use clap::{Args, Subcommand};
+use voltier_control::{ARRAY_KEYS, ArrayLevel, Consistency, Integrity, Word, keys_help};
 
 #[derive(Debug, Args)]
 pub(crate) struct ArrayArgs {
@@ -55,8 +56,7 @@ pub(crate) struct CreateArray {
     /// Name of the array
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// Level: 0, 1, 10, 5, 6, 7.3, 50, 60, 70 or N+M
-    #[arg(short = 'l', long, value_name = "LEVEL")]
+    #[arg(short = 'l', long, value_name = "LEVEL", help = levels())]
     pub(crate) level: String,
     /// Members per group, for levels 50, 60 and 70 [default: half of them]
     #[arg(short = 'g', long, value_name = "N")]
@@ -64,11 +64,9 @@ pub(crate) struct CreateArray {
     /// Chunk size, a power of two from 4K to 1M [default: 16K; 1M for level 1]
     #[arg(long, value_name = "SIZE")]
     pub(crate) chunk: Option<String>,
-    /// How data and parity stay consistent after a crash: journal, bitmap, none [default: journal]
-    #[arg(long, value_name = "WORD")]
+    #[arg(long, value_name = "WORD", help = consistencies())]
     pub(crate) consistency: Option<String>,
-    /// Checksums of all blocks: crc32c, none [default: none]
-    #[arg(long, value_name = "WORD")]
+    #[arg(long, value_name = "WORD", help = integrities())]
     pub(crate) integrity: Option<String>,
     /// A fast drive for the journal [default: on the members]
     #[arg(long, value_name = "DEV")]
@@ -186,18 +184,7 @@ pub(crate) struct Scrub {
 }
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Keys: rebuild_priority=idle|low|normal|high, rebuild_floor=SIZE (bytes of a \
-    member per second),\nscrub_priority=idle|low|normal|high, scrub_floor=SIZE,\n\
-    max_errors=N, error_window=TIME (a member with more errors in about that time is failed; \
-    0 for never),\nslow_factor=N, slow_window=TIME, slow_action=show|avoid|fail (a member that \
-    takes N times as long\nas the others for that time; 0 for never), \
-    deadline=TIME|off (a member that does not answer for that time is failed),\n\
-    spare_pool=POOL|none. TIME is 90s, 15m, 1h, 7d.\n\
-    merge=off|adaptive|always, merge_wait=50us, merge_max=5ms (which small writes wait for others \
-    to fill a stripe,\nhow long for the next one, and how long in all; 1us to 100ms)\n\
-    journal=DEV|members (the journal on a device of its own, or on the members)."
-)]
+#[command(after_help = keys())]
 pub(crate) struct SetArray {
     /// Name of the array
     #[arg(value_name = "NAME")]
@@ -280,4 +267,30 @@ pub(crate) struct AssembleArray {
     /// Assemble even if some of the newest data may be wrong; without -f the message says why
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
+}
+
+fn levels() -> String {
+    format!("Level: {} or N+M", ArrayLevel::words().join(", "))
+}
+
+fn consistencies() -> String {
+    let what = "How data and parity stay consistent after a crash";
+    words_help(what, Consistency::default())
+}
+
+fn integrities() -> String {
+    words_help("Checksums of all blocks", Integrity::default())
+}
+
+fn words_help<T: Word>(what: &str, default: T) -> String {
+    format!("{what}: {} [default: {}]", T::names().join(", "), default.name())
+}
+
+fn keys() -> String {
+    format!(
+        "Keys:{}\n  {:<37}  the journal on a device of its own, or on the members\n\
+         A floor is in bytes of a member per second. TIME is 90s, 15m, 1h, 7d; of merging 50us, 5ms.",
+        keys_help(ARRAY_KEYS),
+        "journal=DEV|members"
+    )
 }

@@ -4,6 +4,7 @@ mod args;
 mod array;
 mod array_args;
 mod array_table;
+mod export_args;
 mod import;
 mod laboratory;
 mod progress;

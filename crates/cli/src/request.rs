@@ -1,14 +1,13 @@
 //! From arguments to requests: every value is checked here, before a daemon hears of it.
 
-use std::path::Path;
-
 use voltier_control::protocol::{NewCache, Request};
 use voltier_control::{
-    ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec, ORIGIN_KEY, SSD_KEY,
-    Settings, StateDir, VolumeName, absolute, parse_line_bytes, parse_mode, parse_policy,
+    ControlError, ControlResult, DeviceSpec, ExportAccess, ORIGIN_KEY, SSD_KEY, Settings, StateDir,
+    VolumeName, parse_line_bytes, parse_word,
 };
 
-use crate::args::{Attach, CacheChoices, Create, Export, OpenExport, Set, Unexport};
+use crate::args::{Attach, CacheChoices, Create, OpenExport, Set, Unexport};
+use crate::export_args;
 
 pub(crate) fn create(args: &Create) -> ControlResult<Request> {
     let name: VolumeName = args.name.text().parse()?;
@@ -25,7 +24,7 @@ pub(crate) fn create(args: &Create) -> ControlResult<Request> {
                 "the policy is given twice; with -d, -p is the policy",
             ));
         }
-        settings.policy = parse_policy(word).map_err(|error| {
+        settings.policy = parse_word(word).map_err(|error| {
             ControlError::usage(format!("{error}; with -d, -p is the policy (EnhanceIO)"))
         })?;
     }
@@ -86,41 +85,19 @@ pub(crate) fn export(args: &OpenExport, state: &StateDir) -> ControlResult<Reque
     let name: VolumeName = args.export.name.text().parse()?;
     let (mode, owner, group) = (args.mode.as_deref(), args.owner.as_deref(), args.group.as_deref());
     let access = ExportAccess::parse(mode, owner, group)?;
-    match export_of(&args.export, &name, state)? {
+    match args.export.at.spec(state, &name)? {
         Some(export) => Ok(Request::Export { name, export, insecure: args.insecure, access }),
-        None => Err(ControlError::usage(
-            "no export given; write --nbd [ADDR] or --fuse FILE after the name",
-        )),
+        None => Err(ControlError::usage(format!(
+            "no export given; write {} after the name",
+            export_args::usage()
+        ))),
     }
 }
 
 pub(crate) fn unexport(args: &Unexport, state: &StateDir) -> ControlResult<Request> {
     let name: VolumeName = args.export.name.text().parse()?;
-    let export = export_of(&args.export, &name, state)?;
+    let export = args.export.at.spec(state, &name)?;
     Ok(Request::Unexport { name, export, now: args.now })
-}
-
-fn export_of(
-    args: &Export,
-    name: &VolumeName,
-    state: &StateDir,
-) -> ControlResult<Option<ExportSpec>> {
-    match (args.nbd.as_deref(), &args.fuse) {
-        (Some(""), _) => Ok(Some(ExportSpec::Nbd(state.nbd_address(name)?))),
-        (Some(address), _) => {
-            let address: voltier_control::NbdAddress = address.parse()?;
-            Ok(Some(ExportSpec::Nbd(address.absolute()?)))
-        }
-        (None, Some(file)) => Ok(Some(ExportSpec::Fuse(full(file)?))),
-        (None, None) => Ok(None),
-    }
-}
-
-fn full(path: &Path) -> ControlResult<std::path::PathBuf> {
-    if path.to_str().is_none() {
-        return Err(ControlError::usage("the path is not UTF-8; choose another"));
-    }
-    absolute(path)
 }
 
 /// A device by the name that the command line gives it.
@@ -131,10 +108,10 @@ pub(crate) fn device(text: &str) -> ControlResult<DeviceSpec> {
 fn settings(choices: &CacheChoices) -> ControlResult<Settings> {
     let mut settings = Settings::default();
     if let Some(policy) = &choices.policy {
-        settings.policy = parse_policy(policy)?;
+        settings.policy = parse_word(policy)?;
     }
     if let Some(mode) = &choices.mode {
-        settings.mode = parse_mode(mode)?;
+        settings.mode = parse_word(mode)?;
     }
     if let Some(size) = &choices.block_size {
         settings.line_bytes = parse_line_bytes(size)?;

@@ -6,40 +6,35 @@ use serde::{Deserialize, Serialize};
 use voltier_array::{HealthPolicy, MergeMode, MergePolicy, Pace, Priority, SlowAction};
 
 use crate::error::{ControlError, ControlResult};
+use crate::keys::{
+    self, COUNT, DEADLINE_S, Key, MERGE_US, MERGE_US_MAX, POOL, SIZE, WINDOW_S, WINDOW_S_MAX,
+    one_of,
+};
 use crate::name::PoolName;
-use crate::suggest;
-use crate::units::{parse_duration, parse_size, parse_wait_us};
+use crate::words::as_word;
 
-/// Keys of `voltier array set`, in the order they are documented.
-pub const ARRAY_KEYS: [&str; 14] = [
-    "rebuild_priority",
-    "rebuild_floor",
-    "scrub_priority",
-    "scrub_floor",
-    "max_errors",
-    "error_window",
-    "slow_factor",
-    "slow_window",
-    "slow_action",
-    "deadline",
-    "merge",
-    "merge_wait",
-    "merge_max",
-    "spare_pool",
-];
+/// Keys of `voltier array set`.
+pub const ARRAY_KEYS: &[Key<ArraySettings>] = keys::keys! { ArraySettings:
+    "rebuild_priority", one_of::<Priority>(), rebuild.priority, "share of a rebuild beside requests";
+    "rebuild_floor", SIZE, rebuild.floor_bytes_per_second, "least bytes of a member per second";
+    "scrub_priority", one_of::<Priority>(), scrub.priority, "share of a scrub beside requests";
+    "scrub_floor", SIZE, scrub.floor_bytes_per_second, "least bytes of a member per second";
+    "max_errors", COUNT, health.max_errors, "more recent errors fail a member; 0 never";
+    "error_window", WINDOW_S, health.error_window_s, "time after which an error counts half";
+    "slow_factor", COUNT, health.slow_factor, "so many times as long is slow; 0 never";
+    "slow_window", WINDOW_S, health.slow_window_s, "how long that must last";
+    "slow_action", one_of::<SlowAction>(), health.slow_action, "what is done about a slow member";
+    "deadline", DEADLINE_S, health.deadline_s, "longest time without an answer of a member";
+    "merge", one_of::<MergeMode>(), merge.mode, "small writes that wait to fill a stripe";
+    "merge_wait", MERGE_US, merge.wait_us, "how long for the next one, 1us to 100ms";
+    "merge_max", MERGE_US, merge.max_us, "how long in all, 1us to 100ms";
+    "spare_pool", POOL, spare_pool, "the pool whose spares the array may take";
+};
 
 /// The keys that make sense for levels with parity alone.
 pub(crate) const MERGE_KEYS: [&str; 3] = ["merge", "merge_wait", "merge_max"];
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Longest window, in seconds: a month.
-const WINDOW_S_MAX: u64 = 31 * 86_400;
-/// Longest that a small write waits, in microseconds.
-const MERGE_US_MAX: u64 = 100_000;
-/// The word for no pool of spares.
-const NO_POOL: &str = "none";
-/// The word for no deadline.
-const NO_DEADLINE: &str = "off";
 
 /// One more key of `voltier array set`, which is no setting: where the journal is.
 pub const JOURNAL_KEY: &str = "journal";
@@ -49,7 +44,7 @@ pub const JOURNAL_KEY: &str = "journal";
 #[serde(deny_unknown_fields)]
 pub struct TaskPace {
     /// The task's share beside requests: `idle`, `low`, `normal`, `high`.
-    #[serde(with = "word")]
+    #[serde(with = "as_word")]
     pub priority: Priority,
     /// The task's least rate, in bytes of a member per second; 0 for nothing.
     pub floor_bytes_per_second: u64,
@@ -68,7 +63,7 @@ pub struct HealthSettings {
     /// For how long it must be that, in seconds.
     pub slow_window_s: u64,
     /// The action about a slow member: `show`, `avoid`, `fail`.
-    #[serde(with = "word")]
+    #[serde(with = "as_word")]
     pub slow_action: SlowAction,
     /// A member that ends no request for so many seconds is given up; 0 for never.
     pub deadline_s: u64,
@@ -83,7 +78,7 @@ fn usual_deadline_s() -> u64 {
 #[serde(deny_unknown_fields)]
 pub struct MergeSettings {
     /// The writes that wait: `off`, `adaptive`, `always`.
-    #[serde(with = "word")]
+    #[serde(with = "as_word")]
     pub mode: MergeMode,
     /// How long for the next one, in microseconds.
     pub wait_us: u64,
@@ -174,130 +169,17 @@ impl ArraySettings {
     /// # Errors
     /// A usage error that names the nearest known key, or the values the key takes.
     pub fn apply(&mut self, key: &str, value: &str) -> ControlResult<()> {
-        match key {
-            "rebuild_priority" => self.rebuild.priority = parse_word(value)?,
-            "scrub_priority" => self.scrub.priority = parse_word(value)?,
-            "rebuild_floor" => self.rebuild.floor_bytes_per_second = parse_size(value)?,
-            "scrub_floor" => self.scrub.floor_bytes_per_second = parse_size(value)?,
-            "max_errors" => self.health.max_errors = parse_count(value, "max_errors=20")?,
-            "error_window" => self.health.error_window_s = parse_window_s(value)?,
-            "slow_factor" => self.health.slow_factor = parse_count(value, "slow_factor=5")?,
-            "slow_window" => self.health.slow_window_s = parse_window_s(value)?,
-            "slow_action" => self.health.slow_action = parse_word(value)?,
-            "deadline" => self.health.deadline_s = parse_deadline_s(value)?,
-            "merge" => self.merge.mode = parse_word(value)?,
-            "merge_wait" => self.merge.wait_us = parse_merge_us(value)?,
-            "merge_max" => self.merge.max_us = parse_merge_us(value)?,
-            "spare_pool" if value == NO_POOL => self.spare_pool = None,
-            "spare_pool" => self.spare_pool = Some(value.parse()?),
-            _ => {
-                return Err(ControlError::usage(format!(
-                    "`{}` is not a key of an array; {}",
-                    key.escape_default(),
-                    suggest::hint(key, &[&ARRAY_KEYS[..], &[JOURNAL_KEY]].concat())
-                )));
-            }
-        }
-        Ok(())
+        let known = keys::find(ARRAY_KEYS, key).ok_or_else(|| {
+            let (shown, hint) = (key.escape_default(), keys::hint(ARRAY_KEYS, &[JOURNAL_KEY], key));
+            ControlError::usage(format!("`{shown}` is not a key of an array; {hint}"))
+        })?;
+        (known.apply)(self, value)
     }
-}
-
-/// A choice that the command line makes by a word.
-trait Word: Copy + 'static {
-    const ALL: &'static [Self];
-    /// The noun with an article.
-    const WHAT: &'static str;
-    fn name(self) -> &'static str;
-}
-
-impl Word for Priority {
-    const ALL: &'static [Self] = &Priority::ALL;
-    const WHAT: &'static str = "a priority";
-    fn name(self) -> &'static str {
-        Priority::name(self)
-    }
-}
-
-impl Word for SlowAction {
-    const ALL: &'static [Self] = &SlowAction::ALL;
-    const WHAT: &'static str = "an action";
-    fn name(self) -> &'static str {
-        SlowAction::name(self)
-    }
-}
-
-impl Word for MergeMode {
-    const ALL: &'static [Self] = &MergeMode::ALL;
-    const WHAT: &'static str = "a way to merge";
-    fn name(self) -> &'static str {
-        MergeMode::name(self)
-    }
-}
-
-fn parse_word<T: Word>(word: &str) -> ControlResult<T> {
-    T::ALL.iter().copied().find(|known| known.name() == word).ok_or_else(|| {
-        let names: Vec<&str> = T::ALL.iter().map(|known| known.name()).collect();
-        let (shown, hint) = (word.escape_default(), suggest::hint(word, &names));
-        ControlError::usage(format!("`{shown}` is not {}; {hint}", T::WHAT))
-    })
-}
-
-fn parse_count(text: &str, example: &str) -> ControlResult<u32> {
-    text.parse().map_err(|_| {
-        let shown = text.escape_default();
-        ControlError::usage(format!("`{shown}` is not a number; write for example {example}"))
-    })
-}
-
-/// Seconds, from a number with `s`, `m`, `h` or `d` behind it.
-fn parse_window_s(text: &str) -> ControlResult<u64> {
-    let wrong = || {
-        let shown = text.escape_default();
-        ControlError::usage(format!(
-            "`{shown}` is not a window; write 1s to 31d, with s, m, h or d: 90s, 1h"
-        ))
-    };
-    let units = [("", 1), ("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)];
-    parse_duration(text, &units, WINDOW_S_MAX).ok_or_else(wrong)
 }
 
 /// A deadline as the data path takes it.
 pub(crate) fn deadline_ns(seconds: u64) -> u64 {
     seconds.min(WINDOW_S_MAX) * SECOND_NS
-}
-
-/// Seconds as a window has them; `off` and 0 for none.
-pub(crate) fn parse_deadline_s(text: &str) -> ControlResult<u64> {
-    if matches!(text, NO_DEADLINE | "0") {
-        return Ok(0);
-    }
-    parse_window_s(text).map_err(|_| {
-        let shown = text.escape_default();
-        ControlError::usage(format!(
-            "`{shown}` is not a deadline; write 1s to 31d, with s, m, h or d: 75s; or off"
-        ))
-    })
-}
-
-fn parse_merge_us(text: &str) -> ControlResult<u64> {
-    parse_wait_us(text, MERGE_US_MAX).ok_or_else(|| {
-        let shown = text.escape_default();
-        ControlError::usage(format!("`{shown}` is not a time to wait; write 1us to 100ms: 50us"))
-    })
-}
-
-/// JSON by the word of the command line.
-mod word {
-    use super::{Word, parse_word};
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn serialize<T: Word, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(value.name())
-    }
-
-    pub(super) fn deserialize<'de, T: Word, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
-        parse_word(&String::deserialize(from)?).map_err(D::Error::custom)
-    }
 }
 
 #[cfg(test)]
@@ -308,7 +190,7 @@ mod tests {
     fn every_key_is_applied_and_comes_back_from_json() {
         let mut settings = ArraySettings::default();
         for key in ARRAY_KEYS {
-            let value = match key {
+            let value = match key.name {
                 "rebuild_priority" | "scrub_priority" => "high",
                 "rebuild_floor" | "scrub_floor" => "64M",
                 "error_window" | "slow_window" | "deadline" => "2h",
@@ -318,8 +200,13 @@ mod tests {
                 "spare_pool" => "p",
                 _ => "7",
             };
-            settings.apply(key, value).unwrap();
+            settings.apply(key.name, value).unwrap();
         }
+        let mut again = ArraySettings::default();
+        for key in ARRAY_KEYS {
+            again.apply(key.name, &(key.text)(&settings)).unwrap();
+        }
+        assert_eq!(again, settings, "what is shown is taken");
         assert_eq!(settings.rebuild, settings.scrub);
         assert_eq!(settings.scrub.floor_bytes_per_second, 64 << 20);
         let HealthPolicy { max_errors, error_window_ns, slow_factor, .. } =

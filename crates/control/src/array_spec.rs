@@ -4,9 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use voltier_array::{
-    CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Consistency, Geometry, Integrity, Layout, Level,
-};
+use voltier_array::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Consistency, Geometry, Layout, Level};
 use voltier_block::SECTOR_BYTES;
 
 use crate::error::{ControlError, ControlResult};
@@ -16,10 +14,19 @@ use crate::units::parse_size;
 /// Most members an array can have, spares apart.
 pub const ARRAY_MEMBERS_MAX: usize = 64;
 
-/// Levels by the words of the command line; `N+M` is one more.
-const LEVELS: [&str; 9] = ["0", "1", "10", "5", "6", "7.3", "50", "60", "70"];
-/// Levels in groups.
-const GROUPED: [&str; 3] = ["50", "60", "70"];
+/// The levels that have a word, in the order of help and guide; those in groups have groups of no size here.
+/// `N+M` is one more.
+const LEVELS: [Level; 9] = [
+    Level::Raid0,
+    Level::Raid1,
+    Level::Raid10,
+    Level::Raid5,
+    Level::Raid6,
+    Level::Raid7_3,
+    Level::Raid50 { group: 0 },
+    Level::Raid60 { group: 0 },
+    Level::Raid70 { group: 0 },
+];
 
 /// A level, written `6`, `4+2`, or `60:5` for groups of five members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,13 +34,18 @@ const GROUPED: [&str; 3] = ["50", "60", "70"];
 pub struct ArrayLevel(pub Level);
 
 impl ArrayLevel {
+    /// The words of all levels but `N+M`.
+    pub fn words() -> [String; LEVELS.len()] {
+        LEVELS.map(|level| Self(level).word())
+    }
+
     /// The level of a word, for so many members. `group` is the number of members in a group; of
     /// two groups if it is not given.
     ///
     /// # Errors
     /// A usage error: an unknown word, or a group that is missing or has no place.
     pub fn of_word(word: &str, group: Option<usize>, members: usize) -> ControlResult<Self> {
-        if !GROUPED.contains(&word) {
+        if Self::listed(word).and_then(Self::group).is_none() {
             if group.is_some() {
                 return Err(ControlError::usage(format!(
                     "level {word} has no groups; --group goes with levels 50, 60 and 70"
@@ -57,6 +69,11 @@ impl ArrayLevel {
             )));
         }
         format!("{word}:{group}").parse()
+    }
+
+    /// The level in the list that has this word.
+    fn listed(word: &str) -> Option<Self> {
+        LEVELS.into_iter().map(Self).find(|level| level.word() == word)
     }
 
     /// The level's word, without groups.
@@ -122,7 +139,8 @@ impl FromStr for ArrayLevel {
 
     fn from_str(text: &str) -> ControlResult<Self> {
         let wrong = || {
-            let hint = suggest::hint(text, &LEVELS);
+            let words = Self::words();
+            let hint = suggest::hint(text, &words.each_ref().map(String::as_str));
             let shown = text.escape_default();
             ControlError::usage(format!("`{shown}` is not a level; {hint}, N+M"))
         };
@@ -134,22 +152,16 @@ impl FromStr for ArrayLevel {
             let (data, parity) = (number(data)?, number(parity)?);
             return Ok(Self(Level::NPlusM { data, parity }));
         }
-        if let Some((word, group)) = text.split_once(':') {
-            let group = number(group)?;
-            return match word {
-                "50" => Ok(Self(Level::Raid50 { group })),
-                "60" => Ok(Self(Level::Raid60 { group })),
-                "70" => Ok(Self(Level::Raid70 { group })),
-                _ => Err(wrong()),
-            };
-        }
-        Ok(Self(match text {
-            "0" => Level::Raid0,
-            "1" => Level::Raid1,
-            "10" => Level::Raid10,
-            "5" => Level::Raid5,
-            "6" => Level::Raid6,
-            "7.3" => Level::Raid7_3,
+        let (word, size) = match text.split_once(':') {
+            Some((word, size)) => (word, Some(number(size)?)),
+            None => (text, None),
+        };
+        let level = Self::listed(word).ok_or_else(wrong)?.0;
+        Ok(Self(match (level, size) {
+            (Level::Raid50 { .. }, Some(group)) => Level::Raid50 { group },
+            (Level::Raid60 { .. }, Some(group)) => Level::Raid60 { group },
+            (Level::Raid70 { .. }, Some(group)) => Level::Raid70 { group },
+            (level, None) if Self(level).group().is_none() => level,
             _ => return Err(wrong()),
         }))
     }
@@ -191,77 +203,9 @@ pub fn parse_chunk_bytes(text: &str) -> ControlResult<u32> {
     )))
 }
 
-/// All ways to keep data and parity together.
-const CONSISTENCIES: [Consistency; 3] =
-    [Consistency::Journal, Consistency::Bitmap, Consistency::None];
-
-/// Parses what keeps data and parity together.
-///
-/// # Errors
-/// A usage error that names the nearest one.
-pub fn parse_consistency(word: &str) -> ControlResult<Consistency> {
-    CONSISTENCIES.into_iter().find(|known| known.name() == word).ok_or_else(|| {
-        let hint = suggest::hint(word, &CONSISTENCIES.map(Consistency::name));
-        ControlError::usage(format!("`{}` is not a consistency; {hint}", word.escape_default()))
-    })
-}
-
-/// JSON by the word of the command line.
-pub(crate) mod consistency_word {
-    use super::{Consistency, parse_consistency};
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(crate) fn serialize<S: Serializer>(value: &Consistency, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(value.name())
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Consistency, D::Error> {
-        parse_consistency(&String::deserialize(from)?).map_err(D::Error::custom)
-    }
-}
-
-/// Parses which checksums the members keep.
-///
-/// # Errors
-/// A usage error that names the nearest one.
-pub fn parse_integrity(word: &str) -> ControlResult<Integrity> {
-    const NAMES: [&str; 2] = ["none", "crc32c"];
-    match word {
-        "none" => Ok(Integrity::None),
-        "crc32c" => Ok(Integrity::Crc32c),
-        _ => {
-            let (word, hint) = (word.escape_default(), suggest::hint(word, &NAMES));
-            Err(ControlError::usage(format!("`{word}` is no integrity; {hint}")))
-        }
-    }
-}
-
-/// JSON by the word of the command line.
-pub(crate) mod integrity_word {
-    use super::{Integrity, parse_integrity};
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(crate) fn serialize<S: Serializer>(value: &Integrity, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(value)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Integrity, D::Error> {
-        parse_integrity(&String::deserialize(from)?).map_err(D::Error::custom)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_integrity_is_a_word_and_another_word_names_the_nearest() {
-        for integrity in [Integrity::None, Integrity::Crc32c] {
-            assert_eq!(parse_integrity(&integrity.to_string()).unwrap(), integrity);
-        }
-        let error = parse_integrity("crc32").unwrap_err().to_string();
-        assert!(error.contains("`crc32` is no integrity") && error.contains("crc32c"), "{error}");
-    }
 
     #[test]
     fn every_level_is_read_and_written_back_the_same() {

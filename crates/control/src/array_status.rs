@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 use voltier_array::{Consistency, Counts, Integrity, MemberCounts, MergeMode, ScrubFound};
 
 use crate::array_settings::{HealthSettings, MergeSettings, TaskPace};
-use crate::array_spec::{consistency_word, integrity_word};
 use crate::figures::{self, ShownFigure, of_group};
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::records::RegisteredArray;
 use crate::spec::DeviceSpec;
 use crate::status::ByteRange;
+use crate::words::as_word;
 
 /// State of an array as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -213,10 +213,10 @@ pub struct ArrayDetail {
     /// Bytes of a chunk.
     pub chunk_bytes: u32,
     /// Protection of parity against a crash: `journal`, `bitmap`, `none`.
-    #[serde(with = "consistency_word")]
+    #[serde(with = "as_word")]
     pub consistency: Consistency,
     /// The checksums that the members keep: `none`, `crc32c`.
-    #[serde(default, with = "integrity_word")]
+    #[serde(default, with = "as_word")]
     pub integrity: Integrity,
     /// Size in bytes.
     pub size_bytes: u64,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
+use crate::state_dir::StateDir;
 
 /// The port of NBD.
 pub const NBD_PORT: u16 = 10809;
@@ -31,6 +32,66 @@ pub enum NbdAddress {
     },
 }
 
+/// A kind of export, as users meet it.
+#[derive(Debug)]
+pub struct ExportKind {
+    /// Its word in the registry and in `show --json`, and the option of `voltier export` and `unexport`.
+    pub word: &'static str,
+    /// What the help calls the value of the option.
+    pub value: &'static str,
+    /// Whether the option may stand without a value.
+    pub has_default: bool,
+    /// How a volume is exported by it: "over NBD".
+    pub way: &'static str,
+    /// What the help says of the option.
+    pub help: &'static str,
+    /// What the help says of the value; may be empty.
+    pub value_help: &'static str,
+    /// Reads the value of the option; an empty one stands for the default.
+    pub read: fn(&str, &StateDir, &VolumeName) -> ControlResult<ExportSpec>,
+    /// A value for tests.
+    pub example: &'static str,
+}
+
+/// All kinds of exports.
+pub static EXPORT_KINDS: [&ExportKind; 2] = [&NBD, &FUSE];
+
+static NBD: ExportKind = ExportKind {
+    word: "nbd",
+    value: "ADDR",
+    has_default: true,
+    way: "over NBD",
+    help: "NBD on a Unix or TCP socket",
+    value_help: "ADDR is unix:PATH, a path, or tcp:HOST[:PORT]; the default is a socket in the state folder.",
+    read: |text, state, name| {
+        let address = match text {
+            "" => state.nbd_address(name)?,
+            text => text.parse::<NbdAddress>()?.absolute()?,
+        };
+        Ok(ExportSpec::Nbd(address))
+    },
+    example: "tcp:127.0.0.1:10809",
+};
+
+static FUSE: ExportKind = ExportKind {
+    word: "fuse",
+    value: "FILE",
+    has_default: false,
+    way: "as a FUSE file",
+    help: "A FUSE file with the content of the volume",
+    value_help: "",
+    read: |text, _, _| Ok(ExportSpec::Fuse(absolute(Path::new(text))?)),
+    example: "/run/v.raw",
+};
+
+impl ExportKind {
+    /// How the option is written, with the name of its value: `--nbd [ADDR]`.
+    pub fn usage(&self) -> String {
+        let (open, close) = if self.has_default { ("[", "]") } else { ("", "") };
+        format!("--{} {open}{}{close}", self.word, self.value)
+    }
+}
+
 /// One export to a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", content = "at", rename_all = "snake_case")]
@@ -42,11 +103,11 @@ pub enum ExportSpec {
 }
 
 impl ExportSpec {
-    /// `nbd` or `fuse`.
-    pub fn kind(&self) -> &'static str {
+    /// Its kind.
+    pub fn kind(&self) -> &'static ExportKind {
         match self {
-            ExportSpec::Nbd(_) => "nbd",
-            ExportSpec::Fuse(_) => "fuse",
+            ExportSpec::Nbd(_) => &NBD,
+            ExportSpec::Fuse(_) => &FUSE,
         }
     }
 
@@ -62,10 +123,17 @@ impl ExportSpec {
             ExportSpec::Fuse(path) => path.display().to_string(),
         }
     }
-}
 
-impl ExportSpec {
-    /// The path of the Unix socket or the file; none of a TCP address.
+    /// The option of `voltier export` and `unexport` that names it.
+    pub fn option(&self) -> String {
+        let value: &dyn fmt::Display = match self {
+            ExportSpec::Nbd(address) => address,
+            ExportSpec::Fuse(path) => &path.display(),
+        };
+        format!("--{} {value}", self.kind().word)
+    }
+
+    /// The path whose mode and owner say who may open it, if it has one: of the Unix socket or the file.
     pub fn path(&self) -> Option<&Path> {
         match self {
             ExportSpec::Nbd(NbdAddress::Unix(path)) | ExportSpec::Fuse(path) => Some(path),
@@ -73,20 +141,30 @@ impl ExportSpec {
         }
     }
 
-    /// The option of `voltier export` and `unexport` that names it.
-    pub fn option(&self) -> String {
+    /// The file with the content of the volume, for a kind that makes one. Programs, mounts and other volumes
+    /// may stand on it, so closing it is refused while somebody has it open.
+    pub fn file(&self) -> Option<&Path> {
         match self {
-            ExportSpec::Nbd(NbdAddress::Unix(path)) => format!("--nbd unix:{}", path.display()),
-            ExportSpec::Nbd(NbdAddress::Tcp { host, port }) => {
-                format!("--nbd tcp:{}:{port}", bracketed(host))
-            }
-            ExportSpec::Fuse(path) => format!("--fuse {}", path.display()),
+            ExportSpec::Fuse(path) => Some(path),
+            ExportSpec::Nbd(_) => None,
+        }
+    }
+
+    /// What it is, in a sentence.
+    pub fn noun(&self) -> &'static str {
+        match self {
+            ExportSpec::Nbd(NbdAddress::Unix(_)) => "a Unix socket",
+            ExportSpec::Nbd(NbdAddress::Tcp { .. }) => "a TCP port",
+            ExportSpec::Fuse(_) => "a FUSE file",
         }
     }
 
     /// Whether other hosts may reach it.
     pub fn leaves_host(&self) -> bool {
-        matches!(self, ExportSpec::Nbd(address) if address.leaves_host())
+        match self {
+            ExportSpec::Nbd(address) => address.leaves_host(),
+            ExportSpec::Fuse(_) => false,
+        }
     }
 }
 
@@ -153,7 +231,7 @@ impl NbdAddress {
 ///
 /// # Errors
 /// When the path is empty or the current folder is gone.
-pub fn absolute(path: &Path) -> ControlResult<PathBuf> {
+pub(crate) fn absolute(path: &Path) -> ControlResult<PathBuf> {
     std::path::absolute(path)
         .map_err(|error| ControlError::io(format!("resolving {}", path.display()), &error))
 }
@@ -256,6 +334,31 @@ mod tests {
         let tcp = ExportSpec::Nbd("tcp:[::1]:7000".parse().unwrap());
         assert_eq!(tcp.uri(&name), "nbd://[::1]:7000/cache1");
         assert_eq!(ExportSpec::Fuse("/mnt/c".into()).uri(&name), "/mnt/c");
+    }
+
+    #[test]
+    fn the_option_of_every_kind_and_its_record_are_read_back_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let (state, name) = (StateDir::at(folder.path()).unwrap(), "v".parse().unwrap());
+        for kind in EXPORT_KINDS {
+            let export = (kind.read)(kind.example, &state, &name).unwrap();
+            assert_eq!(export.kind().word, kind.word);
+            assert_eq!(export.option(), format!("--{} {}", kind.word, kind.example));
+            let json = serde_json::to_value(&export).unwrap();
+            assert_eq!(json["kind"], kind.word, "the word of the registry");
+            assert_eq!(serde_json::from_value::<ExportSpec>(json).unwrap(), export);
+            assert_eq!((kind.read)("", &state, &name).is_ok(), kind.has_default, "{}", kind.word);
+        }
+    }
+
+    #[test]
+    fn the_guide_and_the_format_name_every_kind() {
+        const GUIDE: &str = include_str!("../../../docs/guide/exports.md");
+        const FORMAT: &str = include_str!("../../../docs/formats/registry.md");
+        for ExportKind { word, .. } in EXPORT_KINDS {
+            assert!(GUIDE.contains(&format!("voltier export v --{word}")), "{word}");
+            assert!(FORMAT.contains(&format!("`{{\"kind\":\"{word}\",")), "{word}");
+        }
     }
 
     #[test]

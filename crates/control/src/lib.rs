@@ -56,6 +56,7 @@ mod front;
 mod host;
 mod import_report;
 mod interrupt;
+mod keys;
 pub mod log;
 mod memory;
 mod name;
@@ -73,13 +74,12 @@ mod state_dir;
 mod status;
 mod suggest;
 mod units;
+mod words;
 
 pub use array_settings::{
     ARRAY_KEYS, ArraySettings, HealthSettings, JOURNAL_KEY, MergeSettings, TaskPace,
 };
-pub use array_spec::{
-    ARRAY_MEMBERS_MAX, ArrayLevel, parse_chunk_bytes, parse_consistency, parse_integrity,
-};
+pub use array_spec::{ARRAY_MEMBERS_MAX, ArrayLevel, parse_chunk_bytes};
 pub use array_status::{
     ArrayDetail, ArrayState, HealthStatus, JournalStatus, LatencyStatus, LimitsStatus, PlaceStatus,
     PoolStatus, ReshapeDetail, StuckStatus, TaskStatus,
@@ -89,12 +89,13 @@ pub use daemon::{DaemonOptions, run_daemon};
 pub use ending::STOP_WAIT_S;
 pub use error::{ControlError, ControlResult, ErrorKind};
 pub use export_access::{ExportAccess, FileMode};
-pub use export_spec::{ExportSpec, NBD_PORT, NbdAddress, absolute};
+pub use export_spec::{EXPORT_KINDS, ExportKind, ExportSpec, NBD_PORT, NbdAddress};
 pub use figures::{ShownFigure, of_group};
 pub use front::{check_origin, configure, put_in_front, seed_of};
 pub use host::part_of;
 pub use import_report::{ImportOrder, ImportReport, ImportedArray, ImportedVolume};
 pub use interrupt::Interrupt;
+pub use keys::{Key, keys_help, values_help};
 pub use memory::{Memory, VolumeMemory};
 pub use name::{ArrayName, NAME_BYTES_MAX, PoolName, VolumeName};
 pub use records::{
@@ -104,10 +105,10 @@ pub use records::{
 pub use registry::{REGISTRY_FILE, REGISTRY_FORMAT, Registry, RegistryStore};
 pub use service::volumes::show::{recorded_arrays, recorded_volumes};
 pub use service::{DEVICE_WAIT_S, Service};
-pub use settings::{
-    KEYS, LINE_BYTES, ORIGIN_KEY, SSD_KEY, Settings, parse_line_bytes, parse_mode, parse_policy,
+pub use settings::{KEYS, LINE_BYTES, ORIGIN_KEY, SSD_KEY, Settings, parse_line_bytes};
+pub use spec::{
+    ARRAY_KIND, DRIVE_KINDS, DeviceKind, DeviceSpec, ModelBacking, Storage, drive_forms,
 };
-pub use spec::{DeviceSpec, ModelBacking};
 pub use state_dir::{StateDir, StateLock};
 pub use status::{
     ByteRange, DeviceState, DeviceStatus, ExportState, ExportStatus, HitRates, Tunables,
@@ -115,5 +116,8 @@ pub use status::{
 };
 pub use suggest::nearest;
 pub use units::{exact_size, format_size, parse_size, seconds_text, wait_text};
-pub use voltier_block::{Figure, FigureKind, FigureRow, Figures, Unit};
-pub use voltier_cache::RequestCounts;
+pub use voltier_array::{Consistency, Integrity};
+pub use voltier_block::{Figure, FigureKind, FigureRow, Figures, Unit, Word};
+pub use voltier_cache::policy::PolicyKind;
+pub use voltier_cache::{Mode, RequestCounts};
+pub use words::parse_word;

@@ -8,7 +8,7 @@ use std::io::{BufRead, Read, Write};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use voltier_array::{Consistency, Integrity, ScrubRepair};
 
-use crate::array_spec::{ArrayLevel, consistency_word, integrity_word};
+use crate::array_spec::ArrayLevel;
 use crate::array_status::{ArrayDetail, PoolStatus};
 use crate::error::{ControlError, ControlResult};
 use crate::export_access::ExportAccess;
@@ -18,6 +18,7 @@ use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 use crate::status::VolumeStatus;
+use crate::words::as_word;
 
 /// Longest line either side takes: 10,000 volumes of 1.5 KB fit in 16 MiB.
 pub const LINE_BYTES_MAX: u64 = 16 << 20;
@@ -44,7 +45,7 @@ pub struct NewArray {
     /// Bytes of a chunk.
     pub chunk_bytes: u32,
     /// Protection of parity against a crash.
-    #[serde(with = "consistency_word")]
+    #[serde(with = "as_word")]
     pub consistency: Consistency,
     /// Devices, in the order of the array.
     pub members: Vec<DeviceSpec>,
@@ -116,7 +117,7 @@ pub enum ArrayRequest {
         /// Everything about it.
         array: NewArray,
         /// The checksums that the members keep.
-        #[serde(with = "integrity_word")]
+        #[serde(with = "as_word")]
         integrity: Integrity,
     },
     /// State of one array, or of all.

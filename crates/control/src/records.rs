@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use voltier_array::{Consistency, CreateOptions, Integrity, Layout};
 
 use crate::array_settings::ArraySettings;
-use crate::array_spec::{ArrayLevel, consistency_word, integrity_word};
+use crate::array_spec::ArrayLevel;
 use crate::error::{ControlError, ControlResult};
 use crate::export_access::ExportAccess;
 use crate::export_spec::ExportSpec;
@@ -18,6 +18,7 @@ use crate::safety::DriveIdentity;
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 use crate::status::ByteRange;
+use crate::words::as_word;
 
 /// Lost ranges that are kept one by one: beyond it only their number is.
 pub const LOST_RANGES_MAX: usize = 1024;
@@ -187,10 +188,10 @@ pub struct RegisteredArray {
     /// Bytes of a chunk.
     pub chunk_bytes: u32,
     /// Protection of parity against a crash.
-    #[serde(with = "consistency_word")]
+    #[serde(with = "as_word")]
     pub consistency: Consistency,
     /// The checksums that the members keep.
-    #[serde(with = "integrity_word")]
+    #[serde(with = "as_word")]
     pub integrity: Integrity,
     /// Size in bytes.
     pub size_bytes: u64,
@@ -280,8 +281,8 @@ impl RegisteredArray {
         let paths = found.iter().enumerate().filter_map(|(place, it)| Some((place, it.as_ref()?)));
         for (place, device) in paths {
             let known = |it: &Option<DeviceSpec>| it.as_ref() == Some(device);
-            // Devices without a path may be called alike.
-            let is_elsewhere = device.path().is_some() && !known(&self.members[place]);
+            // Devices of this process may be called alike.
+            let is_elsewhere = device.is_external() && !known(&self.members[place]);
             let elsewhere = self.members.iter().position(known).filter(|_| is_elsewhere);
             let before = self.members[place].replace(device.clone());
             if let Some(other) = elsewhere {
@@ -291,7 +292,7 @@ impl RegisteredArray {
         for place in 0..self.members.len() {
             if found.get(place).is_none_or(Option::is_none) {
                 let is_found = |known: &mut DeviceSpec| {
-                    known.path().is_some() && found.iter().flatten().any(|it| it == known)
+                    known.is_external() && found.iter().flatten().any(|it| it == known)
                 };
                 self.members[place].take_if(is_found);
             }

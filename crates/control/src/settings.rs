@@ -1,17 +1,17 @@
 //! Choices about a cache: at creation, and most of it while it serves (`voltier set`).
 
-use std::fmt::Display;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 use voltier_cache::admission::AdmissionKind;
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{FormatOptions, LineSize, Mode};
 
-use crate::array_settings::{deadline_ns, parse_deadline_s};
+use crate::array_settings::deadline_ns;
 use crate::error::{ControlError, ControlResult};
-use crate::suggest;
-use crate::units::{exact_size, parse_size, parse_wait_us, seconds_text, wait_text};
+use crate::keys::{
+    self, ADMISSION, CONGESTED_US, DEADLINE_S, Key, PERCENT, SIZE_OR_OFF, SWITCH, one_of,
+};
+use crate::units::parse_size;
+use crate::words::as_word;
 
 /// The key that gives a volume which is not served another drive as its origin.
 pub const ORIGIN_KEY: &str = "hdd";
@@ -19,66 +19,21 @@ pub const ORIGIN_KEY: &str = "hdd";
 /// The key that gives a volume which is not served another drive as its SSD.
 pub const SSD_KEY: &str = "ssd";
 
-/// Keys of `voltier set`, in the order they are documented.
-pub const KEYS: [&str; 9] = [
-    "mode",
-    "policy",
-    "admission",
-    "seq_cutoff",
-    "dirty_high",
-    "dirty_low",
-    "congested",
-    "deadline",
-    "ordered",
-];
+/// Keys of `voltier set`.
+pub const KEYS: &[Key<Settings>] = keys::keys! { Settings:
+    "mode", one_of::<Mode>(), mode, "how requests use the SSD";
+    "policy", one_of::<PolicyKind>(), policy, "which lines leave a full cache";
+    "admission", ADMISSION, admission, "which lines are cached after a miss";
+    "seq_cutoff", SIZE_OR_OFF, seq_cutoff_bytes, "longer sequential streams bypass the cache";
+    "dirty_high", PERCENT, dirty_high_percent, "destaging is fastest from this share on";
+    "dirty_low", PERCENT, dirty_low_percent, "destaging pauses up to this share";
+    "congested", CONGESTED_US, congested_us, "after longer waits an idle disk serves hits";
+    "deadline", DEADLINE_S, deadline_s, "longest time without an answer of a drive";
+    "ordered", SWITCH, ordered, "writes reach the disk in order of flushes";
+};
 
 /// Line sizes a cache can have, in bytes.
 pub const LINE_BYTES: [u32; 6] = [2048, 4096, 8192, 16384, 32768, 65536];
-
-/// No queue of an SSD in order is longer.
-const CONGESTED_US_MAX: u64 = 10_000_000;
-
-const MODES: [&str; 5] = ["wt", "wb", "ro", "wo", "pt"];
-
-/// Parses a cache mode.
-///
-/// # Errors
-/// A usage error that names the nearest one.
-pub fn parse_mode(word: &str) -> ControlResult<Mode> {
-    parse_word("cache mode", word, &MODES)
-}
-
-/// Parses a replacement policy.
-///
-/// # Errors
-/// A usage error that names the nearest one.
-pub fn parse_policy(word: &str) -> ControlResult<PolicyKind> {
-    parse_word("replacement policy", word, &PolicyKind::ALL.map(PolicyKind::name))
-}
-
-fn parse_word<T: FromStr>(what: &str, word: &str, known: &[&str]) -> ControlResult<T> {
-    word.to_ascii_lowercase().parse().map_err(|_| {
-        let hint = suggest::hint(word, known);
-        ControlError::usage(format!("`{}` is not a {what}; {hint}", word.escape_default()))
-    })
-}
-
-/// JSON by the words of the command line.
-mod as_word {
-    use super::{Display, FromStr};
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(value)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>, T: FromStr>(
-        from: D,
-    ) -> Result<T, D::Error> {
-        let word = String::deserialize(from)?;
-        word.parse().map_err(|_| D::Error::custom(format_args!("unknown word `{word}`")))
-    }
-}
 
 /// All choices of one cache. The defaults are the MaxIO document's: lru, wt, 4096.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -138,40 +93,18 @@ impl Settings {
     /// # Errors
     /// A usage error that names the nearest known key, or the values the key takes.
     pub fn apply(&mut self, key: &str, value: &str) -> ControlResult<()> {
-        match key {
-            "mode" => self.mode = parse_mode(value)?,
-            "policy" => self.policy = parse_policy(value)?,
-            "admission" => {
-                self.admission = value.parse().map_err(|error| {
-                    ControlError::usage(format!("admission=`{}`: {error}", value.escape_default()))
-                })?;
-            }
-            "ordered" => self.ordered = parse_switch(key, value)?,
-            "seq_cutoff" => self.seq_cutoff_bytes = parse_cutoff(value)?,
-            "dirty_high" => self.dirty_high_percent = parse_percent(key, value)?,
-            "dirty_low" => self.dirty_low_percent = parse_percent(key, value)?,
-            "congested" => self.congested_us = parse_congested(value)?,
-            "deadline" => self.deadline_s = parse_deadline_s(value)?,
-            "block_size" => {
-                return Err(ControlError::usage(
-                    "block_size is fixed when a cache is made; \
-                     detach the cache and attach it again with -b SIZE",
-                ));
-            }
-            ORIGIN_KEY | SSD_KEY => {
-                return Err(ControlError::usage(format!(
-                    "{key}=DEV names another drive and goes alone; give other settings in a command of their own"
-                )));
-            }
-            _ => {
-                return Err(ControlError::usage(format!(
-                    "unknown key `{}`; {}",
-                    key.escape_default(),
-                    suggest::hint(key, &KEYS)
-                )));
-            }
+        if let Some(known) = keys::find(KEYS, key) {
+            return (known.apply)(self, value);
         }
-        Ok(())
+        Err(ControlError::usage(match key {
+            "block_size" => "block_size is fixed when a cache is made; \
+                detach the cache and attach it again with -b SIZE"
+                .to_owned(),
+            ORIGIN_KEY | SSD_KEY => format!(
+                "{key}=DEV names another drive and goes alone; give other settings in a command of their own"
+            ),
+            _ => format!("unknown key `{}`; {}", key.escape_default(), keys::hint(KEYS, &[], key)),
+        }))
     }
 
     /// Checks what no single value shows.
@@ -204,30 +137,6 @@ impl Settings {
         let line_size = LineSize::new(self.line_bytes.into()).map_err(ControlError::usage)?;
         Ok(FormatOptions { line_size, policy: self.policy, uuid })
     }
-
-    /// The sequential cut-off as `set` takes it.
-    pub fn seq_cutoff_text(&self) -> String {
-        match self.seq_cutoff_bytes {
-            0 => "off".to_owned(),
-            bytes => exact_size(bytes),
-        }
-    }
-
-    /// The wait that counts as congestion, as `set` takes it.
-    pub fn congested_text(&self) -> String {
-        match self.congested_us {
-            0 => "off".to_owned(),
-            us => wait_text(us.into()),
-        }
-    }
-
-    /// The time after which a drive counts as silent, as `set` takes it.
-    pub fn deadline_text(&self) -> String {
-        match self.deadline_s {
-            0 => "off".to_owned(),
-            seconds => seconds_text(seconds),
-        }
-    }
 }
 
 /// Parses the line size of `-b`: a plain number of bytes or a size with a unit.
@@ -245,53 +154,17 @@ fn list(values: &[u32]) -> String {
     values.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn parse_switch(key: &str, value: &str) -> ControlResult<bool> {
-    match value {
-        "on" | "yes" | "true" | "1" => Ok(true),
-        "off" | "no" | "false" | "0" => Ok(false),
-        _ => {
-            Err(ControlError::usage(format!("{key}=`{}`: write on or off", value.escape_default())))
-        }
-    }
-}
-
-fn parse_cutoff(value: &str) -> ControlResult<u64> {
-    match value {
-        "off" | "none" => Ok(0),
-        size => parse_size(size).map_err(|_| {
-            ControlError::usage(format!("seq_cutoff=`{value}`: write a size such as 1M, or off"))
-        }),
-    }
-}
-
-fn parse_congested(value: &str) -> ControlResult<u32> {
-    match value {
-        "off" | "none" => Ok(0),
-        time => parse_wait_us(time, CONGESTED_US_MAX).map(|us| us as u32).ok_or_else(|| {
-            let shown = time.escape_default();
-            ControlError::usage(format!(
-                "congested=`{shown}`: write a time from 1us to 10s, or off"
-            ))
-        }),
-    }
-}
-
-fn parse_percent(key: &str, value: &str) -> ControlResult<u8> {
-    match value.trim_end_matches('%').parse() {
-        Ok(percent @ 0..=100) => Ok(percent),
-        _ => Err(ControlError::usage(format!(
-            "{key}=`{}`: write a percentage from 0 to 100",
-            value.escape_default()
-        ))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::find;
+
+    fn text(settings: &Settings, key: &str) -> String {
+        (find(KEYS, key).unwrap().text)(settings)
+    }
 
     #[test]
-    fn every_documented_key_is_applied() {
+    fn every_key_is_applied_and_what_is_shown_is_taken() {
         let mut settings = Settings::default();
         for (key, value) in [
             ("mode", "wb"),
@@ -299,32 +172,43 @@ mod tests {
             ("admission", "touches:2"),
             ("seq_cutoff", "1M"),
             ("dirty_high", "70%"),
-            ("dirty_low", "20"),
+            ("dirty_low", "30"),
             ("congested", "750us"),
             ("deadline", "90s"),
             ("ordered", "on"),
         ] {
-            assert!(KEYS.contains(&key));
             settings.apply(key, value).unwrap();
         }
+        let mut again = Settings::default();
+        for key in KEYS {
+            assert_ne!(text(&again, key.name), text(&settings, key.name), "one is left out above");
+            again.apply(key.name, &text(&settings, key.name)).unwrap();
+        }
+        assert_eq!(again, settings);
         assert_eq!(settings.mode, Mode::WriteBack);
         assert_eq!(settings.policy, PolicyKind::Fifo);
         assert_eq!(settings.admission, AdmissionKind::Touches(2));
-        assert_eq!(settings.seq_cutoff_text(), "1M");
-        assert_eq!((settings.dirty_high_percent, settings.dirty_low_percent), (70, 20));
+        assert_eq!(text(&settings, "seq_cutoff"), "1M");
+        assert_eq!((settings.dirty_high_percent, settings.dirty_low_percent), (70, 30));
         settings.apply("seq_cutoff", "off").unwrap();
-        assert_eq!(settings.seq_cutoff_text(), "off");
-        for (value, us, text) in
+        assert_eq!(text(&settings, "seq_cutoff"), "off");
+        for (value, us, shown) in
             [("750us", 750, "750us"), ("3000us", 3000, "3ms"), ("off", 0, "off")]
         {
             settings.apply("congested", value).unwrap();
-            assert_eq!((settings.congested_us, settings.congested_text()), (us, text.to_owned()));
+            assert_eq!(
+                (settings.congested_us, text(&settings, "congested")),
+                (us, shown.to_owned())
+            );
         }
-        for (value, seconds, text) in
+        for (value, seconds, shown) in
             [("45", 45, "45s"), ("120s", 120, "2m"), ("off", 0, "off"), ("0", 0, "off")]
         {
             settings.apply("deadline", value).unwrap();
-            assert_eq!((settings.deadline_s, settings.deadline_text()), (seconds, text.to_owned()));
+            assert_eq!(
+                (settings.deadline_s, text(&settings, "deadline")),
+                (seconds, shown.to_owned())
+            );
             assert_eq!(settings.for_cache().deadline_ns, seconds * 1_000_000_000);
         }
         for bad in ["", "-1", "32d", "soon"] {
@@ -359,22 +243,10 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_the_command_line_are_those_of_the_cache() {
-        for word in MODES {
-            assert_eq!(parse_mode(word).unwrap().to_string(), word);
-        }
-        for kind in PolicyKind::ALL {
-            assert_eq!(parse_policy(kind.name()).unwrap(), kind);
-        }
-        for bytes in LINE_BYTES {
-            assert!(LineSize::new(bytes.into()).is_ok());
-        }
-    }
-
-    #[test]
     fn line_sizes_are_the_six_of_the_contract() {
         assert_eq!(parse_line_bytes("4096").unwrap(), 4096);
         assert_eq!(parse_line_bytes("64K").unwrap(), 65536);
+        assert!(LINE_BYTES.into_iter().all(|bytes| LineSize::new(bytes.into()).is_ok()));
         for bad in ["1024", "5000", "128K", "x"] {
             assert_eq!(parse_line_bytes(bad).unwrap_err().exit_code(), 2);
         }

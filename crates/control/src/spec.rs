@@ -9,8 +9,62 @@ use serde::{Deserialize, Serialize};
 use voltier_block::SECTOR_BYTES;
 
 use crate::error::{ControlError, ControlResult};
+use crate::export_spec::absolute;
 use crate::name::ArrayName;
 use crate::units::{exact_size, parse_size};
+
+/// A kind of device with a word of its own: every other text is a path.
+#[derive(Debug)]
+pub struct DeviceKind {
+    /// The text begins with it.
+    pub prefix: &'static str,
+    /// The whole text, in help and in errors.
+    pub form: &'static str,
+    /// Reads the text, given whole and behind the prefix.
+    read: fn(&str, &str) -> ControlResult<DeviceSpec>,
+    /// Texts for tests.
+    pub examples: &'static [&'static str],
+}
+
+/// The kinds of drives with a word of their own. They can be a member of an array or a side of a volume.
+pub static DRIVE_KINDS: [DeviceKind; 2] = [
+    DeviceKind {
+        prefix: "mem:",
+        form: "mem:SIZE",
+        read: |text, size| device_size(text, size).map(DeviceSpec::Memory),
+        examples: &["mem:1G", "mem:512"],
+    },
+    DeviceKind {
+        prefix: "model:",
+        form: "model:PROFILE[:SIZE]",
+        read: parse_model,
+        examples: &["model:hdd-7200", "model:hdd-7200:10G", "model:ssd_sata:/tmp/x.img"],
+    },
+];
+
+/// An array, which can be a side of a volume.
+pub static ARRAY_KIND: DeviceKind = DeviceKind {
+    prefix: "array:",
+    form: "array:NAME",
+    read: |_, name| name.parse().map(DeviceSpec::Array),
+    examples: &["array:r6"],
+};
+
+/// The forms that name a drive, for help: `a path, mem:SIZE or ...`.
+pub fn drive_forms() -> String {
+    in_words(DRIVE_KINDS.iter())
+}
+
+/// The forms that name any device.
+fn device_forms() -> String {
+    in_words(DRIVE_KINDS.iter().chain([&ARRAY_KIND]))
+}
+
+fn in_words<'a>(kinds: impl Iterator<Item = &'a DeviceKind>) -> String {
+    let forms: Vec<_> = kinds.map(|kind| kind.form).collect();
+    let (last, others) = forms.split_last().expect("there are kinds");
+    format!("a path, {} or {last}", others.join(", "))
+}
 
 /// Kinds of device that are written down in the contract and not served yet.
 const LATER: [(&str, &str); 4] = [
@@ -50,18 +104,51 @@ pub enum ModelBacking {
     Path(PathBuf),
 }
 
+/// Where the data of a device are, which says by what a record or a search knows the device again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storage<'a> {
+    /// In this process: new at each start, and nobody else can have it.
+    Own,
+    /// On this machine, at a path: it can be missing, be elsewhere, be in use by others, and carry labels.
+    Path(&'a Path),
+    /// In an array of this instance, whose own record says what becomes of it.
+    Array(&'a ArrayName),
+}
+
 impl DeviceSpec {
-    /// The path of a device that has one.
-    pub fn path(&self) -> Option<&Path> {
+    /// Where the data of the device are.
+    pub fn storage(&self) -> Storage<'_> {
         match self {
             DeviceSpec::Path(path) | DeviceSpec::Model { over: ModelBacking::Path(path), .. } => {
-                Some(path)
+                Storage::Path(path)
             }
-            DeviceSpec::Memory(_) | DeviceSpec::Model { .. } | DeviceSpec::Array(_) => None,
+            DeviceSpec::Memory(_) | DeviceSpec::Model { .. } => Storage::Own,
+            DeviceSpec::Array(name) => Storage::Array(name),
         }
     }
 
-    /// The same device at another path.
+    /// Whether the device is there without this daemon: it can be missing, be found elsewhere, be in use by
+    /// others, and carry labels.
+    pub fn is_external(&self) -> bool {
+        matches!(self.storage(), Storage::Path(_))
+    }
+
+    /// Whether the content ends with the daemon.
+    pub fn is_volatile(&self) -> bool {
+        self.storage() == Storage::Own
+    }
+
+    /// The path of a device that has one.
+    pub fn path(&self) -> Option<&Path> {
+        if let Storage::Path(path) = self.storage() { Some(path) } else { None }
+    }
+
+    /// The name of the array, for a device that is one.
+    pub fn array(&self) -> Option<&ArrayName> {
+        if let Storage::Array(name) = self.storage() { Some(name) } else { None }
+    }
+
+    /// The same device at another path, for one that is at a path.
     pub fn moved_to(&self, path: PathBuf) -> Self {
         match self {
             DeviceSpec::Path(_) => DeviceSpec::Path(path),
@@ -72,36 +159,14 @@ impl DeviceSpec {
         }
     }
 
-    /// Whether the content ends with the daemon.
-    pub fn is_volatile(&self) -> bool {
-        // An array's own record says what becomes of it.
-        self.path().is_none() && self.array().is_none()
-    }
-
-    /// The name of the array, for a device that is one.
-    pub fn array(&self) -> Option<&ArrayName> {
-        match self {
-            DeviceSpec::Array(name) => Some(name),
-            DeviceSpec::Path(_) | DeviceSpec::Memory(_) | DeviceSpec::Model { .. } => None,
-        }
-    }
-
     /// The same device with its path made absolute: the daemon runs in another folder.
     ///
     /// # Errors
     /// When the current folder is gone.
     pub fn absolute(self) -> ControlResult<Self> {
-        let full = |path: PathBuf| {
-            std::path::absolute(&path)
-                .map_err(|error| ControlError::io(format!("resolving {}", path.display()), &error))
-        };
-        Ok(match self {
-            DeviceSpec::Path(path) => DeviceSpec::Path(full(path)?),
-            DeviceSpec::Model { profile, over: ModelBacking::Path(path) } => {
-                DeviceSpec::Model { profile, over: ModelBacking::Path(full(path)?) }
-            }
-            other => other,
-        })
+        let Some(path) = self.path() else { return Ok(self) };
+        let full = absolute(path)?;
+        Ok(self.moved_to(full))
     }
 }
 
@@ -111,29 +176,23 @@ impl FromStr for DeviceSpec {
     fn from_str(text: &str) -> Result<Self, ControlError> {
         if let Some((_, what)) = LATER.into_iter().find(|(prefix, _)| text.starts_with(prefix)) {
             return Err(ControlError::usage(format!(
-                "`{text}`: {what} are not in this version; \
-                 use a path, mem:SIZE, model:PROFILE[:SIZE] or array:NAME"
+                "`{text}`: {what} are not in this version; use {}",
+                device_forms()
             )));
         }
-        if let Some(size) = text.strip_prefix("mem:") {
-            return Ok(DeviceSpec::Memory(device_size(text, size)?));
-        }
-        if let Some(model) = text.strip_prefix("model:") {
-            return parse_model(text, model);
-        }
-        if let Some(name) = text.strip_prefix("array:") {
-            return name.parse().map(DeviceSpec::Array);
+        for kind in DRIVE_KINDS.iter().chain([&ARRAY_KIND]) {
+            if let Some(rest) = text.strip_prefix(kind.prefix) {
+                return (kind.read)(text, rest);
+            }
         }
         if text.is_empty() {
-            return Err(ControlError::usage(
-                "an empty device name; write a path, mem:SIZE, model:PROFILE[:SIZE] or \
-                 array:NAME",
-            ));
+            let forms = device_forms();
+            return Err(ControlError::usage(format!("an empty device name; write {forms}")));
         }
         if let Some((scheme, _)) = text.split_once("://") {
             return Err(ControlError::usage(format!(
-                "`{text}`: unknown kind of device `{scheme}`; \
-                 use a path, mem:SIZE, model:PROFILE[:SIZE] or array:NAME"
+                "`{text}`: unknown kind of device `{scheme}`; use {}",
+                device_forms()
             )));
         }
         Ok(DeviceSpec::Path(PathBuf::from(text)))
@@ -209,17 +268,20 @@ mod tests {
 
     #[test]
     fn every_form_is_read_and_written_back_the_same() {
-        let forms = [
-            "/dev/sdb",
-            "mem:1G",
-            "mem:512",
-            "model:hdd-7200",
-            "model:hdd-7200:10G",
-            "model:ssd_sata:/tmp/x.img",
-            "array:r6",
-        ];
-        for text in forms {
-            assert_eq!(text.parse::<DeviceSpec>().unwrap().to_string(), text);
+        assert_eq!("/dev/sdb".parse::<DeviceSpec>().unwrap().to_string(), "/dev/sdb");
+        for kind in DRIVE_KINDS.iter().chain([&ARRAY_KIND]) {
+            for text in kind.examples {
+                assert!(text.starts_with(kind.prefix) && kind.form.starts_with(kind.prefix));
+                assert_eq!(text.parse::<DeviceSpec>().unwrap().to_string(), *text);
+            }
+        }
+    }
+
+    #[test]
+    fn the_format_of_the_registry_names_every_kind() {
+        const FORMAT: &str = include_str!("../../../docs/formats/registry.md");
+        for kind in DRIVE_KINDS.iter().chain([&ARRAY_KIND]) {
+            assert!(FORMAT.contains(&format!("`{}", kind.prefix)), "{}", kind.form);
         }
     }
 
@@ -227,7 +289,9 @@ mod tests {
     fn kinds_of_later_versions_are_refused_by_name() {
         for text in ["nbd://h/x", "nbd+unix:///x?socket=s", "rbd:p/i", "s3://b/p"] {
             let error = text.parse::<DeviceSpec>().unwrap_err();
+            let forms = "use a path, mem:SIZE, model:PROFILE[:SIZE] or array:NAME";
             assert!(error.message.contains("not in this version"), "{error}");
+            assert!(error.message.ends_with(forms), "{error}");
             assert_eq!(error.exit_code(), 2);
         }
     }

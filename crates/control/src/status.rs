@@ -102,7 +102,7 @@ pub struct HitRates {
 /// One export of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportStatus {
-    /// `nbd` or `fuse`.
+    /// The word of its kind, as `nbd`.
     pub kind: String,
     /// The address that a client opens.
     pub uri: String,

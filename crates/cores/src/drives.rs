@@ -1,9 +1,7 @@
 //! Devices of a core: opening a drive by its specification, and reading or erasing the label on one.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::path::Path;
-use std::pin::pin;
-use std::task::Poll;
 
 use voltier_array::{
     Array, DeviceError, MemberState, read_spare_label, wipe_superblocks, write_spare_label,
@@ -11,11 +9,10 @@ use voltier_array::{
 use voltier_block::{BlockDevice, Nanos};
 use voltier_control::engine::{JournalDeviceLabel, MemberLabel, SpareOwner};
 use voltier_control::safety::{Machine, WriteProtection};
-use voltier_control::{ControlError, ControlResult, DeviceSpec, Identity, ModelBacking};
+use voltier_control::{ControlError, ControlResult, DeviceSpec, Identity};
 use voltier_drive::OpenError;
-use voltier_drive::model::Profile;
 use voltier_ring::Handle;
-use voltier_volume::{DriveError, DriveSpec, Leaf};
+use voltier_volume::Leaf;
 
 use crate::opening;
 
@@ -26,22 +23,13 @@ pub(super) struct KnownDevice {
     pub(super) size_bytes: u64,
 }
 
-/// The profile of a modelled drive.
-pub(super) fn profile(name: &str) -> ControlResult<&'static Profile> {
-    Profile::find(name).map_err(|error| ControlError::usage(error.to_string()))
-}
-
 /// Opens a device, on a thread of its own.
 pub(super) async fn open_leaf(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
-    open_once(handle, device, spec_of(device)?).await?.map_err(ControlError::from_error)
+    open_once(handle, device).await?.map_err(ControlError::from_error)
 }
 
-async fn open_once(
-    handle: &Handle,
-    device: &DeviceSpec,
-    spec: DriveSpec,
-) -> ControlResult<Result<Leaf, DriveError>> {
-    answered(handle, device, opening::open(handle, spec)).await?
+async fn open_once(handle: &Handle, device: &DeviceSpec) -> ControlResult<Result<Leaf, OpenError>> {
+    answered(handle, device, opening::open(handle, device)).await?
 }
 
 /// For so long a device may take to end the requests of a volume or an array that failed, in nanoseconds.
@@ -52,10 +40,10 @@ const DRAINED_STEP_NS: Nanos = 20_000_000;
 
 /// Opens a device that a volume or an array of this process may have had until a moment ago.
 pub(super) async fn open_drained(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
-    let (spec, late_ns) = (spec_of(device)?, handle.now() + DRAINED_NS);
+    let late_ns = handle.now() + DRAINED_NS;
     loop {
-        match open_once(handle, device, spec.clone()).await? {
-            Err(DriveError::Open(OpenError::Undrained(_))) if handle.now() < late_ns => {
+        match open_once(handle, device).await? {
+            Err(OpenError::Undrained(_)) if handle.now() < late_ns => {
                 handle.sleep(DRAINED_STEP_NS).await;
             }
             opened => return opened.map_err(ControlError::from_error),
@@ -63,38 +51,16 @@ pub(super) async fn open_drained(handle: &Handle, device: &DeviceSpec) -> Contro
     }
 }
 
-fn spec_of(device: &DeviceSpec) -> ControlResult<DriveSpec> {
-    Ok(match device.clone() {
-        DeviceSpec::Path(path) => DriveSpec::File { path },
-        DeviceSpec::Memory(bytes) => DriveSpec::Memory { bytes },
-        DeviceSpec::Model { profile, over } => match over {
-            ModelBacking::ProfileSize => DriveSpec::Model { profile, bytes: None },
-            ModelBacking::Memory(bytes) => DriveSpec::Model { profile, bytes: Some(bytes) },
-            ModelBacking::Path(path) => DriveSpec::ModelOverFile { profile, path },
-        },
-        DeviceSpec::Array(name) => {
-            return Err(ControlError::failed(format!("array:{name} cannot be a member")));
-        }
-    })
-}
-
 /// Opens a device that is only read; a member of a read-only array keeps in memory what is written to it.
 pub(super) async fn open_read_only(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
-    let DeviceSpec::Path(path) = device else {
-        return Err(ControlError::failed(format!(
-            "{device} is no file or block device, and only these can be read alone"
-        )));
-    };
-    let spec = DriveSpec::ReadOnlyFile { path: path.clone() };
-    open_once(handle, device, spec).await?.map_err(ControlError::from_error)
+    let opened = answered(handle, device, opening::open_read_only(handle, device)).await??;
+    opened.map_err(ControlError::from_error)
 }
 
 /// Opens a device whose label is to be read: also one that takes no writes.
 async fn open_for_label(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
-    match open_once(handle, device, spec_of(device)?).await? {
-        Err(DriveError::Open(OpenError::ReadOnly(_) | OpenError::Permission(_)))
-            if device.path().is_some() =>
-        {
+    match open_once(handle, device).await? {
+        Err(OpenError::ReadOnly(_) | OpenError::Permission(_)) => {
             open_read_only(handle, device).await
         }
         opened => opened.map_err(ControlError::from_error),
@@ -125,25 +91,10 @@ pub(super) async fn answered<T>(
     device: &DeviceSpec,
     asked: impl Future<Output = T>,
 ) -> ControlResult<T> {
-    let answer = within(handle, ANSWER_NS, asked).await;
-    answer.ok_or_else(|| {
+    handle.timeout(ANSWER_NS, asked).await.map_err(|()| {
         let seconds = ANSWER_NS / 1_000_000_000;
         ControlError::failed(format!("{device} has not answered for {seconds} s"))
     })
-}
-
-/// The result of a future, if it comes in time; else it is dropped.
-pub(super) async fn within<T>(
-    handle: &Handle,
-    time_ns: Nanos,
-    future: impl Future<Output = T>,
-) -> Option<T> {
-    let (mut future, mut late) = (pin!(future), pin!(handle.sleep(time_ns)));
-    poll_fn(|context| match future.as_mut().poll(context) {
-        Poll::Ready(value) => Poll::Ready(Some(value)),
-        Poll::Pending => late.as_mut().poll(context).map(|()| None),
-    })
-    .await
 }
 
 /// Why no label of a device can be read. One that a newer program can read says which array it is of.

@@ -7,7 +7,7 @@ use voltier_control::engine::Drain;
 use voltier_control::{ArrayName, ControlError, ControlResult, RegisteredArray, VolumeName};
 
 use crate::call::Way;
-use crate::exports::OpenExport;
+use crate::exports::open_export::Opened;
 use crate::fault::Fault;
 use crate::loss::{KnownEvents, SsdLoss};
 use crate::table;
@@ -43,7 +43,7 @@ pub(super) struct Home {
     /// The way to the core for tasks of the volume's own failure domain.
     pub(super) way: Way,
     pub(super) fault: Arc<Fault>,
-    pub(super) exports: Held<Vec<OpenExport>>,
+    pub(super) exports: Held<Vec<Opened>>,
     pub(super) drain: Arc<Held<Drain>>,
     pub(super) loss: Held<Arc<SsdLoss>>,
     pub(super) devices: Held<DeviceNames>,

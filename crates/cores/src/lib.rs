@@ -61,8 +61,7 @@ use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{Machine, Promises, Room};
 use voltier_control::{
     ArrayDetail, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, ExportAccess,
-    ExportSpec, Memory, ModelBacking, RegisteredArray, Settings, VolumeName, VolumeRecord,
-    VolumeStatus,
+    ExportSpec, Memory, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 use voltier_export::nbd::{Budget, NbdLimits};
 use voltier_ring::{Core, Domain};
@@ -118,7 +117,7 @@ impl CoreEngine {
     /// The memory that is left, after a look whether so many of these devices can be opened.
     fn room_for<'a>(&self, devices: impl Iterator<Item = &'a DeviceSpec>) -> ControlResult<Memory> {
         let room = Room::now(&Machine::real());
-        room.has_descriptors(devices.filter(|device| device.path().is_some()).count())?;
+        room.has_descriptors(devices.filter(|device| device.is_external()).count())?;
         Ok(Memory::new(&self.promises, room))
     }
 
@@ -207,19 +206,7 @@ impl Engine for CoreEngine {
     }
 
     fn size_of(&self, device: &DeviceSpec) -> ControlResult<u64> {
-        let profile = match device {
-            DeviceSpec::Model { profile, .. } => Some(drives::profile(profile)?),
-            DeviceSpec::Path(_) | DeviceSpec::Memory(_) | DeviceSpec::Array(_) => None,
-        };
-        match (device, profile) {
-            (DeviceSpec::Memory(bytes), _)
-            | (DeviceSpec::Model { over: ModelBacking::Memory(bytes), .. }, _) => Ok(*bytes),
-            (DeviceSpec::Model { over: ModelBacking::ProfileSize, .. }, Some(profile)) => {
-                Ok(profile.bytes)
-            }
-            // The examination of a path tells its size.
-            _ => Ok(u64::MAX),
-        }
+        opening::size_of(device)
     }
 
     fn is_letting_go(&self, machine: &Machine, path: &Path) -> bool {
@@ -411,7 +398,7 @@ impl Engine for CoreEngine {
     ) -> ControlResult<ExportSpec> {
         let home = self.homes.volume(name)?;
         let opened = exports::open(&home.way, name, export, access, &self.budget)?;
-        let real = opened.spec().clone();
+        let real = opened.spec.clone();
         home.exports.get().push(opened);
         Ok(real)
     }
@@ -420,11 +407,11 @@ impl Engine for CoreEngine {
         let Some(home) = self.homes.find(name) else { return Ok(()) };
         let taken = {
             let mut exports = home.exports.get();
-            let at = exports.iter().position(|open| open.spec() == export);
+            let at = exports.iter().position(|open| open.spec == *export);
             at.map(|at| exports.swap_remove(at))
         };
         let Some(mut open) = taken else { return Ok(()) };
-        let closed = open.close(&home.way, name, cut_off);
+        let closed = open.export.close(cut_off);
         if closed.is_err() {
             home.exports.get().push(open);
         }
@@ -432,22 +419,20 @@ impl Engine for CoreEngine {
     }
 
     fn clear_dead(&self, export: &ExportSpec) {
-        if let ExportSpec::Fuse(path) = export {
-            voltier_export::fuse::clear_dead(path);
-        }
+        exports::clear_dead(export);
     }
 
     fn export_trouble(&self, name: &VolumeName, export: &ExportSpec) -> Option<String> {
         let home = self.homes.find(name)?;
         let exports = home.exports.get();
-        exports.iter().find(|open| open.spec() == export)?.trouble(&home.way, name)
+        exports.iter().find(|open| open.spec == *export)?.export.trouble()
     }
 
     fn clients(&self, name: &VolumeName, export: &ExportSpec) -> u64 {
         let Some(home) = self.homes.find(name) else { return 0 };
         let exports = home.exports.get();
-        let open = exports.iter().find(|open| open.spec() == export);
-        open.map_or(0, |open| open.clients(&home.way, name))
+        let open = exports.iter().find(|open| open.spec == *export);
+        open.map_or(0, |open| open.export.clients())
     }
 }
 

@@ -10,7 +10,7 @@ use voltier_volume::Leaf;
 
 use crate::array_news;
 use crate::assemble::promised;
-use crate::drives::{KnownDevice, answered, open_all, open_leaf, within};
+use crate::drives::{KnownDevice, answered, open_all, open_leaf};
 use crate::loss::EventGate;
 use crate::table::{self, OpenArray, PendingMember};
 use voltier_control::engine::{ArrayDevices, Replaced};
@@ -45,12 +45,11 @@ pub(super) async fn fail(
     }
     let refused = |error| ControlError::failed(format!("{device} stays in {name}: {error}"));
     array.fail(member).map_err(refused)?;
-    let own = array.clone();
-    match within(&handle, RECORD_NS, async move { own.flush().await }).await {
-        Some(written) => written.map(|()| true).map_err(|error| {
+    match handle.timeout(RECORD_NS, array.flush()).await {
+        Ok(written) => written.map(|()| true).map_err(|error| {
             ControlError::failed(format!("{device} is out of service; recording that: {error}"))
         }),
-        None => Ok(false),
+        Err(()) => Ok(false),
     }
 }
 

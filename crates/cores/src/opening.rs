@@ -1,18 +1,19 @@
-//! Drives opened on threads of their own: opening a broken one may take for ever, and a core serves others
-//! meanwhile.
+//! How each kind of drive is opened. Files and block devices are opened on threads of their own: opening a
+//! broken one may take for ever, and a core serves others meanwhile.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use voltier_control::{ControlError, ControlResult};
-use voltier_drive::OpenError;
+use voltier_control::{ControlError, ControlResult, DeviceSpec, ModelBacking};
+use voltier_drive::model::Profile;
+use voltier_drive::{FileDevice, FileOptions, MemoryDevice, ModelDevice, OpenError, OpenFile};
 use voltier_ring::Handle;
-use voltier_volume::{DriveError, DriveSpec, Leaf, OpenLeaf};
+use voltier_volume::Leaf;
 
 /// How often a drive that looks taken is tried again, and how long after the last time.
 const CLAIM_TRIES: u32 = 20;
@@ -23,34 +24,100 @@ static OPENING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// The result of a thread, and who waits for it.
 struct Outcome {
-    opened: Option<Result<OpenLeaf, DriveError>>,
+    opened: Option<Result<OpenFile, OpenError>>,
     waker: Option<Waker>,
+}
+
+/// The profile of a modelled drive.
+fn profile(name: &str) -> ControlResult<&'static Profile> {
+    Profile::find(name).map_err(|error| ControlError::usage(error.to_string()))
+}
+
+/// The size of a device whose name says it, in bytes; of others the most there can be, since the examination
+/// of a path tells its size.
+pub(super) fn size_of(device: &DeviceSpec) -> ControlResult<u64> {
+    Ok(match device {
+        DeviceSpec::Memory(bytes) => *bytes,
+        DeviceSpec::Model { profile: name, over } => match (profile(name)?, over) {
+            (profile, ModelBacking::ProfileSize) => profile.bytes,
+            (_, ModelBacking::Memory(bytes)) => *bytes,
+            (_, ModelBacking::Path(_)) => u64::MAX,
+        },
+        DeviceSpec::Path(_) | DeviceSpec::Array(_) => u64::MAX,
+    })
 }
 
 /// Opens a drive, if it answers.
 ///
 /// # Errors
-/// When another thread waits for the drive already, and when the process can have no more threads.
+/// When it cannot be opened at all: another thread waits for it already, the process can have no more threads,
+/// it is an array, or has no profile. What its file system or driver says is inside.
 pub(super) async fn open(
     handle: &Handle,
-    spec: DriveSpec,
-) -> ControlResult<Result<Leaf, DriveError>> {
-    let path = match &spec {
-        DriveSpec::File { path }
-        | DriveSpec::ReadOnlyFile { path }
-        | DriveSpec::ModelOverFile { path, .. } => path.clone(),
-        DriveSpec::Memory { .. } | DriveSpec::Model { .. } => return Ok(Leaf::open(handle, &spec)),
+    device: &DeviceSpec,
+) -> ControlResult<Result<Leaf, OpenError>> {
+    let in_memory = |profile, bytes| {
+        let store = MemoryDevice::new(bytes);
+        Leaf::Model(Box::new(ModelDevice::new(handle.clone(), profile, store)))
     };
-    if !with_opening(|opening| opening.insert(path.clone())) {
+    Ok(Ok(match device {
+        DeviceSpec::Path(path) => return open_file(handle, path, FileOptions::default()).await,
+        DeviceSpec::Memory(bytes) => Leaf::Memory(MemoryDevice::new(*bytes)),
+        DeviceSpec::Model { profile: name, over } => match (profile(name)?, over) {
+            (profile, ModelBacking::ProfileSize) => in_memory(profile, profile.bytes),
+            (profile, ModelBacking::Memory(bytes)) => in_memory(profile, *bytes),
+            (profile, ModelBacking::Path(path)) => {
+                let file = opened(path, FileOptions::default()).await?;
+                return Ok(file.map(|file| {
+                    let store = FileDevice::of(handle, file);
+                    let model = ModelDevice::new(handle.clone(), profile, store);
+                    Leaf::ModelOverFile(Box::new(model))
+                }));
+            }
+        },
+        DeviceSpec::Array(name) => {
+            return Err(ControlError::failed(format!("array:{name} cannot be a member")));
+        }
+    }))
+}
+
+/// Opens a file or block device that is only read.
+///
+/// # Errors
+/// As [`open`], and for any other device.
+pub(super) async fn open_read_only(
+    handle: &Handle,
+    device: &DeviceSpec,
+) -> ControlResult<Result<Leaf, OpenError>> {
+    let DeviceSpec::Path(path) = device else {
+        return Err(ControlError::failed(format!(
+            "{device} is no file or block device, and only these can be read alone"
+        )));
+    };
+    open_file(handle, path, FileOptions { read_only: true, ..FileOptions::default() }).await
+}
+
+async fn open_file(
+    handle: &Handle,
+    path: &Path,
+    options: FileOptions,
+) -> ControlResult<Result<Leaf, OpenError>> {
+    let file = opened(path, options).await?;
+    Ok(file.map(|file| Leaf::File(FileDevice::of(handle, file))))
+}
+
+/// Opens a file or block device on a thread of its own.
+async fn opened(path: &Path, options: FileOptions) -> ControlResult<Result<OpenFile, OpenError>> {
+    if !with_opening(|opening| opening.insert(path.to_owned())) {
         return Err(ControlError::failed(format!(
             "{} does not answer: it is still being opened; see `dmesg`",
             path.display()
         )));
     }
     let outcome = Arc::new(Mutex::new(Outcome { opened: None, waker: None }));
-    let (told, own) = (Arc::clone(&outcome), path.clone());
+    let (told, own) = (Arc::clone(&outcome), path.to_owned());
     let work = move || {
-        let opened = open_patiently(&spec);
+        let opened = open_patiently(&own, &options);
         with_opening(|opening| opening.remove(&own));
         let mut outcome = told.lock().unwrap_or_else(PoisonError::into_inner);
         outcome.opened = Some(opened);
@@ -59,7 +126,7 @@ pub(super) async fn open(
         }
     };
     if let Err(error) = thread::Builder::new().name("open".into()).spawn(work) {
-        with_opening(|opening| opening.remove(&path));
+        with_opening(|opening| opening.remove(path));
         return Err(ControlError::io(format!("a thread to open {}", path.display()), &error));
     }
     let opened = poll_fn(|context| {
@@ -67,21 +134,19 @@ pub(super) async fn open(
         outcome.waker = Some(context.waker().clone());
         outcome.opened.take().map_or(Poll::Pending, Poll::Ready)
     });
-    Ok(opened.await.map(|open| Leaf::of(handle, open)))
+    Ok(opened.await)
 }
 
 /// Opens a drive that may look taken for a moment. A program that another look at a drive starts shares the
 /// claims of this process between fork and exec.
-fn open_patiently(spec: &DriveSpec) -> Result<OpenLeaf, DriveError> {
+fn open_patiently(path: &Path, options: &FileOptions) -> Result<OpenFile, OpenError> {
     for _ in 0..CLAIM_TRIES {
-        match OpenLeaf::open(spec) {
-            Err(DriveError::Open(OpenError::Locked(_) | OpenError::Busy(_))) => {
-                thread::park_timeout(CLAIM_STEP);
-            }
+        match OpenFile::open(path, options) {
+            Err(OpenError::Locked(_) | OpenError::Busy(_)) => thread::park_timeout(CLAIM_STEP),
             opened => return opened,
         }
     }
-    OpenLeaf::open(spec)
+    OpenFile::open(path, options)
 }
 
 fn with_opening<T>(look: impl FnOnce(&mut BTreeSet<PathBuf>) -> T) -> T {

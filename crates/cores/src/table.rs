@@ -154,7 +154,7 @@ fn blocks_unchecked(device: &str, blocks: SectorRange) -> String {
 }
 
 fn put(devices: &mut [Option<KnownDevice>], place: usize, known: KnownDevice) {
-    if known.device.path().is_some() {
+    if known.device.is_external() {
         for other in devices.iter_mut() {
             other.take_if(|it| it.device == known.device);
         }

@@ -2,26 +2,23 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::mem;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 
 use voltier_block::{BlockDevice, SectorRange};
 use voltier_control::{
     ByteRange, CacheRecord, ControlError, ControlResult, LOST_RANGES_MAX, Memory, Settings,
     VolumeMemory, VolumeName, VolumeRecord, unused_tail_text,
 };
-use voltier_export::fuse::FileExport;
-use voltier_export::nbd::{Budget, ExportInfo, NbdServer};
-use voltier_export::{ByteDevice, FileAccess};
+use voltier_export::ByteDevice;
 #[cfg(test)]
 use voltier_ring::Domain;
-use voltier_ring::{FailsWith, Handle, OnFailure, Signal, StreamAddress};
+use voltier_ring::{FailsWith, Handle, OnFailure, Signal, race};
 use voltier_volume::{Drive, Health, Opened, Volume, VolumeError};
 
+use crate::exports::servers::Servers;
 use crate::fault::Fault;
 use crate::loss::LossGate;
 use crate::silence::{log_evacuation, log_silences, not_answering, not_stopped_in_order};
@@ -33,11 +30,11 @@ use voltier_control::engine::{CacheStart, OpenedVolume};
 const LOST_RANGES_COUNTED_MAX: usize = 1 << 16;
 
 /// One volume on its home core.
-struct Resident {
-    volume: Rc<Volume<Drive>>,
+pub(super) struct Resident {
+    pub(super) volume: Rc<Volume<Drive>>,
     /// The volume as its exports see it.
-    exported: Rc<ByteDevice<Volume<Drive>>>,
-    servers: RefCell<Vec<(StreamAddress, NbdServer)>>,
+    pub(super) exported: Rc<ByteDevice<Volume<Drive>>>,
+    pub(super) servers: Servers,
     /// How often its drains were ended.
     ended_drains: Cell<u64>,
     ending_drains: Signal,
@@ -86,19 +83,13 @@ impl Resident {
     /// Writes something back; `None` when that is ended early.
     async fn unless_ended<T>(&self, drain: impl Future<Output = T>) -> Option<T> {
         let ended = self.ended_drains.get();
-        let mut drained = pin!(drain);
-        let mut ending = pin!(self.ending_drains.until(|| self.ended_drains.get() != ended));
-        poll_fn(|context| {
-            if let Poll::Ready(outcome) = drained.as_mut().poll(context) {
-                return Poll::Ready(Some(outcome));
-            }
-            ending.as_mut().poll(context).map(|()| None)
-        })
-        .await
+        let ending = self.ending_drains.until(|| self.ended_drains.get() != ended);
+        race(drain, ending).await.ok()
     }
 }
 
-fn resident(name: &VolumeName) -> ControlResult<Rc<Resident>> {
+/// A volume of this core.
+pub(super) fn resident(name: &VolumeName) -> ControlResult<Rc<Resident>> {
     RESIDENTS
         .with_borrow(|residents| residents.get(name).cloned())
         .ok_or_else(|| ControlError::failed(format!("{name} is not open; see daemon.log")))
@@ -147,7 +138,7 @@ pub(super) async fn open(
     let resident = Resident {
         exported: Rc::new(ByteDevice::new(volume.clone())),
         volume,
-        servers: RefCell::default(),
+        servers: Servers::default(),
         ended_drains: Cell::new(0),
         ending_drains: Signal::new(),
         _origin_fails: origin_fails,
@@ -226,10 +217,7 @@ pub(super) async fn close(name: VolumeName, devices: DeviceNames) -> ControlResu
     let Some(resident) = RESIDENTS.with_borrow_mut(|all| all.remove(&name)) else { return Ok(()) };
     // A server that stops waits for the requests of its clients.
     let _released = resident.volume.release_waits();
-    let servers = std::mem::take(&mut *resident.servers.borrow_mut());
-    for (_, server) in servers {
-        server.stop().await;
-    }
+    resident.servers.stop_all().await;
     resident.end_drain();
     let stopped = resident.volume.stop().await;
     stopped.map_err(|error| {
@@ -454,59 +442,4 @@ fn in_bytes(ranges: &[SectorRange]) -> Vec<ByteRange> {
         length_bytes: range.bytes(),
     };
     ranges.iter().map(in_bytes).collect()
-}
-
-/// Starts an NBD server; where it listens.
-pub(super) fn serve_nbd(
-    handle: &Handle,
-    name: &VolumeName,
-    at: &StreamAddress,
-    access: FileAccess,
-    budget: &Arc<Budget>,
-) -> ControlResult<StreamAddress> {
-    let resident = resident(name)?;
-    let limits = resident.volume.limits().clone();
-    let info = ExportInfo::new(name.as_str(), "Voltier volume", limits, false);
-    let server = NbdServer::start(handle, resident.exported.clone(), info, at, access, budget)
-        .map_err(ControlError::from_error)?;
-    let bound = server.address().clone();
-    resident.servers.borrow_mut().push((bound.clone(), server));
-    Ok(bound)
-}
-
-/// Ends the NBD server at an address.
-pub(super) async fn stop_nbd(name: VolumeName, at: StreamAddress) -> ControlResult<()> {
-    let resident = resident(&name)?;
-    let server = {
-        let mut servers = resident.servers.borrow_mut();
-        let index = servers.iter().position(|(address, _)| *address == at);
-        index.map(|index| servers.swap_remove(index).1)
-    };
-    if let Some(server) = server {
-        server.stop().await;
-    }
-    Ok(())
-}
-
-/// Why the NBD server at an address takes no more clients, if that is so.
-pub(super) fn nbd_trouble(name: &VolumeName, at: &StreamAddress) -> Option<String> {
-    let resident = resident(name).ok()?;
-    let servers = resident.servers.borrow();
-    let Some((_, server)) = servers.iter().find(|(address, _)| address == at) else {
-        return Some("nothing listens there".to_owned());
-    };
-    server.trouble().map(|error| format!("accepting clients fails: {error}"))
-}
-
-/// Connections to the NBD server at an address.
-pub(super) fn nbd_clients(name: &VolumeName, at: &StreamAddress) -> u64 {
-    let Ok(resident) = resident(name) else { return 0 };
-    let servers = resident.servers.borrow();
-    let server = servers.iter().find(|(address, _)| address == at);
-    server.map_or(0, |(_, server)| server.counters().connections_open)
-}
-
-/// Starts serving a volume as a file; the control thread mounts it.
-pub(super) fn serve_file(handle: &Handle, name: &VolumeName) -> ControlResult<FileExport> {
-    Ok(FileExport::open(handle, resident(name)?.exported.clone()))
 }

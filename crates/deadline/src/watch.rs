@@ -6,13 +6,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use voltier_block::{IoError, IoResult, Nanos};
-use voltier_ring::{Handle, WakerCell};
+use voltier_ring::{Handle, WakerCell, race};
 
 /// Ticks of a deadline.
 const TICKS: u64 = 4;
@@ -193,12 +193,7 @@ impl Watch {
 
     /// Sleeps, or until the last device is gone.
     async fn sleep(&self, period_ns: Nanos) {
-        let mut slept = pin!(self.handle.sleep(period_ns));
-        poll_fn(|context| {
-            self.over.register(context);
-            if self.is_over() { Poll::Ready(()) } else { slept.as_mut().poll(context) }
-        })
-        .await;
+        let _ = race(self.over.until(|| self.is_over()), self.handle.sleep(period_ns)).await;
     }
 
     fn is_over(&self) -> bool {

@@ -1,45 +1,10 @@
 //! Serves 512-byte blocks from a device with larger ones.
 
-use std::cell::RefCell;
-
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoResult, Lba, Limits, Nanos, Payload,
     SECTOR_BYTES, SectorRange, UnderWay,
 };
-use voltier_ring::Signal;
-
-/// Changes under way, so that a read-modify-write never undoes a neighbour. Two requests for different
-/// sectors of one block do not overlap, and both must last.
-#[derive(Default)]
-struct BlockLocks {
-    held: RefCell<Vec<SectorRange>>,
-    released: Signal,
-}
-
-struct BlockLock<'a> {
-    of: &'a BlockLocks,
-    range: SectorRange,
-}
-
-impl BlockLocks {
-    /// Waits until no change of these blocks is under way, and begins one.
-    async fn lock(&self, range: SectorRange) -> BlockLock<'_> {
-        self.released.until(|| !self.held.borrow().iter().any(|held| held.overlaps(range))).await;
-        self.held.borrow_mut().push(range);
-        BlockLock { of: self, range }
-    }
-}
-
-impl Drop for BlockLock<'_> {
-    fn drop(&mut self) {
-        let mut held = self.of.held.borrow_mut();
-        if let Some(index) = held.iter().position(|range| *range == self.range) {
-            held.swap_remove(index);
-        }
-        drop(held);
-        self.of.released.notify();
-    }
-}
+use voltier_ring::{RangeLocks, RangeMode};
 
 /// 512-byte blocks over a device of 4096-byte ones.
 ///
@@ -48,14 +13,16 @@ impl Drop for BlockLock<'_> {
 pub struct AlignDevice<D> {
     below: D,
     limits: Limits,
-    locks: BlockLocks,
+    /// Blocks under change, so that a read-modify-write never undoes a neighbour. Two requests for different
+    /// sectors of one block do not overlap, and both must last.
+    locks: RangeLocks,
 }
 
 impl<D: BlockDevice> AlignDevice<D> {
     /// Serves 512-byte blocks from `below`.
     pub fn new(below: D) -> Self {
         let limits = Limits { block_bytes: 512, ..below.limits().clone() };
-        Self { below, limits, locks: BlockLocks::default() }
+        Self { below, limits, locks: RangeLocks::default() }
     }
 
     /// The device with the larger blocks.
@@ -156,7 +123,7 @@ impl<D: BlockDevice> BlockDevice for AlignDevice<D> {
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
         let range = self.limits.checked_write(at, &data)?;
         let covering = self.covering(range);
-        let _lock = self.locks.lock(covering).await;
+        let _lock = self.locks.lock(covering, RangeMode::Exclusive).await;
         if covering == range {
             return self.below.write(at, data, durability).await;
         }
@@ -169,7 +136,7 @@ impl<D: BlockDevice> BlockDevice for AlignDevice<D> {
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
         self.limits.checked_change(range)?;
-        let _lock = self.locks.lock(self.covering(range)).await;
+        let _lock = self.locks.lock(self.covering(range), RangeMode::Exclusive).await;
         if self.limits.after_discard == AfterDiscard::Zeroes {
             self.zero_edges(range, Durability::Cached).await?;
         }
@@ -181,7 +148,7 @@ impl<D: BlockDevice> BlockDevice for AlignDevice<D> {
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
         self.limits.checked_change(range)?;
-        let _lock = self.locks.lock(self.covering(range)).await;
+        let _lock = self.locks.lock(self.covering(range), RangeMode::Exclusive).await;
         self.zero_edges(range, durability).await?;
         match self.whole_blocks(range) {
             whole if whole.is_empty() => Ok(()),

@@ -22,6 +22,7 @@ use crate::finish::{Finish, Spawn};
 use crate::inbox::Inbox;
 use crate::op::{AllocateMode, Op, OpOutcome};
 use crate::ops::Ops;
+use crate::race::{Race, race};
 use crate::slab::{Key, Slab};
 use crate::sync::{OneshotReceiver, oneshot};
 use crate::timers::{Timer, Timers};
@@ -230,6 +231,15 @@ impl Handle {
     /// Completes `duration_ns` from now.
     pub async fn sleep(&self, duration_ns: Nanos) {
         self.sleep_until(self.now() + duration_ns).await;
+    }
+
+    /// The result of a future, or an error if there is none in `time_ns` from now: the future is dropped then.
+    pub fn timeout<F: Future>(
+        &self,
+        time_ns: Nanos,
+        future: F,
+    ) -> Race<F, impl Future<Output = ()>> {
+        race(future, self.sleep(time_ns))
     }
 
     /// Lets every task that is ready run once before going on.

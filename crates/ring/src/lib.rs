@@ -26,8 +26,8 @@
 //! | `op`, `ops` | the operations, and who waits for them |
 //! | `uring` | the real world: what was queued goes to the kernel with one system call |
 //! | `virtual_time` | the other world: the clock jumps to the next event |
-//! | `sync`, `join` | signals, permits, several futures at once |
-//! | `range_locks` | order among changes of the same sectors |
+//! | `sync`, `join`, `race` | signals, permits, several futures at once, a future and what ends it |
+//! | `range_locks` | order among requests to the same sectors |
 //! | `finish`, `flush_once` | work that outlives its caller; one flush for all who wait |
 //! | `domain`, `contain` | failure domains: the tasks that fail together when one panics, and how |
 //! | `remote`, `inbox` | messages from other threads |
@@ -50,6 +50,7 @@ mod inbox;
 mod join;
 mod op;
 mod ops;
+mod race;
 mod range_locks;
 mod remote;
 mod slab;
@@ -68,6 +69,7 @@ pub use finish::Finish;
 pub use flush_once::FlushOnce;
 pub use join::{JoinAll, join_all, join_at_most};
 pub use op::{AllocateMode, Op, OpOutcome};
+pub use race::{Race, race};
 pub use range_locks::{RangeGuard, RangeLocks, RangeMode};
 pub use remote::{CallError, Core, Remote};
 pub use rustix::io::Errno;

@@ -1,7 +1,7 @@
-//! Order among changes of the same sectors: ranges that a change holds until it has ended.
+//! Order among requests to the same sectors: ranges that a request holds until it has ended.
 //!
-//! A range of a change is held in one of two modes. Exclusive ranges that overlap follow one another in the
-//! order of their arrival. Shared ones may be changed at the same time, but not beside an exclusive one.
+//! A range is held in one of two modes. Exclusive ranges that overlap follow one another in the order of their
+//! arrival. Shared ones may be held at the same time, but not beside an exclusive one.
 //!
 //! Ranges that meet nobody are to cost next to nothing. So exclusive ones are also counted by the places
 //! they cover, and only a range whose places are counted already is compared with all others.
@@ -12,12 +12,12 @@ use std::task::{Context, Poll, Waker};
 
 use voltier_block::{Lba, SectorRange};
 
-/// How a change treats its range.
+/// How a request holds its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeMode {
     /// In any order with others of this mode.
     Shared,
-    /// Alone: nobody else changes any of it meanwhile.
+    /// Alone: nobody else holds any of it meanwhile.
     Exclusive,
 }
 

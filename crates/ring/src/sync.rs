@@ -282,6 +282,17 @@ impl WakerCell {
         }
     }
 
+    /// Waits until `condition` holds, checking now and whenever the task is woken.
+    pub fn until(&self, mut condition: impl FnMut() -> bool) -> impl Future<Output = ()> {
+        poll_fn(move |context| {
+            if condition() {
+                return Poll::Ready(());
+            }
+            self.register(context);
+            Poll::Pending
+        })
+    }
+
     /// Wakes the registered task, if there is one.
     pub fn wake(&self) {
         let waker = self.0.borrow_mut().take();

@@ -1,13 +1,11 @@
 //! A chain of lives: each starts on what the one before it left.
 
 use std::cell::RefCell;
-use std::future::Future;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
 
 use voltier_block::Prng;
 use voltier_cache::Mode;
-use voltier_ring::{Executor, NoFiles};
+use voltier_ring::{Executor, NoFiles, WakerCell, race};
 
 use crate::fault::FaultKind;
 use crate::fixture::{CacheFixture, Crash, Left};
@@ -150,7 +148,7 @@ fn live(mut left: Left, profile: &Profile, life: Life, ledger: &Rc<Ledger>) -> L
     }
     let fixture = CacheFixture::new(&world, profile, left);
     let crashed: Rc<RefCell<Option<Left>>> = Rc::default();
-    let waker: Rc<RefCell<Option<Waker>>> = Rc::default();
+    let waker: Rc<WakerCell> = Rc::default();
     if let Some(crash_at) = life.crash_at {
         let (weak, crashed, waker) = (Rc::downgrade(&fixture), crashed.clone(), waker.clone());
         let (ledger, crash, prng) = (ledger.clone(), life.crash, RefCell::new(prng.clone()));
@@ -160,24 +158,14 @@ fn live(mut left: Left, profile: &Profile, life: Life, ledger: &Rc<Ledger>) -> L
             if due && !fixture.has_unproved_damage() {
                 ledger.count_crash(crash.cut());
                 crashed.replace(Some(fixture.left_by(crash, &mut prng.borrow_mut())));
-                if let Some(waker) = waker.borrow_mut().take() {
-                    waker.wake();
-                }
+                waker.wake();
             }
         });
     }
     let main = serve(world.clone(), fixture.clone(), profile.clone(), life);
     let ended = crashed.clone();
     executor.block_on(async move {
-        let mut main = std::pin::pin!(main);
-        std::future::poll_fn(|context| {
-            if ended.borrow().is_some() {
-                return Poll::Ready(());
-            }
-            waker.replace(Some(context.waker().clone()));
-            main.as_mut().poll(context)
-        })
-        .await;
+        let _ = race(waker.until(|| ended.borrow().is_some()), main).await;
     });
     world.unwatch();
     world.close();

@@ -34,9 +34,12 @@ const LONG_SECTORS_MIN: u64 = 128;
 /// One request in so many is such a run, where clients make them.
 const LONG_ZEROES_ONE_IN: u64 = 4;
 
-/// All modes.
-pub const MODES: [Mode; 5] =
-    [Mode::WriteBack, Mode::WriteThrough, Mode::ReadOnly, Mode::WriteOnly, Mode::PassThrough];
+/// All modes, in the order in which seeds draw them: a seed that is on record stays the same life.
+pub const MODES: [Mode; Mode::ALL.len()] = {
+    let mut modes = Mode::ALL;
+    modes.swap(0, 1);
+    modes
+};
 
 /// The kind of cache, drives and clients.
 #[derive(Clone, Debug)]

@@ -1,10 +1,8 @@
 //! The world that drives share: a clock, dice, and a count of everything that happens.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
 use std::rc::Rc;
-use std::task::Poll;
 
 use voltier_block::{Nanos, Prng, SectorRange};
 use voltier_ring::Handle;
@@ -183,16 +181,8 @@ impl World {
     /// # Panics
     /// When it has not ended after an hour.
     pub(crate) async fn within<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
-        let mut work = pin!(work);
-        let mut bound = pin!(self.0.handle.sleep(BOUND_NS));
-        poll_fn(|context| {
-            if let Poll::Ready(done) = work.as_mut().poll(context) {
-                return Poll::Ready(done);
-            }
-            assert!(bound.as_mut().poll(context).is_pending(), "{what} does not end");
-            Poll::Pending
-        })
-        .await
+        let done = self.0.handle.timeout(BOUND_NS, work).await;
+        done.unwrap_or_else(|()| panic!("{what} does not end"))
     }
 
     pub(crate) async fn pass(&self, time_ns: Nanos) {

@@ -1,62 +1,11 @@
 //! The closed set of drives that a volume may stand on. These matches are their table of contents.
 
-use std::path::PathBuf;
-
 use voltier_array::Array;
 use voltier_block::{
     BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SECTOR_BYTES, SectorRange,
     UnderWay,
 };
-use voltier_drive::model::Profile;
-use voltier_drive::{
-    AlignDevice, FileDevice, FileOptions, MemoryDevice, ModelDevice, OpenFile, OverlayDevice,
-};
-use voltier_ring::Handle;
-
-/// The make of a leaf: the resolved form of a device name on the command line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DriveSpec {
-    /// A regular file or a raw block device.
-    File {
-        /// Path of the file.
-        path: PathBuf,
-    },
-    /// The same, only to be read.
-    ReadOnlyFile {
-        /// Path of the file.
-        path: PathBuf,
-    },
-    /// Memory of this process; gone when it ends.
-    Memory {
-        /// Size, in bytes.
-        bytes: u64,
-    },
-    /// A modelled drive whose data is in memory.
-    Model {
-        /// Name of the profile.
-        profile: String,
-        /// Size, in bytes; the profile's own by default.
-        bytes: Option<u64>,
-    },
-    /// The timing of a modelled drive over a file.
-    ModelOverFile {
-        /// Name of the profile.
-        profile: String,
-        /// Path of the file with the data.
-        path: PathBuf,
-    },
-}
-
-/// Why a drive cannot be opened: one line for the user.
-#[derive(Debug, thiserror::Error)]
-pub enum DriveError {
-    /// The file or device does not open.
-    #[error(transparent)]
-    Open(#[from] voltier_drive::OpenError),
-    /// No such modelled drive.
-    #[error(transparent)]
-    Profile(#[from] voltier_drive::model::UnknownProfile),
-}
+use voltier_drive::{AlignDevice, FileDevice, MemoryDevice, ModelDevice, OverlayDevice};
 
 /// A leaf in use: what the members of arrays are, and most drives.
 pub enum Leaf {
@@ -87,67 +36,6 @@ pub enum Drive {
     Array(Array<Leaf>),
     /// An array of leaves with larger blocks, made to serve sectors.
     AlignedArray(Box<AlignDevice<Array<Leaf>>>),
-}
-
-/// A leaf that is open, and of no core yet: a thread apart may have opened it.
-pub enum OpenLeaf {
-    /// Memory, of as many bytes.
-    Memory(u64),
-    /// A file or device.
-    File(OpenFile),
-    /// A modelled drive in memory of as many bytes.
-    Model(&'static Profile, u64),
-    /// A modelled drive over a file.
-    ModelOverFile(&'static Profile, OpenFile),
-}
-
-impl OpenLeaf {
-    /// Opens a leaf. Opening a broken drive may take for ever.
-    ///
-    /// # Errors
-    /// One line that says what is wrong and what to do.
-    pub fn open(spec: &DriveSpec) -> Result<Self, DriveError> {
-        let open = |path| OpenFile::open(path, &FileOptions::default());
-        let read_only = FileOptions { read_only: true, ..FileOptions::default() };
-        Ok(match spec {
-            DriveSpec::Memory { bytes } => Self::Memory(*bytes),
-            DriveSpec::File { path } => Self::File(open(path)?),
-            DriveSpec::ReadOnlyFile { path } => Self::File(OpenFile::open(path, &read_only)?),
-            DriveSpec::Model { profile, bytes } => {
-                let profile = Profile::find(profile)?;
-                Self::Model(profile, bytes.unwrap_or(profile.bytes))
-            }
-            DriveSpec::ModelOverFile { profile, path } => {
-                Self::ModelOverFile(Profile::find(profile)?, open(path)?)
-            }
-        })
-    }
-}
-
-impl Leaf {
-    /// Opens a leaf with its own blocks.
-    ///
-    /// # Errors
-    /// One line that says what is wrong and what to do.
-    pub fn open(handle: &Handle, spec: &DriveSpec) -> Result<Self, DriveError> {
-        Ok(Self::of(handle, OpenLeaf::open(spec)?))
-    }
-
-    /// The leaf of a core, of what is open.
-    pub fn of(handle: &Handle, open: OpenLeaf) -> Self {
-        match open {
-            OpenLeaf::Memory(bytes) => Leaf::Memory(MemoryDevice::new(bytes)),
-            OpenLeaf::File(file) => Leaf::File(FileDevice::of(handle, file)),
-            OpenLeaf::Model(profile, bytes) => {
-                let store = MemoryDevice::new(bytes);
-                Leaf::Model(Box::new(ModelDevice::new(handle.clone(), profile, store)))
-            }
-            OpenLeaf::ModelOverFile(profile, file) => {
-                let store = FileDevice::of(handle, file);
-                Leaf::ModelOverFile(Box::new(ModelDevice::new(handle.clone(), profile, store)))
-            }
-        }
-    }
 }
 
 impl Leaf {

@@ -27,7 +27,7 @@ mod drive;
 mod gate;
 mod volume;
 
-pub use drive::{Drive, DriveError, DriveSpec, Leaf, OpenLeaf};
+pub use drive::{Drive, Leaf};
 pub use voltier_array::Array;
 pub use voltier_cache::{
     Cache, DeviceBytes, FormatOptions, Health, Label, LineSize, Mode, OpenError, OpenOptions,

@@ -1,10 +1,9 @@
 //! A volume: what a name stands for while it is served.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Durability, Figures, IoError, IoResult, Lba, Limits, Payload,
@@ -14,7 +13,7 @@ use voltier_cache::{
     Cache, DeviceBytes, FormatOptions, Mode, OpenError, OpenOptions, Opened, RequestCounts,
     Settings, Side, SilentDrive, Status,
 };
-use voltier_ring::{Handle, RangeGuard, RangeLocks, RangeMode};
+use voltier_ring::{Handle, RangeGuard, RangeLocks, RangeMode, race};
 
 use crate::canary::{self, Canary};
 use crate::gate::{Closed, Gate, Inside};
@@ -132,14 +131,7 @@ async fn unless_silent<D: BlockDevice, T>(
     cache: &Cache<D, Rc<D>>,
     step: impl Future<Output = T>,
 ) -> Result<T, VolumeError> {
-    let (mut step, mut silence) = (pin!(step), pin!(cache.silence()));
-    poll_fn(|context| {
-        if let Poll::Ready(ended) = step.as_mut().poll(context) {
-            return Poll::Ready(Ok(ended));
-        }
-        silence.as_mut().poll(context).map(|silent| Err(VolumeError::Silent(silent)))
-    })
-    .await
+    race(step, cache.silence()).await.map_err(VolumeError::Silent)
 }
 
 impl<D: BlockDevice> Volume<D> {

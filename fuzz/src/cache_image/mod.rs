@@ -21,8 +21,6 @@ use crate::input::Input;
 use base::Base;
 use life::Life;
 
-const MODES: [Mode; 5] =
-    [Mode::WriteBack, Mode::WriteThrough, Mode::ReadOnly, Mode::WriteOnly, Mode::PassThrough];
 /// How long an opening, some requests, a drain and a stop may take, in virtual time.
 const LIFE_NS: u64 = 600_000_000_000;
 const LOOK_NS: u64 = 1_000_000_000;
@@ -33,7 +31,7 @@ pub(crate) fn run(input: &[u8]) {
     let how = input.byte();
     let base = Base::get(usize::from(how));
     let settings = Settings {
-        mode: MODES[usize::from(how / 4) % 5],
+        mode: Mode::ALL[usize::from(how / 4) % Mode::ALL.len()],
         ordered: how & 128 != 0,
         ..Settings::default()
     };

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use voltier_control::{DeviceSpec, ModelBacking};
+use voltier_control::DeviceSpec;
 
 /// The files and their sizes: two disks, two SSDs, one too small for anything, and none.
 const FILES: [(&str, Option<u64>); 6] = [
@@ -54,12 +54,9 @@ impl Sandbox {
 
     /// The same device, on one of the files here if it stands on a path.
     pub(crate) fn device(&self, device: DeviceSpec) -> DeviceSpec {
-        match device {
-            DeviceSpec::Path(path) => DeviceSpec::Path(self.file(&path)),
-            DeviceSpec::Model { profile, over: ModelBacking::Path(path) } => {
-                DeviceSpec::Model { profile, over: ModelBacking::Path(self.file(&path)) }
-            }
-            other => other,
+        match device.path() {
+            Some(path) => device.moved_to(self.file(path)),
+            None => device,
         }
     }
 

@@ -1,8 +1,10 @@
 //! The command line of `voltier lab trace` as clap sees it.
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::{Args, Subcommand};
+use voltier_control::{PolicyKind, Word};
 use voltier_results::size::parse_bytes;
 use voltier_trace::convert;
 use voltier_trace::make::Pattern;
@@ -74,11 +76,7 @@ pub(crate) struct TraceStats {
 }
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "CURVE is exact (LRU by stack distances), shards:RATE or shards-max:LINES (LRU by a\n\
-    sample), or a policy of the cache, replayed: lru, fifo, rand, s3fifo. Without --size the footprint\n\
-    is halved ten times."
-)]
+#[command(after_help = curves())]
 pub(crate) struct TraceMrc {
     #[command(flatten)]
     pub(crate) trace: TraceFiles,
@@ -87,7 +85,7 @@ pub(crate) struct TraceMrc {
         long = "curve",
         value_name = "CURVE",
         value_delimiter = ',',
-        default_value = "exact,shards:0.01,lru,fifo,rand,s3fifo"
+        default_value = ALL_CURVES.as_str()
     )]
     pub(crate) curves: Vec<Method>,
     /// Sizes of the cache
@@ -96,8 +94,7 @@ pub(crate) struct TraceMrc {
     /// Cache line size
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
     pub(crate) line: u64,
-    /// Cache mode, which decides what the cache keeps: wb, wt, ro, wo or pt
-    #[arg(long, value_name = "MODE", default_value = "wb")]
+    #[arg(long, value_name = "MODE", default_value = "wb", help = modes())]
     pub(crate) mode: Mode,
     /// Ignore writes
     #[arg(long)]
@@ -228,4 +225,19 @@ fn speed(text: &str) -> Result<f64, String> {
     }
     let factor = text.parse::<f64>().ok().filter(|factor| (1e-3..=1e6).contains(factor));
     factor.ok_or_else(|| "give a factor from 0.001 to 1000000, or max".to_owned())
+}
+
+fn curves() -> String {
+    format!(
+        "CURVE is exact (LRU by stack distances), shards:RATE or shards-max:LINES (LRU by a sample), or a policy \
+         of the cache, replayed: {}. Without --size the footprint is halved ten times.",
+        PolicyKind::names().join(", ")
+    )
+}
+
+static ALL_CURVES: LazyLock<String> =
+    LazyLock::new(|| format!("exact,shards:0.01,{}", PolicyKind::names().join(",")));
+
+fn modes() -> String {
+    format!("Cache mode, which decides what the cache keeps: {}", Mode::names().join(", "))
 }

@@ -115,7 +115,7 @@ mod tests {
             for chunk_bytes in [4 * KIB, 64 * KIB] {
                 let sectors = device_bytes / SECTOR_BYTES;
                 let journal_bytes = MemberLayout::journal_bytes_for(sectors, chunk_bytes);
-                let kinds = [Integrity::None, Integrity::Crc32c];
+                let kinds = Integrity::ALL;
                 let all =
                     [0, journal_bytes].into_iter().flat_map(|it| kinds.map(|kind| (it, kind)));
                 for (journal_bytes, integrity) in all {

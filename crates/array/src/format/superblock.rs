@@ -297,9 +297,6 @@ fn features_of(array: &ArrayRecord) -> u64 {
     features.into_iter().filter(|(_, has)| *has).fold(0, |word, (feature, _)| word | feature.flag())
 }
 
-const CONSISTENCIES: [Consistency; 3] =
-    [Consistency::Journal, Consistency::Bitmap, Consistency::None];
-
 /// Whether the name is one that an array can have.
 pub(crate) fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(|letter: char| letter.is_control())
@@ -372,7 +369,7 @@ impl Superblock {
         raw.device_sectors = self.device_sectors.into();
         raw.copy = copy.into();
         raw.usage = array.usage.code().into();
-        raw.consistency = position(CONSISTENCIES.iter().position(|it| *it == array.consistency));
+        raw.consistency = position(Consistency::ALL.iter().position(|it| *it == array.consistency));
         raw.level = level.into();
         raw.level_first = (first as u32).into();
         raw.level_second = (second as u32).into();
@@ -454,7 +451,7 @@ impl Raw {
         let chunk_bytes = self.chunk_bytes.get().into();
         let geometry = Geometry::new(level, layout, count, chunk_bytes, places.data.count).ok()?;
         let name = std::str::from_utf8(&self.name).ok()?.trim_end_matches('\0');
-        let consistency = coded(&CONSISTENCIES, self.consistency)?;
+        let consistency = coded(&Consistency::ALL, self.consistency)?;
         let has_ring = !places.journal.is_empty();
         let (journal_device, needs_resync) = self
             .journal()

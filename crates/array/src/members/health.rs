@@ -43,29 +43,17 @@ const SLOW_NS_MIN: Nanos = 500_000;
 /// News that nobody has fetched yet; more replace the oldest.
 const NEWS_MAX: usize = 64;
 
-/// The action on a member that is slow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SlowAction {
-    /// The member is shown; of copies, the others are read.
-    #[default]
-    Show,
-    /// Reads from the member are computed from the others, too, where there is parity.
-    Avoid,
-    /// The member is given up, if that leaves the group redundancy; until then it is avoided.
-    Fail,
-}
-
-impl SlowAction {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Show, Self::Avoid, Self::Fail];
-
-    /// The word of the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Show => "show",
-            Self::Avoid => "avoid",
-            Self::Fail => "fail",
-        }
+voltier_block::words! {
+    /// The action on a member that is slow.
+    #[derive(Default)]
+    pub enum SlowAction, "not an action" {
+        /// The member is shown; of copies, the others are read.
+        #[default]
+        Show = "show",
+        /// Reads from the member are computed from the others, too, where there is parity.
+        Avoid = "avoid",
+        /// The member is given up, if that leaves the group redundancy; until then it is avoided.
+        Fail = "fail",
     }
 }
 

@@ -4,11 +4,9 @@
 //! tries a write once more, and decides what a failure means ([`MemberStates`] says who is given up).
 
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::ops::Deref;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Nanos, Payload, SECTOR_BYTES,
@@ -244,29 +242,35 @@ impl<D: BlockDevice> MemberSet<D> {
         }
     }
 
-    /// Tries a request again for as long as members fail all reads: the cause may be a common one, which passes.
-    #[cold]
-    pub(crate) async fn try_again<T>(
+    /// A request, tried again for as long as members fail all reads: the cause may be a common one, which passes.
+    pub(crate) async fn with_patience<T>(
         self: &Rc<Self>,
-        mut result: IoResult<T>,
         mut request: impl AsyncFnMut() -> IoResult<T>,
     ) -> IoResult<T> {
-        let mut is_last = false;
+        let (mut result, mut may_retry) = (request().await, true);
         while let Err(IoError::Medium | IoError::Gone) = result
-            && !is_last
+            && may_retry
+            && let Some(may_fail) = Box::pin(self.rest_before_retry()).await
         {
-            match self.refusals().rest_of_reads() {
-                Some(rest_ns) if self.is_any_unreachable().await => {
-                    self.handle.sleep(rest_ns).await;
-                }
-                // They may have come back since the reads failed: the request may have waited for a lock, or for
-                // changes elsewhere.
-                _ if self.refusals().may_have_come_back() => is_last = true,
-                _ => break,
-            }
-            result = request().await;
+            may_retry = may_fail;
+            result = Box::pin(request()).await;
         }
         result
+    }
+
+    /// Waits before a failed request is tried again: `None` if that is of no use, else whether it may fail and be
+    /// tried once more.
+    #[cold]
+    async fn rest_before_retry(self: &Rc<Self>) -> Option<bool> {
+        if let Some(rest_ns) = self.refusals().rest_of_reads()
+            && self.is_any_unreachable().await
+        {
+            self.handle.sleep(rest_ns).await;
+            return Some(true);
+        }
+        // They may have come back since the reads failed: the request may have waited for a lock, or for changes
+        // elsewhere.
+        self.refusals().may_have_come_back().then_some(false)
     }
 
     /// Whether a member that failed reads of late answers none at all.
@@ -296,12 +300,7 @@ impl<D: BlockDevice> MemberSet<D> {
             own.refusals().note_probe(member, false);
             read.is_err()
         });
-        let (mut probe, mut slept) = (pin!(probe), pin!(self.handle.sleep(PROBE_NS)));
-        poll_fn(|context| match probe.as_mut().poll(context) {
-            Poll::Ready(failed) => Poll::Ready(failed),
-            Poll::Pending => slept.as_mut().poll(context).map(|()| true),
-        })
-        .await
+        self.handle.timeout(PROBE_NS, probe).await.unwrap_or(true)
     }
 
     /// Whether so many members of a member's group refuse requests that the group cannot lose them all. Those

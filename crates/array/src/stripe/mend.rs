@@ -7,7 +7,7 @@ use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult};
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Span};
 use crate::geometry::numbers::{MemberIndex, StripeNumber, StripeSlot};
-use crate::geometry::plan::{SlotState, online, unusable};
+use crate::geometry::plan::SlotState;
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
 use crate::stripe::stripes::Stripes;
@@ -74,10 +74,8 @@ impl<D: BlockDevice> Mender<D> {
         successors: &[(MemberIndex, Rc<D>)],
     ) -> IoResult<Vec<Buf>> {
         let Slots { states, bytes } = self.read_or_compute(stripe, span).await?;
-        let is_unreadable = |slot: &usize| states[*slot] == SlotState::Unreadable;
-        let computed =
-            (0..states.len()).filter(is_unreadable).map(|at| (StripeSlot(at), &bytes[at][..]));
-        self.stripes.check_computed(stripe, span, &computed.collect::<Vec<_>>()).await?;
+        let slots = StripeSlot::all(states.len()).zip(&bytes);
+        self.stripes.check_computed(stripe, span, &states, slots).await?;
         let at = self.geometry.member_lba(stripe, span.start);
         let region = self.bitmap.region_of(stripe);
         let members = self.stripes.slot_members(stripe);
@@ -111,9 +109,8 @@ impl<D: BlockDevice> Mender<D> {
             if !unreadable.is_empty() {
                 self.stripes.prefer_checksums(stripe, span, &mut states).await;
             }
-            let reads: Vec<_> = online(&states).map(|slot| (slot, span)).collect();
-            let read = match self.stripes.read_slots(stripe, &reads, true).await {
-                Ok(read) => read,
+            let mut slots = match self.stripes.read_online(stripe, span, &states).await {
+                Ok(slots) => slots,
                 Err(failed) if self.geometry.parity_chunks() == 0 => {
                     let is_lost = |slot: &StripeSlot| {
                         !self.members[self.stripes.shape(stripe).member_of(stripe, *slot)]
@@ -133,23 +130,8 @@ impl<D: BlockDevice> Mender<D> {
                     continue;
                 }
             };
-            let mut slots: Vec<Option<Buf>> = states.iter().map(|_| None).collect();
-            for ((slot, _), buf) in reads.into_iter().zip(read) {
-                slots[slot.0] = Some(buf);
-            }
-            let unusable = unusable(&states);
-            if !unusable.is_empty() {
-                let decoder = self.stripes.decoder(stripe, &unusable);
-                let source = |slot: &usize| &slots[*slot].as_ref().expect("it is online")[..];
-                let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();
-                let mut targets: Vec<Buf> =
-                    unusable.iter().map(|_| Buf::new(span.bytes())).collect();
-                let mut slices: Vec<&mut [u8]> =
-                    targets.iter_mut().map(|buf| &mut buf[..]).collect();
-                decoder.decode(&sources, &mut slices);
-                for (slot, buf) in unusable.iter().zip(targets) {
-                    slots[slot.0] = Some(buf);
-                }
+            if slots.iter().any(Option::is_none) {
+                self.stripes.compute_rest(stripe, span, &states, &mut slots);
             }
             return Ok(Slots { states, bytes: slots.into_iter().flatten().collect() });
         }

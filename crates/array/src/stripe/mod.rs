@@ -8,6 +8,7 @@ pub(crate) mod mend;
 pub(crate) mod merge;
 pub(crate) mod new_data;
 pub(crate) mod read;
+pub(crate) mod reconstruct;
 pub(crate) mod runs;
 pub(crate) mod stripe_writer;
 pub(crate) mod stripes;

@@ -98,12 +98,12 @@ impl<D: BlockDevice> Reader<D> {
     /// Reads a range. When so many members fail that it cannot be computed, and do not answer at all, the cause
     /// may pass: the read waits for that, but not for long.
     pub(crate) async fn read(self: &Rc<Self>, range: SectorRange, into: Buf) -> IoResult<Buf> {
-        let read = self.read_once(range, into).await;
-        if read.is_ok() {
-            return read;
-        }
-        let again = async || self.read_once(range, Buf::new(range.bytes() as usize)).await;
-        Box::pin(self.members.try_again(read, again)).await
+        let mut into = Some(into);
+        let request = async || {
+            let into = into.take().unwrap_or_else(|| Buf::new(range.bytes() as usize));
+            self.read_once(range, into).await
+        };
+        self.members.with_patience(request).await
     }
 
     /// Reads a range; beside a capacity expansion to its end, whoever waits.
@@ -417,18 +417,18 @@ impl<D: BlockDevice> Reader<D> {
         let own_span = |slot| wanted.iter().find(|part| part.slot == slot).map(|part| part.span);
         // Every unusable slot is computed over what is wanted of any of them.
         let computed = unusable.iter().filter_map(|&slot| own_span(slot)).reduce(Span::hull);
-        let decoder = computed.map(|span| (span, self.stripes.decoder(stripe, &unusable)));
+        let plan = computed.map(|span| (span, self.stripes.reconstruct(stripe, &unusable)));
         let mut reads = Vec::new();
         for slot in online(&states) {
             let is_source = |span| {
-                let (_, decoder) = decoder.as_ref()?;
-                decoder.sources().contains(&slot.0).then_some(span)
+                let (_, plan) = plan.as_ref()?;
+                plan.needs(slot).then_some(span)
             };
             let spans = [own_span(slot), computed.and_then(is_source)];
             let span = spans.into_iter().flatten().reduce(Span::hull);
             reads.extend(span.map(|span| (slot, span)));
         }
-        let read = match self.stripes.read_slots(stripe, &reads, true).await {
+        let read = match self.stripes.read_slots(stripe, &reads).await {
             Ok(read) => read,
             Err(failed) => return Ok(Err(failed)),
         };
@@ -436,24 +436,15 @@ impl<D: BlockDevice> Reader<D> {
         for ((slot, span), buf) in reads.into_iter().zip(read) {
             known[slot.0] = Some((span, buf));
         }
-        if let Some((computed, decoder)) = decoder {
-            let source = |slot: &usize| {
-                let (span, buf) = known[*slot].as_ref().expect("every source was read");
+        if let Some((computed, plan)) = plan {
+            let found = plan.blocks(computed.bytes(), |slot| {
+                let (span, buf) = known[slot.0].as_ref().expect("every source was read");
                 &buf[span.place_of(computed)]
-            };
-            let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();
-            let mut targets: Vec<Buf> =
-                decoder.targets().iter().map(|_| Buf::new(computed.bytes())).collect();
-            let mut slices: Vec<&mut [u8]> = targets.iter_mut().map(|buf| &mut buf[..]).collect();
-            decoder.decode(&sources, &mut slices);
-            let is_unreadable =
-                |(slot, _): &(StripeSlot, &[u8])| states[slot.0] == SlotState::Unreadable;
-            let slots = decoder.targets().iter().map(|slot| StripeSlot(*slot));
-            let found = slots.zip(&targets).map(|(slot, buf)| (slot, &buf[..]));
-            let found: Vec<_> = found.filter(is_unreadable).collect();
-            self.stripes.check_computed(stripe, computed, &found).await?;
-            for (slot, buf) in decoder.targets().iter().zip(targets) {
-                known[*slot] = Some((computed, buf));
+            });
+            let slots = found.iter().map(|(slot, buf)| (*slot, buf));
+            self.stripes.check_computed(stripe, computed, &states, slots).await?;
+            for (slot, buf) in found {
+                known[slot.0] = Some((computed, buf));
             }
         }
         Ok(Ok(Chunks { states, known }))

@@ -255,19 +255,16 @@ impl<D: BlockDevice> StripeWriter<D> {
         hull: Span,
         old: &mut OldData,
     ) -> IoResult<()> {
-        let decoder = self.stripes.decoder(stripe, &unusable(&old.states));
-        let sources: Vec<&[u8]> = old.read.iter().map(|buf| &buf[..]).collect();
-        let mut lost: Vec<Buf> = decoder.targets().iter().map(|_| Buf::new(hull.bytes())).collect();
-        let mut targets: Vec<&mut [u8]> = lost.iter_mut().map(|buf| &mut buf[..]).collect();
-        decoder.decode(&sources, &mut targets);
-        let is_unreadable =
-            |(slot, _): &(StripeSlot, &[u8])| old.states[slot.0] == SlotState::Unreadable;
-        let slots = decoder.targets().iter().map(|slot| StripeSlot(*slot));
-        let computed = slots.zip(&lost).map(|(slot, buf)| (slot, &buf[..]));
-        let computed: Vec<_> = computed.filter(is_unreadable).collect();
-        self.stripes.check_computed(stripe, hull, &computed).await?;
-        old.plan.reads.extend(decoder.targets().iter().map(|slot| (StripeSlot(*slot), hull)));
-        old.read.extend(lost);
+        let plan = self.stripes.reconstruct(stripe, &unusable(&old.states));
+        // What was read is what is needed, in the same order.
+        let mut read = old.read.iter();
+        let lost = plan.blocks(hull.bytes(), |_| read.next().expect("every source was read"));
+        let slots = lost.iter().map(|(slot, buf)| (*slot, buf));
+        self.stripes.check_computed(stripe, hull, &old.states, slots).await?;
+        for (slot, buf) in lost {
+            old.plan.reads.push((slot, hull));
+            old.read.push(buf);
+        }
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use voltier_block::{BlockDevice, Buf, IoError, IoResult, SectorRange};
-use voltier_parity::{Code, Decoder};
+use voltier_parity::Code;
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
@@ -28,14 +28,15 @@ use crate::members::member_set::MemberSet;
 use crate::stripe::fence::Fence;
 use crate::stripe::foreground::Foreground;
 use crate::stripe::ground::Ground;
+use crate::stripe::reconstruct::Reconstruct;
 use crate::stripe::two_shapes::TwoShapes;
 use crate::stripe::vouch::{Vouched, Voucher};
 
 /// Plans of reconstruction that are kept: enough for every rotation of a few losses.
-const DECODERS_MAX: usize = 256;
+const PLANS_MAX: usize = 256;
 
 /// Chunks in a stripe, slots that cannot be used, and those of them that are wanted.
-type DecoderKey = (usize, Vec<StripeSlot>, Vec<StripeSlot>);
+type PlanKey = (usize, Vec<StripeSlot>, Vec<StripeSlot>);
 
 /// The parts that all who read and write stripes share.
 pub(crate) struct Stripes<D> {
@@ -50,7 +51,7 @@ pub(crate) struct Stripes<D> {
     two_shapes: Option<Rc<TwoShapes>>,
     /// None without redundancy.
     code: Option<Code>,
-    decoders: RefCell<BTreeMap<DecoderKey, Rc<Decoder>>>,
+    plans: RefCell<BTreeMap<PlanKey, Reconstruct>>,
     /// Whether a device is filled beside a member in service: then all writes lock their stripes.
     has_successor: Cell<bool>,
     /// Writes under way that did not.
@@ -73,7 +74,7 @@ impl<D: BlockDevice> Stripes<D> {
             half_written: RefCell::default(),
             two_shapes,
             code,
-            decoders: RefCell::default(),
+            plans: RefCell::default(),
             has_successor: Cell::new(false),
             unlocked: Foreground::default(),
         }
@@ -127,31 +128,30 @@ impl<D: BlockDevice> Stripes<D> {
     }
 
     /// A plan to compute these unusable slots of a stripe, ascending, from the others.
-    pub(crate) fn decoder(&self, stripe: StripeNumber, unusable: &[StripeSlot]) -> Rc<Decoder> {
-        self.decoder_of(stripe, unusable, unusable)
+    pub(crate) fn reconstruct(&self, stripe: StripeNumber, unusable: &[StripeSlot]) -> Reconstruct {
+        self.reconstruct_some(stripe, unusable, unusable)
     }
 
     /// A plan to compute some of these unusable slots.
-    pub(crate) fn decoder_of(
+    pub(crate) fn reconstruct_some(
         &self,
         stripe: StripeNumber,
         unusable: &[StripeSlot],
         wanted: &[StripeSlot],
-    ) -> Rc<Decoder> {
-        let mut decoders = self.decoders.borrow_mut();
+    ) -> Reconstruct {
+        let mut plans = self.plans.borrow_mut();
         let key = (self.shape(stripe).width(), unusable.to_vec(), wanted.to_vec());
-        if let Some(decoder) = decoders.get(&key) {
-            return decoder.clone();
+        if let Some(plan) = plans.get(&key) {
+            return plan.clone();
         }
         let numbers =
             |slots: &[StripeSlot]| -> Vec<usize> { slots.iter().map(|slot| slot.0).collect() };
-        let plan = self.code_of(stripe).decoder(&numbers(unusable), &numbers(wanted));
-        let decoder = Rc::new(plan.expect("no more slots are unusable than there are parities"));
-        if decoders.len() == DECODERS_MAX {
-            decoders.clear();
+        let decoder = self.code_of(stripe).decoder(&numbers(unusable), &numbers(wanted));
+        let decoder = decoder.expect("no more slots are unusable than there are parities");
+        if plans.len() == PLANS_MAX {
+            plans.clear();
         }
-        decoders.insert(key, decoder.clone());
-        decoder
+        plans.entry(key).insert_entry(Reconstruct::new(decoder)).get().clone()
     }
 
     /// The two shapes of the stripes; none while all have one.
@@ -324,18 +324,50 @@ impl<D: BlockDevice> Stripes<D> {
         has_checksums && !self.members.knows(member, SectorRange::new(at, span.count())).await
     }
 
-    /// Reads spans of slots, all at once, held against checksums or not. The slots that could not be read, if
-    /// there are any. The stripe is locked.
+    /// Reads a span of all slots that can be read; none of the others.
+    ///
+    /// # Errors
+    /// As [`read_slots`](Self::read_slots).
+    pub(crate) async fn read_online(
+        &self,
+        stripe: StripeNumber,
+        span: Span,
+        states: &[SlotState],
+    ) -> Result<Vec<Option<Buf>>, Vec<StripeSlot>> {
+        let reads: Vec<_> = online(states).map(|slot| (slot, span)).collect();
+        let mut read = self.read_slots(stripe, &reads).await?.into_iter();
+        let is_read = |state: &SlotState| *state == SlotState::Online;
+        Ok(states.iter().map(|state| is_read(state).then(|| read.next()).flatten()).collect())
+    }
+
+    /// Computes the slots of which nothing could be read.
+    pub(crate) fn compute_rest(
+        &self,
+        stripe: StripeNumber,
+        span: Span,
+        states: &[SlotState],
+        slots: &mut [Option<Buf>],
+    ) {
+        let plan = self.reconstruct(stripe, &unusable(states));
+        let source = |slot: StripeSlot| &slots[slot.0].as_ref().expect("a source is online")[..];
+        for (slot, buf) in plan.blocks(span.bytes(), source) {
+            slots[slot.0] = Some(buf);
+        }
+    }
+
+    /// Reads spans of slots, all at once.
+    ///
+    /// # Errors
+    /// The slots that could not be read. The stripe is locked.
     pub(crate) async fn read_slots(
         &self,
         stripe: StripeNumber,
         reads: &[(StripeSlot, Span)],
-        are_verified: bool,
     ) -> Result<Vec<Buf>, Vec<StripeSlot>> {
-        self.read_slots_vouched(stripe, reads, are_verified).await.map(|(read, _)| read)
+        self.read_slots_vouched(stripe, reads, true).await.map(|(read, _)| read)
     }
 
-    /// The same; what is known of blocks that had no checksums.
+    /// The same, held against checksums or not; what is known of blocks that had none.
     pub(crate) async fn read_slots_vouched(
         &self,
         stripe: StripeNumber,
@@ -411,24 +443,25 @@ impl<D: BlockDevice> Stripes<D> {
         if failed.is_empty() { Ok(read) } else { Err(failed) }
     }
 
-    /// Holds content that was computed for slots against their checksums. Slots that are lost, or of members
-    /// that are being filled, have none that count.
+    /// Holds content of slots that was computed, as they could not be read, against their checksums. Slots that
+    /// are lost, or of members that are being filled, have none that count.
     ///
     /// # Errors
     /// When a checksum does not match: a block that was computed from is wrong.
-    pub(crate) async fn check_computed(
+    pub(crate) async fn check_computed<'a>(
         &self,
         stripe: StripeNumber,
         span: Span,
-        computed: &[(StripeSlot, &[u8])],
+        states: &[SlotState],
+        slots: impl Iterator<Item = (StripeSlot, &'a Buf)>,
     ) -> IoResult<()> {
         if !self.members.devices().have_checksums() {
             return Ok(());
         }
         let at = self.geometry.member_lba(stripe, span.start);
         let (members, region) = (self.slot_members(stripe), self.bitmap.region_of(stripe));
-        for (slot, bytes) in computed {
-            let member = members.member_of(*slot);
+        for (slot, bytes) in slots.filter(|(slot, _)| states[slot.0] == SlotState::Unreadable) {
+            let member = members.member_of(slot);
             let has_it = self.members[member].has_region(region);
             if has_it && !self.members.accepts(member, at, bytes).await {
                 return Err(IoError::Medium);

@@ -183,14 +183,9 @@ impl<D: BlockDevice> Voucher<'_, D> {
             whole.push(if is_read { Buf::copy_of(piece(slot.0)) } else { Buf::new(SUMMED_BYTES) });
         }
         if !missing.is_empty() {
-            let decoder = self.0.decoder(blocks.stripe, &missing);
-            let sources: Vec<&[u8]> = decoder.sources().iter().map(|slot| piece(*slot)).collect();
-            let mut targets: Vec<Buf> =
-                decoder.targets().iter().map(|_| Buf::new(SUMMED_BYTES)).collect();
-            let mut slices: Vec<&mut [u8]> = targets.iter_mut().map(|buf| &mut buf[..]).collect();
-            decoder.decode(&sources, &mut slices);
-            for (slot, buf) in decoder.targets().iter().zip(targets) {
-                whole[*slot] = buf;
+            let plan = self.0.reconstruct(blocks.stripe, &missing);
+            for (slot, buf) in plan.blocks(SUMMED_BYTES, |slot| piece(slot.0)) {
+                whole[slot.0] = buf;
             }
         }
         let slices: Vec<&[u8]> = whole.iter().map(|buf| &buf[..]).collect();

@@ -68,12 +68,8 @@ impl<D: BlockDevice> Writer<D> {
         data: Payload,
         durability: Durability,
     ) -> IoResult<()> {
-        let written = self.write_once(range, data.clone(), durability).await;
-        if written.is_ok() {
-            return written;
-        }
-        let again = async || self.write_once(range, data.clone(), durability).await;
-        Box::pin(self.members.try_again(written, again)).await
+        let request = async || self.write_once(range, data.clone(), durability).await;
+        self.members.with_patience(request).await
     }
 
     /// Writes a range; beside a capacity expansion to its end, whoever waits.

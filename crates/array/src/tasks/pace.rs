@@ -25,34 +25,23 @@ const SEEKING_NS: Nanos = 5_000_000;
 /// A floor that was missed is made up for as far as this.
 const DEBT_NS_MAX: Nanos = SECOND_NS;
 
-/// How much a background task takes beside requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Priority {
-    /// Nothing until no request was seen for a second.
-    Idle,
-    /// Nothing until no request was seen for ten milliseconds.
-    Low,
-    /// One batch at a time, and a rest as long as the batch took.
-    #[default]
-    Normal,
-    /// Two batches at a time, without a rest.
-    High,
+voltier_block::words! {
+    /// How much a background task takes beside requests.
+    #[derive(Default, PartialOrd, Ord)]
+    pub enum Priority, "not a priority" {
+        /// Nothing until no request was seen for a second.
+        Idle = "idle",
+        /// Nothing until no request was seen for ten milliseconds.
+        Low = "low",
+        /// One batch at a time, and a rest as long as the batch took.
+        #[default]
+        Normal = "normal",
+        /// Two batches at a time, without a rest.
+        High = "high",
+    }
 }
 
 impl Priority {
-    /// All, ascending.
-    pub const ALL: [Self; 4] = [Self::Idle, Self::Low, Self::Normal, Self::High];
-
-    /// The word of the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::Low => "low",
-            Self::Normal => "normal",
-            Self::High => "high",
-        }
-    }
-
     /// Requests that ended this long ago are still under way, for the task.
     const fn quiet_ns(self) -> Nanos {
         match self {

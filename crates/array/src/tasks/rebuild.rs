@@ -364,15 +364,9 @@ impl<D: BlockDevice> Rebuild<D> {
             let mut lost: Vec<StripeSlot> = others.map(slot).collect();
             lost.sort_unstable();
             let wanted: Vec<StripeSlot> = filled.keys().map(|member| slot(*member)).collect();
-            let decoder = self.stripes.decoder_of(stripe, &lost, &wanted);
-            let source = |slot: &usize| {
-                let member = self.geometry.member_of(stripe, StripeSlot(*slot));
-                &known[&member][place.clone()]
-            };
-            let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();
-            let mut slices: Vec<&mut [u8]> =
-                filled.values_mut().map(|buf| &mut buf[place.clone()]).collect();
-            decoder.decode(&sources, &mut slices);
+            let plan = self.stripes.reconstruct_some(stripe, &lost, &wanted);
+            let into = filled.values_mut().map(|buf| &mut buf[place.clone()]);
+            plan.fill(into, |slot| &known[&self.geometry.member_of(stripe, slot)][place.clone()]);
         }
         filled
     }

@@ -20,7 +20,7 @@ use voltier_ring::{Handle, Signal};
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Span};
 use crate::geometry::numbers::{GroupIndex, Region, StripeNumber, StripeSlot, each};
-use crate::geometry::plan::{SlotState, online, unusable};
+use crate::geometry::plan::SlotState;
 use crate::members::at_once::together;
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
@@ -225,15 +225,14 @@ impl<D: BlockDevice> Resync<D> {
         span: Span,
         is_computed: bool,
     ) -> IoResult<()> {
-        let mut slots = self.read(stripe, span, is_computed).await?;
-        self.compute_data(stripe, span, &mut slots);
-        let Slots { states, mut chunks } = slots;
+        let Slots { states, mut chunks } = self.read(stripe, span, is_computed).await?;
         let data_chunks = self.stripes.shape(stripe).data_chunks();
-        let is_computed = |slot: &usize| states[*slot] == SlotState::Unreadable;
-        let computed = (0..data_chunks).filter(is_computed);
-        let computed: Vec<(StripeSlot, &[u8])> =
-            computed.filter_map(|at| Some((StripeSlot(at), &chunks[at].as_ref()?[..]))).collect();
-        self.stripes.check_computed(stripe, span, &computed).await?;
+        if chunks[..data_chunks].iter().any(Option::is_none) {
+            self.stripes.compute_rest(stripe, span, &states, &mut chunks);
+        }
+        let data = StripeSlot::all(data_chunks).zip(&chunks);
+        let data = data.filter_map(|(slot, chunk)| Some((slot, chunk.as_ref()?)));
+        self.stripes.check_computed(stripe, span, &states, data).await?;
         let data = chunks[..data_chunks].iter().flatten().map(|buf| &buf[..]);
         let data: Vec<&[u8]> = data.collect();
         let parity_count = self.geometry.parity_chunks();
@@ -286,37 +285,11 @@ impl<D: BlockDevice> Resync<D> {
         let mut unreadable = Vec::new();
         loop {
             let states = self.stripes.slot_states(stripe, &unreadable)?;
-            let reads: Vec<_> = online(&states).map(|slot| (slot, span)).collect();
-            match self.stripes.read_slots(stripe, &reads, true).await {
-                Ok(read) => {
-                    let mut chunks: Vec<Option<Buf>> = states.iter().map(|_| None).collect();
-                    for ((slot, _), buf) in reads.into_iter().zip(read) {
-                        chunks[slot.0] = Some(buf);
-                    }
-                    return Ok(Slots { states, chunks });
-                }
+            match self.stripes.read_online(stripe, span, &states).await {
+                Ok(chunks) => return Ok(Slots { states, chunks }),
                 Err(failed) if is_computed => unreadable.extend(failed),
                 Err(_) => return Err(IoError::Medium),
             }
-        }
-    }
-
-    /// Adds the data that were not read.
-    fn compute_data(&self, stripe: StripeNumber, span: Span, slots: &mut Slots) {
-        let Slots { states, chunks } = slots;
-        let data_chunks = self.stripes.shape(stripe).data_chunks();
-        if chunks[..data_chunks].iter().all(Option::is_some) {
-            return;
-        }
-        let decoder = self.stripes.decoder(stripe, &unusable(states));
-        let source = |slot: &usize| &chunks[*slot].as_ref().expect("a source is online")[..];
-        let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();
-        let mut targets: Vec<Buf> =
-            decoder.targets().iter().map(|_| Buf::new(span.bytes())).collect();
-        let mut slices: Vec<&mut [u8]> = targets.iter_mut().map(|buf| &mut buf[..]).collect();
-        decoder.decode(&sources, &mut slices);
-        for (slot, buf) in decoder.targets().iter().zip(targets) {
-            chunks[*slot] = Some(buf);
         }
     }
 }

@@ -21,8 +21,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, Figure, IoError, IoResult, Nanos, Payload, SECTOR_BYTES,
-    SectorRange, Unit, figures,
+    BlockDevice, Buf, Durability, Figure, IoError, IoResult, Nanos, SECTOR_BYTES, SectorRange,
+    Unit, figures,
 };
 use voltier_parity::{Stores, Verdict};
 
@@ -379,21 +379,15 @@ impl<D: BlockDevice> Scrub<D> {
         if without.is_empty() || without.len() > self.geometry.parity_chunks() {
             return Ok(false);
         }
-        let decoder = self.stripes.decoder(stripe, &without);
-        let sources: Vec<&[u8]> = decoder.sources().iter().map(|slot| pieces[*slot]).collect();
-        let mut right: Vec<Buf> =
-            decoder.targets().iter().map(|_| Buf::new(mismatch.place.len())).collect();
-        let mut targets: Vec<&mut [u8]> = right.iter_mut().map(|buf| &mut buf[..]).collect();
-        decoder.decode(&sources, &mut targets);
+        let right = self.compute(mismatch, &without);
         let mut together = pieces.clone();
-        decoder.targets().iter().zip(&right).for_each(|(slot, buf)| together[*slot] = &buf[..]);
+        right.iter().for_each(|(slot, buf)| together[slot.0] = &buf[..]);
         let (data, parity) = together.split_at(self.geometry.data_chunks());
         if !self.stripes.code().check(data, parity) {
             return Ok(false);
         }
-        let wrong = decoder.targets().iter().zip(right);
-        let wrong = wrong.filter(|(slot, buf)| pieces[**slot] != &buf[..]);
-        let wrong: Vec<_> = wrong.map(|(slot, buf)| (StripeSlot(*slot), buf.freeze())).collect();
+        let wrong = right.into_iter().filter(|(slot, buf)| pieces[slot.0] != &buf[..]);
+        let wrong: Vec<_> = wrong.collect();
         let is_repaired = self.repair.get() != ScrubRepair::Nothing;
         let slots: Vec<StripeSlot> = wrong.iter().map(|(slot, _)| *slot).collect();
         if is_repaired {
@@ -405,6 +399,12 @@ impl<D: BlockDevice> Scrub<D> {
             self.note(mismatch, Some(self.geometry.member_of(stripe, slot)), is_repaired);
         }
         Ok(true)
+    }
+
+    /// What blocks should be, by the others.
+    fn compute(&self, mismatch: &Mismatch<'_>, slots: &[StripeSlot]) -> Vec<(StripeSlot, Buf)> {
+        let source = |slot: StripeSlot| &mismatch.slots[slot.0][mismatch.place.clone()];
+        self.stripes.reconstruct(mismatch.stripe, slots).blocks(mismatch.place.len(), source)
     }
 
     /// Whether a located block may be rewritten from the others.
@@ -430,12 +430,7 @@ impl<D: BlockDevice> Scrub<D> {
         if is_repaired && canary::is(Canary::ScrubRewritesParity) {
             self.match_parity(mismatch).await?;
         } else if is_repaired {
-            let decoder = self.stripes.decoder(mismatch.stripe, &[slot]);
-            let pieces = mismatch.pieces();
-            let sources: Vec<&[u8]> = decoder.sources().iter().map(|slot| pieces[*slot]).collect();
-            let mut right = Buf::new(mismatch.place.len());
-            decoder.decode(&sources, &mut [&mut right[..]]);
-            self.rewrite(mismatch, vec![(slot, right.freeze())]).await?;
+            self.rewrite(mismatch, self.compute(mismatch, &[slot])).await?;
         }
         let member = self.geometry.member_of(mismatch.stripe, slot);
         self.note(mismatch, Some(member), is_repaired);
@@ -462,7 +457,7 @@ impl<D: BlockDevice> Scrub<D> {
         let mut slices: Vec<&mut [u8]> = right.iter_mut().map(|buf| &mut buf[..]).collect();
         self.stripes.code().encode(data, &mut slices, Stores::Cached);
         let wrong = right.into_iter().enumerate().filter(|(index, buf)| parity[*index] != &buf[..]);
-        let wrong = wrong.map(|(index, buf)| (StripeSlot(data.len() + index), buf.freeze()));
+        let wrong = wrong.map(|(index, buf)| (StripeSlot(data.len() + index), buf));
         self.rewrite(mismatch, wrong.collect()).await
     }
 
@@ -477,14 +472,14 @@ impl<D: BlockDevice> Scrub<D> {
     async fn rewrite(
         &self,
         mismatch: &Mismatch<'_>,
-        right: Vec<(StripeSlot, Bytes)>,
+        right: Vec<(StripeSlot, Buf)>,
     ) -> IoResult<()> {
         let stripe = mismatch.stripe;
         let _entered = self.bitmap.enter_to_repair(stripe).await?;
         let at = self.place_on_member(mismatch).start;
-        let write = |(slot, data)| {
+        let write = |(slot, data): (StripeSlot, Buf)| {
             let member = self.geometry.member_of(stripe, slot);
-            MemberWrite { member, at, data: Payload::One(data) }
+            MemberWrite { member, at, data: data.into() }
         };
         let (group, ready) = (self.geometry.group_of(stripe), right.into_iter().map(write));
         self.stripe_writer.write_ready(group, ready.collect(), Durability::Cached).await

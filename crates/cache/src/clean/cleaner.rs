@@ -7,13 +7,10 @@
 //! the origin has flushed it, and unless a newer copy arrived meanwhile.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use voltier_block::{BlockDevice, IoError, IoResult, Nanos};
-use voltier_ring::{Handle, join_at_most};
+use voltier_ring::{Handle, join_at_most, race};
 
 use crate::canary::{self, Canary};
 use crate::clean::destage::Destager;
@@ -498,15 +495,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
     /// Rests, unless somebody is in a hurry.
     async fn rest_until(&self, until_ns: u64, ends_when_high: bool) {
         let _rest = self.pressure.rest(ends_when_high);
-        let mut hurried = pin!(self.pressure.hurried());
-        let mut slept = pin!(self.handle.sleep_until(until_ns));
-        poll_fn(|context| {
-            if hurried.as_mut().poll(context).is_ready() {
-                return Poll::Ready(());
-            }
-            slept.as_mut().poll(context)
-        })
-        .await;
+        let _ = race(self.pressure.hurried(), self.handle.sleep_until(until_ns)).await;
     }
 
     /// Writes every line that is dirty now to the origin, and makes it durable there.

@@ -14,10 +14,6 @@ const VOLUME_AT: Range<usize> = 544..608;
 const ORIGIN_IDENTITY_AT: Range<usize> = 608..1024;
 const ORIGIN_PATH_AT: Range<usize> = 1024..2048;
 
-/// Modes by their numbers on the SSD, from 1 on: 0 says that none is recorded.
-const MODES: [Mode; 5] =
-    [Mode::WriteThrough, Mode::WriteBack, Mode::ReadOnly, Mode::WriteOnly, Mode::PassThrough];
-
 /// The volume of a cache. A text that is not recorded is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
@@ -40,7 +36,8 @@ impl Owner {
     /// has control characters, is left out: half an identity or path would name something else.
     pub(crate) fn encode_into(&self, block: &mut [u8; BLOCK_BYTES]) {
         block[UUID_AT].copy_from_slice(&self.volume_uuid);
-        let number = self.mode.and_then(|mode| MODES.iter().position(|known| *known == mode));
+        // From 1 on: 0 says that none is recorded.
+        let number = self.mode.and_then(|mode| Mode::ALL.iter().position(|known| *known == mode));
         let number = number.map_or(0, |at| at as u32 + 1);
         block[MODE_AT].copy_from_slice(&number.to_le_bytes());
         block[ORDERED_AT] = self.ordered.into();
@@ -53,7 +50,7 @@ impl Owner {
     pub(crate) fn decode(block: &[u8]) -> Self {
         let Some(block) = block.first_chunk::<BLOCK_BYTES>() else { return Self::default() };
         let number = block[MODE_AT].try_into().map_or(0, u32::from_le_bytes);
-        let mode = (number as usize).checked_sub(1).and_then(|at| MODES.get(at).copied());
+        let mode = (number as usize).checked_sub(1).and_then(|at| Mode::ALL.get(at).copied());
         Self {
             volume_uuid: block[UUID_AT].try_into().unwrap_or_default(),
             volume: text_of(&block[VOLUME_AT]),
@@ -121,7 +118,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_in_every_mode_and_up_to_the_longest_texts() {
-        for mode in MODES.map(Some).into_iter().chain([None]) {
+        for mode in Mode::ALL.map(Some).into_iter().chain([None]) {
             let owner = Owner { mode, ..owner() };
             assert_eq!(Owner::decode(&written(&owner)), owner);
         }

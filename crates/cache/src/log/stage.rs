@@ -1,11 +1,9 @@
 //! How far the end of a cache has come.
 
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
+use std::future::Future;
 
-use voltier_ring::Signal;
+use voltier_ring::{Signal, race};
 
 /// The stages of a cache, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,12 +49,6 @@ impl Lifecycle {
 
     /// Waits for a request that a cache which stops does not need; `None` when the cache stops before.
     pub(crate) async fn unless_stopping<F: Future>(&self, request: F) -> Option<F::Output> {
-        let mut stopping = pin!(self.dropped.until(|| self.is_stopping()));
-        let mut request = pin!(request);
-        poll_fn(|context| match stopping.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(None),
-            Poll::Pending => request.as_mut().poll(context).map(Some),
-        })
-        .await
+        race(self.dropped.until(|| self.is_stopping()), request).await.err()
     }
 }

@@ -15,9 +15,6 @@ mod packed;
 mod rand;
 mod s3_fifo;
 
-use std::fmt;
-use std::str::FromStr;
-
 use fifo::Fifo;
 pub use lines::{FAR_LOOKS_MAX, Lines, NEAR_LOOKS_MAX};
 use lru::Lru;
@@ -28,69 +25,19 @@ use crate::memory::NoMemory;
 pub use crate::numbers::LINE_LIMIT;
 use crate::numbers::{Line, Slot};
 
-/// The replacement policies, by the names of the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PolicyKind {
-    /// Least recently used, exact. 8 bytes per slot.
-    Lru,
-    /// First in, first out, exact: hits and relocations change nothing. Per line of capacity, 1.08
-    /// times the bits of a line number: 3.6 bytes with 2^26 lines, 4.4 with 2^32.
-    Fifo,
-    /// Uniformly random. No memory.
-    Rand,
-    /// Small probationary queue, main queue with frequency, ghost of what left. 1.2 bytes per slot.
-    S3Fifo,
-}
-
-impl PolicyKind {
-    /// Every policy. A place in the list is the policy's number on the SSD (`format::superblock`): a new one
-    /// goes to the end.
-    pub const ALL: [Self; 4] = [Self::Lru, Self::Fifo, Self::Rand, Self::S3Fifo];
-
-    /// The name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Lru => "lru",
-            Self::Fifo => "fifo",
-            Self::Rand => "rand",
-            Self::S3Fifo => "s3fifo",
-        }
-    }
-}
-
-impl fmt::Display for PolicyKind {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(self.name())
-    }
-}
-
-/// A replacement policy name that is not one; the message lists those that are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownPolicy(String);
-
-impl fmt::Display for UnknownPolicy {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "unknown replacement policy {:?}: use one of", self.0)?;
-        for (index, kind) in PolicyKind::ALL.into_iter().enumerate() {
-            write!(out, "{} {kind}", if index == 0 { "" } else { "," })?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for UnknownPolicy {}
-
-impl FromStr for PolicyKind {
-    type Err = UnknownPolicy;
-
-    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
-        match name {
-            "s3-fifo" => Ok(Self::S3Fifo),
-            _ => Self::ALL
-                .into_iter()
-                .find(|kind| kind.name() == name)
-                .ok_or_else(|| UnknownPolicy(name.to_owned())),
-        }
+voltier_block::words! {
+    /// The replacement policies. A place in the list is the policy's number on the SSD (`format::superblock`): a
+    /// new one goes to the end.
+    pub enum PolicyKind, "not a replacement policy" {
+        /// Least recently used, exact. 8 bytes per slot.
+        Lru = "lru",
+        /// First in, first out, exact: hits and relocations change nothing. Per line of capacity, 1.08
+        /// times the bits of a line number: 3.6 bytes with 2^26 lines, 4.4 with 2^32.
+        Fifo = "fifo",
+        /// Uniformly random. No memory.
+        Rand = "rand",
+        /// Small probationary queue, main queue with frequency, ghost of what left. 1.2 bytes per slot.
+        S3Fifo = "s3fifo",
     }
 }
 
@@ -217,20 +164,5 @@ impl Policy {
                 Order::Rand(_) => 0,
                 Order::S3Fifo(s3) => s3.heap_bytes(),
             }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_read_back_and_an_unknown_one_lists_them() {
-        for kind in PolicyKind::ALL {
-            assert_eq!(kind.to_string().parse(), Ok(kind));
-        }
-        assert_eq!("s3-fifo".parse(), Ok(PolicyKind::S3Fifo));
-        let error = "arc".parse::<PolicyKind>().expect_err("not a policy").to_string();
-        assert_eq!(error, "unknown replacement policy \"arc\": use one of lru, fifo, rand, s3fifo");
     }
 }

@@ -6,10 +6,7 @@
 //! its users are told to switch that off.)
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use voltier_block::{BlockDevice, Buf};
 use voltier_ring::Handle;
@@ -140,15 +137,8 @@ impl<O: BlockDevice> IdleOrigin<O> {
         let geometry = self.map.geometry();
         let from = geometry.line_range(lines[0].0).start;
         let patience = PATIENCE_MIN_NS.max(PATIENCE_SSD_WAITS * self.ssd_wait_ns.get());
-        let mut read = pin!(self.origin.read(from, Buf::new(bytes)));
-        let mut patience_ends = pin!(self.handle.sleep(patience));
-        let read = std::future::poll_fn(|context| {
-            if let Poll::Ready(read) = read.as_mut().poll(context) {
-                return Poll::Ready(read.ok());
-            }
-            patience_ends.as_mut().poll(context).map(|()| None)
-        });
-        let read = read.await;
+        let read = self.origin.read(from, Buf::new(bytes));
+        let read = self.handle.timeout(patience, read).await.ok().and_then(Result::ok);
         let now = self.handle.now();
         average(&self.origin_wait_ns, now - begun);
         let line_bytes = geometry.line_bytes as usize;

@@ -12,9 +12,6 @@ use voltier_ring::{Executor, Handle, NoFiles};
 
 type TestCache = Cache<MemoryDevice, MemoryDevice>;
 
-const MODES: [Mode; 5] =
-    [Mode::WriteBack, Mode::WriteThrough, Mode::ReadOnly, Mode::WriteOnly, Mode::PassThrough];
-
 fn settings(mode: Mode) -> Settings {
     Settings { mode, ..Settings::default() }
 }
@@ -87,7 +84,7 @@ impl World {
             }
             18 => cache.flush().await.expect("a flush works"),
             _ => {
-                let mode = *self.prng.pick(&MODES);
+                let mode = *self.prng.pick(&Mode::ALL);
                 cache.configure(settings(mode)).expect("a mode switch works");
                 cache.set_policy(*self.prng.pick(&PolicyKind::ALL)).expect("there is memory");
             }

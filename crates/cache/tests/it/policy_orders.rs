@@ -197,7 +197,8 @@ fn full(kind: PolicyKind, count: u32) -> (World, Policy) {
 #[test]
 fn a_long_dirty_tail_is_walked_once_and_not_once_per_eviction() {
     const COUNT: u32 = 4000;
-    for kind in [PolicyKind::Lru, PolicyKind::Fifo, PolicyKind::S3Fifo] {
+    // Chance has no tail.
+    for kind in PolicyKind::ALL.into_iter().filter(|kind| *kind != PolicyKind::Rand) {
         let (mut world, mut policy) = full(kind, COUNT);
         for slot in (0..COUNT - 200).map(Slot) {
             world.set_dirty(slot, true);
@@ -289,12 +290,14 @@ fn memory_per_slot_is_bounded() {
     const SLOTS: u32 = 1 << 20;
     const FIXED: f64 = 4096.0;
     let capacity = u64::from(SLOTS) * 92 / 100;
-    for (kind, bytes_per_slot) in [
-        (PolicyKind::Lru, 8.0),
-        (PolicyKind::Fifo, 3.4),
-        (PolicyKind::Rand, 0.0),
-        (PolicyKind::S3Fifo, 1.2),
-    ] {
+    for kind in PolicyKind::ALL {
+        let bytes_per_slot = match kind {
+            PolicyKind::Fifo => 3.4,
+            PolicyKind::Rand => 0.0,
+            PolicyKind::S3Fifo => 1.2,
+            // As much as any may take.
+            _ => 8.0,
+        };
         let policy = Policy::new(kind, SLOTS, capacity, 1 << 26, 0).unwrap();
         assert_eq!(policy.kind(), kind);
         let bytes = policy.memory_bytes() as f64;

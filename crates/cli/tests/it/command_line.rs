@@ -25,7 +25,7 @@ fn help_lists_every_verb_and_exits_with_zero() {
     }
     assert!(instance.run(&["--version"]).ok().out.starts_with("voltier "));
     let keys = instance.run(&["array", "set", "--help"]).ok().out;
-    for key in ARRAY_KEYS.into_iter().chain([JOURNAL_KEY]) {
+    for key in ARRAY_KEYS.iter().map(|key| key.name).chain([JOURNAL_KEY]) {
         assert!(keys.contains(&format!("{key}=")), "{key} in {keys}");
     }
     assert!(!instance.state().exists(), "help starts nothing");

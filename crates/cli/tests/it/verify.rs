@@ -2,10 +2,9 @@
 //! test takes both exports, every mode and every policy, with and without a cache.
 
 use crate::support::{Instance, fio_is_content};
+use voltier_control::{Mode, PolicyKind, Word};
 
 const MIB: u64 = 1 << 20;
-const MODES: [&str; 5] = ["wb", "ro", "wo", "pt", "wt"];
-const POLICIES: [&str; 4] = ["lru", "fifo", "rand", "s3fifo"];
 /// The large ones first: a fast load may end within its first round.
 const LINES: [&str; 6] = ["64K", "2048", "32K", "4096", "16K", "8192"];
 /// Random sizes at any 512-byte boundary.
@@ -22,7 +21,8 @@ const LOAD: [&str; 7] = [
 /// Runs the load against one export, and meanwhile every change that can be made.
 fn verify_under_changes(instance: &Instance, engine: &[&str]) {
     let ssds = [instance.drive("one", 24 * MIB), instance.drive("two", 32 * MIB)];
-    for (turn, policy) in POLICIES.into_iter().enumerate() {
+    let policies = PolicyKind::names();
+    for (turn, policy) in policies.iter().copied().enumerate() {
         let mut fio = instance.fio_with(&[engine, &LOAD[..]].concat());
         let mut round = 0;
         // At least once all the way round, however fast fio is.
@@ -30,12 +30,12 @@ fn verify_under_changes(instance: &Instance, engine: &[&str]) {
             let ssd = &ssds[round % 2];
             let line = LINES[(2 * turn + round) % LINES.len()];
             instance.run(&["attach", "v", "-s", ssd, "-r", policy, "-t", "wb", "-b", line]).ok();
-            for mode in MODES {
+            for mode in Mode::names() {
                 let change = format!("mode={mode}");
                 let shown = instance.run(&["set", "v", &change, "--json"]).json();
                 assert_eq!((&shown["mode"], &shown["policy"]), (&mode.into(), &policy.into()));
             }
-            let next = format!("policy={}", POLICIES[(turn + 1) % POLICIES.len()]);
+            let next = format!("policy={}", policies[(turn + 1) % policies.len()]);
             instance.run(&["set", "v", "mode=wb", &next]).ok();
             std::thread::park_timeout(std::time::Duration::from_millis(200));
             instance.run(&["detach", "v"]).ok();
@@ -74,8 +74,11 @@ fn fio_verifies_through_the_fuse_file_in_all_modes_and_policies_while_caches_com
 
 #[test]
 fn each_mode_and_policy_keeps_what_fio_wrote_over_a_restart() {
-    let kinds = POLICIES.into_iter().cycle().zip(LINES);
-    for (mode, (policy, line)) in MODES.into_iter().zip(kinds) {
+    // As many lives as the longest list has entries: each entry is in one.
+    let (modes, policies) = (Mode::names(), PolicyKind::names());
+    for number in 0..modes.len().max(policies.len()).max(LINES.len()) {
+        let (mode, policy) = (modes[number % modes.len()], policies[number % policies.len()]);
+        let line = LINES[number % LINES.len()];
         let instance = Instance::new();
         let (ssd, hdd) = (instance.drive("ssd", 24 * MIB), instance.drive("hdd", 48 * MIB));
         let kind = ["-t", mode, "-r", policy, "-b", line, "v"];

@@ -447,6 +447,22 @@ mod tests {
     }
 
     #[test]
+    fn a_word_or_a_setting_that_came_later_is_refused_by_name() {
+        let good = serde_json::to_string_pretty(&body(&["v"], &[])).unwrap();
+        let cases = [
+            ("\"lru\"", "\"arc\"", "`arc` is not a replacement policy"),
+            ("\"ordered\"", "\"order\"", "unknown field `order`"),
+        ];
+        for (known, later, words) in cases {
+            let bytes = Head::new(1, &[]).seal(&good.replacen(known, later, 1));
+            let refused = decode(&bytes).unwrap_err();
+            assert!(matches!(refused, Refused::Unsupported(_)), "{refused}");
+            let refused = refused.to_string();
+            assert!(refused.contains(words) && refused.ends_with("update this one"), "{refused}");
+        }
+    }
+
+    #[test]
     fn the_checksum_covers_version_and_features() {
         let text = String::from_utf8(encode(&body(&[], &["r"]))).unwrap();
         let head = "{\"format\":\"voltier-registry\",\"version\":1,\"features\":[],\"crc32c\":\"";

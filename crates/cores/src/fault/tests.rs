@@ -14,7 +14,7 @@ use voltier_control::protocol::{ArrayRequest, NewArray, NewCache, Request, Respo
 use voltier_control::safety::Machine;
 use voltier_control::{
     ArrayDetail, ArrayState, DeviceSpec, ExportSpec, NbdAddress, Registry, Service, Settings,
-    VolumeState, VolumeStatus, parse_mode,
+    VolumeState, VolumeStatus, parse_word,
 };
 use voltier_ring::{CallError, Domain, Remote};
 
@@ -77,7 +77,7 @@ impl Stand {
     /// Makes a volume in write-back mode, and exports it.
     fn create(&mut self, name: &str, origin: DeviceSpec) {
         let device = self.drive(&format!("{name}.ssd"), 32);
-        let settings = Settings { mode: parse_mode("wb").unwrap(), ..Settings::default() };
+        let settings = Settings { mode: parse_word("wb").unwrap(), ..Settings::default() };
         let cache = Some(NewCache { device, settings, force: false });
         let volume = name.parse().unwrap();
         self.ask(Request::Create { name: volume, origin, cache });

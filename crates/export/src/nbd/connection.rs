@@ -263,13 +263,6 @@ impl<D: BlockDevice> Connection<D> {
 
     /// Waits until every request is answered.
     async fn all_sent(&self) {
-        poll_fn(|context| {
-            if self.in_flight.requests.get() == 0 {
-                return Poll::Ready(());
-            }
-            self.link.reader.register(context);
-            Poll::Pending
-        })
-        .await;
+        self.link.reader.until(|| self.in_flight.requests.get() == 0).await;
     }
 }

@@ -3,15 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs;
-use std::future::{Future, poll_fn};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 
 use voltier_block::{BlockDevice, Nanos};
 use voltier_ring::{Errno, Handle, KeepAlive, Listener, Stream, StreamAddress, WakerCell};
@@ -141,15 +138,8 @@ impl NbdServer {
         }
         let links: Vec<_> = shared.links.borrow().values().cloned().collect();
         links.iter().for_each(|link| link.end());
-        let mut timeout = pin!(shared.handle.sleep(STOP_NS));
-        let finished = poll_fn(|context| {
-            if shared.links.borrow().is_empty() {
-                return Poll::Ready(true);
-            }
-            shared.stopper.register(context);
-            timeout.as_mut().poll(context).map(|()| false)
-        });
-        if !finished.await {
+        let finished = shared.stopper.until(|| shared.links.borrow().is_empty());
+        if shared.handle.timeout(STOP_NS, finished).await.is_err() {
             let links: Vec<_> = shared.links.borrow().values().cloned().collect();
             links.iter().for_each(|link| link.abort());
         }
@@ -188,23 +178,9 @@ async fn watch_clients(shared: Rc<Shared>) {
     let look_ns = shared.budget.limits().stall_ns / LOOKS_PER_STALL;
     let is_needed = || shared.links.borrow().values().any(|link| link.waits());
     while !shared.stopping.get() {
-        poll_fn(|context| {
-            if shared.stopping.get() || is_needed() {
-                return Poll::Ready(());
-            }
-            shared.watch.register(context);
-            Poll::Pending
-        })
-        .await;
-        let mut pause = pin!(shared.handle.sleep(look_ns));
-        poll_fn(|context| {
-            if shared.stopping.get() {
-                return Poll::Ready(());
-            }
-            shared.watch_end.register(context);
-            pause.as_mut().poll(context)
-        })
-        .await;
+        shared.watch.until(|| shared.stopping.get() || is_needed()).await;
+        let stopped = shared.watch_end.until(|| shared.stopping.get());
+        let _ = shared.handle.timeout(look_ns, stopped).await;
         let links: Vec<_> = shared.links.borrow().values().cloned().collect();
         for link in links.iter().filter(|link| link.is_stalled()) {
             link.abort();

@@ -286,12 +286,8 @@ fn main() {
         let case = format!("mixed 0.5-64k wb, 24 MiB SSD, {name} lines, virtual time");
         emit(&case, "writes/s", mixed(line_bytes), "4k lines", small_lines);
     }
-    for (policy, bar) in [
-        (PolicyKind::Lru, 24.0),
-        (PolicyKind::Fifo, 16.0),
-        (PolicyKind::Rand, 16.0),
-        (PolicyKind::S3Fifo, 16.0),
-    ] {
+    for policy in PolicyKind::ALL {
+        let bar = if policy == PolicyKind::Lru { 24.0 } else { 16.0 };
         let case = format!("memory per 4k line, {policy}");
         emit(&case, "bytes", memory_per_line(policy), "limit", bar);
     }

@@ -8,6 +8,7 @@ use std::process::Command;
 use crate::browser::Browser;
 use crate::support::Instance;
 use serde_json::{Value, json};
+use voltier_control::{PolicyKind, Word};
 
 const FILES: [&str; 4] = ["report.html", "report.md", "points.csv", "report.json"];
 
@@ -111,7 +112,7 @@ fn curves(instance: &Instance) -> PathBuf {
     let [trace, out] = ["trace.log", "mrc"].map(|name| instance.path(name).display().to_string());
     let make = "--requests 20000 --blocks 4000 --writes 30 --output";
     instance.run(&words(&["lab", "trace", "make", "mixed:0.9"], &format!("{make} {trace}"))).ok();
-    let curve = "--curve exact,shards:0.1,lru,fifo,rand,s3fifo --out";
+    let curve = format!("--curve exact,shards:0.1,{} --out", PolicyKind::names().join(","));
     let answer =
         instance.run(&words(&["lab", "trace", "mrc", &trace], &format!("{curve} {out}"))).ok();
     let page = instance.path("mrc").join(FILES[0]);

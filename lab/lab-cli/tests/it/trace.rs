@@ -6,6 +6,7 @@ use std::process::Command;
 
 use crate::support::Instance;
 use serde_json::Value;
+use voltier_control::{PolicyKind, Word};
 
 /// Whether fio is there; says so aloud where it is not.
 fn has_fio() -> bool {
@@ -81,8 +82,8 @@ fn loops_and_scans_have_the_curves_one_expects() {
     let scan = made(&instance, "scan", "--requests 3000 --to u32");
     let out = instance.path("curves");
     let shown = out.display().to_string();
-    let curves = "--curve=exact,lru,fifo,rand,s3fifo";
-    let words = ["lab", "trace", "mrc", "--format=u32", &scan, curves, "--csv", "--out", &shown];
+    let curves = format!("--curve=exact,{}", PolicyKind::names().join(","));
+    let words = ["lab", "trace", "mrc", "--format=u32", &scan, &curves, "--csv", "--out", &shown];
     let csv = instance.run(&words).ok().out;
     assert!(csv.lines().skip(1).all(|line| line.contains(",1.000000,")), "{csv}");
     let kept = points(&out);

@@ -23,7 +23,7 @@ impl CacheModel {
     /// # Errors
     /// One line: no such profile, mode, policy or line.
     pub fn of(plan: &Trace) -> Result<Option<CacheModel>, String> {
-        let mode: Mode = plan.mode.parse()?;
+        let mode = plan.mode.parse::<Mode>().map_err(|error| error.to_string())?;
         let policy = plan.policy.parse::<PolicyKind>().map_err(|error| error.to_string())?;
         let line = LineSize::new(plan.line.0)?;
         if plan.cache.is_empty() {

@@ -155,7 +155,7 @@ fn checksums_are_a_feature_and_an_area_that_cannot_be_is_damage() {
 
 #[test]
 fn hostile_blocks_under_a_good_checksum_are_refused_or_make_sense() {
-    for integrity in [Integrity::None, Integrity::Crc32c] {
+    for integrity in Integrity::ALL {
         let level = Level::Raid60 { group: 5 };
         try_hostile_blocks(superblock_with(level, 10, 64 << 10, integrity).encode(0));
     }

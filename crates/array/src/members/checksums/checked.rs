@@ -20,7 +20,9 @@ use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Nanos, Payload,
     SECTOR_BYTES, SectorRange,
 };
-use voltier_ring::{FlushOnce, Handle, Signal, join_all};
+use voltier_ring::{
+    FlushOnce, Handle, RangeGuard, RangeLocks, RangeMode, Semaphore, Signal, join_all,
+};
 
 use crate::canary::{self, Canary};
 use crate::format::bits::Bits;
@@ -32,7 +34,6 @@ use crate::format::member_layout::MemberLayout;
 use crate::format::region_map::RegionGrid;
 use crate::format::void_pages::{VoidPages, place_of_list};
 use crate::geometry::numbers::Region;
-use crate::members::checksums::block_locks::{BlockGuard, BlockLocks, Use};
 use crate::members::checksums::page_errors::{ErrorCounts, PageErrors};
 use crate::members::checksums::table::{BlockState, DuePage, Pins, Table};
 use crate::members::checksums::void_list::VoidList;
@@ -89,7 +90,8 @@ pub(crate) struct Checked {
     data_sectors: u64,
     table: Table,
     list: VoidList,
-    locks: BlockLocks,
+    /// Blocks under way: a read that met a change half way could not be held against any checksum.
+    locks: RangeLocks,
     /// Pages that are on their way into memory.
     loading: RefCell<BTreeSet<u64>>,
     loaded: Signal,
@@ -99,7 +101,7 @@ pub(crate) struct Checked {
     /// Flushes of the device itself that failed.
     failed_flushes: Cell<u64>,
     /// One storing after the other: each page has one writing under way.
-    turn: BlockLocks,
+    turn: Semaphore,
     /// When a page could not be stored of late.
     refused_at: Cell<Option<Nanos>>,
     errors: PageErrors,
@@ -123,7 +125,7 @@ impl Drop for Loading<'_> {
 
 /// Blocks that a request holds, with their pages in memory, until dropped.
 struct Held<'a> {
-    _guard: BlockGuard<'a>,
+    _guard: RangeGuard<'a>,
     _pins: Pins<'a>,
 }
 
@@ -204,13 +206,13 @@ impl Checked {
             data_sectors: places.data.count,
             table: Table::new(RegionGrid::new(places.data.count), distrusted),
             list: VoidList::new(list),
-            locks: BlockLocks::default(),
+            locks: RangeLocks::default(),
             loading: RefCell::default(),
             loaded: Signal::new(),
             asked: Cell::new(0),
             flushed: FlushOnce::default(),
             failed_flushes: Cell::new(0),
-            turn: BlockLocks::default(),
+            turn: Semaphore::new(1),
             refused_at: Cell::new(None),
             errors: PageErrors::default(),
             told: Cell::new(0),
@@ -250,16 +252,18 @@ impl Checked {
     /// # Errors
     /// When the device is gone.
     async fn hold<D: BlockDevice>(&self, device: &D, blocks: Range<u64>) -> IoResult<Held<'_>> {
-        self.hold_for(device, blocks, Use::Read).await
+        self.hold_for(device, blocks, RangeMode::Shared).await
     }
 
     async fn hold_for<D: BlockDevice>(
         &self,
         device: &D,
         blocks: Range<u64>,
-        of: Use,
+        mode: RangeMode,
     ) -> IoResult<Held<'_>> {
-        let guard = self.locks.lock(blocks.clone(), of).await;
+        let count = (blocks.end - blocks.start) * SUMMED_SECTORS;
+        let range = SectorRange::new(self.lba_of(blocks.start), count);
+        let guard = self.locks.lock(range, mode).await;
         let pins = self.bring_in(device, &blocks).await?;
         Ok(Held { _guard: guard, _pins: pins })
     }
@@ -350,7 +354,7 @@ impl Checked {
     ) -> IoResult<Change<'_>> {
         self.relieve(device).await;
         let blocks = first..first + sums.len() as u64;
-        let held = self.hold_for(&**device, blocks, Use::Change).await?;
+        let held = self.hold_for(&**device, blocks, RangeMode::Exclusive).await?;
         Ok(Change { of: self, first, sums, is_done: false, _held: held })
     }
 
@@ -479,7 +483,7 @@ impl Checked {
     }
 
     async fn flush_now<D: BlockDevice>(self: Rc<Self>, device: Rc<D>) -> IoResult<()> {
-        let _turn = self.turn.lock(0..1, Use::Change).await;
+        let _turn = self.turn.acquire(1).await;
         let refused = self.store_due(&*device, usize::MAX).await?;
         let are_called_void = !canary::is(Canary::VoidPagesForgotten);
         if !refused.is_empty() && are_called_void && self.list.add(&refused) {
@@ -602,7 +606,7 @@ impl Checked {
         }
         let (own, device) = (self.clone(), device.clone());
         let relieved = async move {
-            let _turn = own.turn.lock(0..1, Use::Change).await;
+            let _turn = own.turn.acquire(1).await;
             if own.table.due_count() >= DUE_MAX {
                 // Pages that the device does not take are due as before: the next flush calls them void.
                 let _ = own.store_due(&*device, RELIEVED).await;

@@ -1,6 +1,5 @@
 //! Checksums of members' blocks: each device of an array with integrity goes through its own.
 
-pub(crate) mod block_locks;
 pub(crate) mod checked;
 pub(crate) mod devices;
 pub(crate) mod page_errors;

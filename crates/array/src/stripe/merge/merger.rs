@@ -9,13 +9,10 @@
 //! waits.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use voltier_block::{BlockDevice, Durability, IoResult, Lba, Nanos, SectorRange};
-use voltier_ring::Handle;
+use voltier_ring::{Handle, race};
 
 use crate::canary::{self, Canary};
 use crate::geometry::chunks::Geometry;
@@ -27,17 +24,6 @@ use crate::stripe::merge::batch::{MergeBatch, Taken, batches_of};
 use crate::stripe::merge::policy::{MergeMode, MergePolicy};
 use crate::stripe::new_data::{NewData, SmallWrite};
 use crate::stripe::stripe_writer::StripeWriter;
-
-/// Waits until a batch has changed, or for a time.
-async fn change_or(handle: &Handle, batch: &MergeBatch, until_ns: Nanos) {
-    let mut change = pin!(batch.changed());
-    let mut alarm = pin!(handle.sleep_until(until_ns));
-    poll_fn(|context| match change.as_mut().poll(context) {
-        Poll::Ready(()) => Poll::Ready(()),
-        Poll::Pending => alarm.as_mut().poll(context),
-    })
-    .await;
-}
 
 /// Merges small writes before they reach their stripe.
 pub(crate) struct Merger<D> {
@@ -117,7 +103,7 @@ impl<D: BlockDevice> Merger<D> {
     /// Waits as long as it is of use, then writes what has come.
     async fn write_as_leader(self: Rc<Self>, batch: Rc<MergeBatch>) -> IoResult<()> {
         while let Some(until_ns) = self.streams.waits_until(&batch, self.handle.now()) {
-            change_or(&self.handle, &batch, until_ns).await;
+            let _ = race(batch.changed(), self.handle.sleep_until(until_ns)).await;
         }
         let taken = self.streams.close(&batch, self.handle.now());
         let (writes, held_ns) = (taken.writes, taken.held_ns);

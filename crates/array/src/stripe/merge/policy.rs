@@ -2,29 +2,17 @@
 
 use voltier_block::Nanos;
 
-/// The choice of writes of less than a stripe that wait for others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MergeMode {
-    /// None.
-    #[default]
-    Off,
-    /// Those of sequential streams with several writes under way, as long as that pays.
-    Adaptive,
-    /// All.
-    Always,
-}
-
-impl MergeMode {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Off, Self::Adaptive, Self::Always];
-
-    /// The word of the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Adaptive => "adaptive",
-            Self::Always => "always",
-        }
+voltier_block::words! {
+    /// The choice of writes of less than a stripe that wait for others.
+    #[derive(Default)]
+    pub enum MergeMode, "not a way to merge" {
+        /// None.
+        #[default]
+        Off = "off",
+        /// Those of sequential streams with several writes under way, as long as that pays.
+        Adaptive = "adaptive",
+        /// All.
+        Always = "always",
     }
 }
 

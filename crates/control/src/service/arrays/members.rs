@@ -245,7 +245,7 @@ fn still_a_spare<E: Engine>(
     name: &ArrayName,
     spare: &DeviceSpec,
 ) -> ControlResult<()> {
-    if spare.path().is_none() {
+    if !spare.is_external() {
         return Err(ControlError::failed("it was lost when the previous daemon ended"));
     }
     let owner = turn.array_record(name)?.uuid;
@@ -269,7 +269,7 @@ fn place_without_path<E: Engine>(
     record: &RegisteredArray,
     device: &DeviceSpec,
 ) -> Option<usize> {
-    if device.path().is_none() || look::look_once(turn, device).is_err() {
+    if !device.is_external() || look::look_once(turn, device).is_err() {
         return None;
     }
     let label = apart(turn).label_of(device).ok().flatten()?;

@@ -29,16 +29,13 @@ fn write<E: Engine>(
     label: &SpareOwner,
     wipe: bool,
 ) -> ControlResult<()> {
-    match device.path() {
-        Some(_) => engine.label_spare(device, label, wipe),
-        // A device without a path ends with the daemon, and so does the spare.
-        None => Ok(()),
-    }
+    // Another device ends with the daemon, and so does the spare.
+    if device.is_external() { engine.label_spare(device, label, wipe) } else { Ok(()) }
 }
 
 /// Whether a device waits as the spare of this owner.
 fn names<E: Engine>(engine: &E, device: &DeviceSpec, owner: Identity) -> bool {
-    let label = device.path().map(|_| engine.spare_label_of(device));
+    let label = device.is_external().then(|| engine.spare_label_of(device));
     matches!(label, Some(Ok(Some(label))) if label.owner == owner)
 }
 

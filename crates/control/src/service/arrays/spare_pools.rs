@@ -67,7 +67,7 @@ fn new_spare<E: Engine>(
     device: DeviceSpec,
     force: bool,
 ) -> ControlResult<PoolSpare> {
-    if device.path().is_none() {
+    if !device.is_external() {
         return Ok(PoolSpare { device, identity: None, label: None });
     }
     let owner = turn.engine.draw_identity()?;

@@ -127,7 +127,7 @@ pub(in crate::service) fn admit<E: Engine>(
     };
     let id = storage_at(turn, path, role)?;
     is_not_being_taken(turn, path, &id)?;
-    for other in beside.devices().iter().filter_map(DeviceSpec::path) {
+    for other in beside.devices() {
         if turn.id_of(other).is_some_and(|other| other.overlaps(&id)) {
             return Err(refusal(path, &beside.twice()));
         }
@@ -162,11 +162,9 @@ pub(in crate::service) fn is_a_drive_of_its_own<E: Engine>(
     device: &DeviceSpec,
     members: &[DeviceSpec],
 ) -> ControlResult<()> {
-    let Some(id) = device.path().and_then(|path| turn.id_of(path)) else { return Ok(()) };
-    let shares = |other: &&DeviceSpec| {
-        let other = other.path().and_then(|path| turn.id_of(path));
-        other.is_some_and(|other| other.shares_a_drive_with(&id))
-    };
+    let Some(id) = turn.id_of(device) else { return Ok(()) };
+    let shares =
+        |other: &&DeviceSpec| turn.id_of(other).is_some_and(|other| other.shares_a_drive_with(&id));
     match members.iter().find(shares) {
         None => Ok(()),
         Some(other) => Err(ControlError::failed(format!(
@@ -283,7 +281,7 @@ pub(in crate::service) fn take_for_import<E: Engine>(
 /// # Errors
 /// When there is none, or it does not answer.
 fn storage_at<E: Engine>(turn: &mut Turn<E>, path: &Path, role: Role) -> ControlResult<DeviceId> {
-    match turn.id_of(path) {
+    match turn.id_at(path) {
         Some(id) => Ok(id),
         None => apart(turn).examine(path, role).map(|examined| examined.id),
     }
@@ -295,8 +293,7 @@ pub(in crate::service) fn is_same<E: Engine>(
     one: &DeviceSpec,
     other: &DeviceSpec,
 ) -> bool {
-    let ids = [one, other].map(|device| device.path().and_then(|path| turn.id_of(path)));
-    match ids {
+    match [one, other].map(|device| turn.id_of(device)) {
         [Some(one), Some(other)] => one.overlaps(&other),
         _ => one == other,
     }
@@ -307,18 +304,14 @@ pub(in crate::service) fn user_of_device<E: Engine>(
     turn: &Turn<E>,
     device: &DeviceSpec,
 ) -> Option<String> {
-    let id = device.path().and_then(|path| turn.id_of(path))?;
-    user_of(turn, &id, None)
+    user_of(turn, &turn.id_of(device)?, None)
 }
 
 /// The volume, array or pool a piece of storage already belongs to, other than the volume or array
 /// `but`.
 fn user_of<E: Engine>(turn: &Turn<E>, id: &DeviceId, but: Option<Identity>) -> Option<String> {
     let registry = &turn.registry;
-    let is_it = |device: &DeviceSpec| {
-        let used = device.path().and_then(|path| turn.id_of(path));
-        used.is_some_and(|used| used.overlaps(id))
-    };
+    let is_it = |device: &DeviceSpec| turn.id_of(device).is_some_and(|used| used.overlaps(id));
     let mut others = registry.volumes().iter().filter(|volume| Some(volume.uuid) != but);
     let volume = others.find(|volume| volume.devices().any(is_it));
     if let Some(VolumeRecord { name, .. }) = volume {

@@ -32,7 +32,7 @@ impl Wanted {
             Self::All => true,
             Self::These { devices, .. } => devices.contains(device),
         };
-        is_one && device.path().is_some()
+        is_one && device.is_external()
     }
 
     /// Whether the member of a place is searched for, of which the record has no path.
@@ -132,12 +132,12 @@ impl Parts {
         record: &RegisteredArray,
         device: DeviceSpec,
     ) {
-        let Some(id) = device.path().and_then(|path| service.id_of(path)) else { return };
-        let id_of = |known: &DeviceSpec| known.path().and_then(|path| service.id_of(path));
-        let is_recorded = record.devices().any(|known| id_of(known).as_ref() == Some(&id));
+        let Some(id) = service.id_of(&device) else { return };
+        let is_recorded = record.devices().any(|known| service.id_of(known).as_ref() == Some(&id));
         let mut parts = self.parts.iter();
         // A loop device over a file that was found, or a disk of a partition.
-        let is_found = parts.any(|it| id_of(&it.device).is_some_and(|part| part.overlaps(&id)));
+        let is_found =
+            parts.any(|it| service.id_of(&it.device).is_some_and(|part| part.overlaps(&id)));
         if is_recorded || is_found || is_served(service, &id) {
             return;
         }
@@ -297,7 +297,7 @@ impl Parts {
         let newest = self.newest().filter(|newest| newest.event < record.events);
         let newest = newest.filter(|_| matches!(wanted, Wanted::All));
         for (place, was) in before.iter().enumerate() {
-            let Some(was) = was.as_ref().filter(|was| was.path().is_some()) else { continue };
+            let Some(was) = was.as_ref().filter(|was| was.is_external()) else { continue };
             let own = self.parts.iter().find(|part| part.device == *was);
             let is_spare = match own.map(|part| &part.label) {
                 Some(label) => matches!(label, PartLabel::Spare),
@@ -460,9 +460,8 @@ fn is_served<E: Engine>(service: &mut Turn<E>, id: &DeviceId) -> bool {
     let volumes = service.registry.volumes().iter().filter(|it| service.is_open(&it.name));
     let arrays =
         service.registry.arrays().iter().filter(|it| service.size_of_array(&it.name).is_ok());
-    let devices = volumes.flat_map(|it| it.devices()).chain(arrays.flat_map(|it| it.devices()));
-    let paths: Vec<PathBuf> = devices.filter_map(|it| it.path()).map(Path::to_owned).collect();
-    paths.iter().any(|path| service.id_of(path).is_some_and(|served| served.overlaps(id)))
+    let mut devices = volumes.flat_map(|it| it.devices()).chain(arrays.flat_map(|it| it.devices()));
+    devices.any(|device| service.id_of(device).is_some_and(|served| served.overlaps(id)))
 }
 
 /// Whether a label may be that of a member in service. One that another drive replaced knows less than the

@@ -384,7 +384,7 @@ fn member_has_come<E: Engine>(service: &mut Turn<E>, name: &ArrayName, missing: 
         )),
         Err(error) => Some(format!("{device} is back, but not in service: {error}")),
     };
-    let seen = device.path().and_then(|path| service.id_of(path));
+    let seen = service.id_of(device);
     let Some(live) = service.live_arrays.get_mut(name) else { return };
     let is_news = line.as_ref().is_some_and(|line| !live.left_out.contains(line));
     match &comeback {

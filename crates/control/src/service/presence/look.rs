@@ -25,7 +25,7 @@ pub(in crate::service) fn is_labelled<E: Engine>(
     device: &DeviceSpec,
     array: Identity,
 ) -> bool {
-    let label = device.path().map(|_| apart(turn).label_of(device));
+    let label = device.is_external().then(|| apart(turn).label_of(device));
     matches!(label, Some(Ok(Some(label))) if label.array == array)
 }
 
@@ -35,7 +35,7 @@ pub(in crate::service) fn may_be_member<E: Engine>(
     device: &DeviceSpec,
     array: Identity,
 ) -> bool {
-    match device.path().map(|_| apart(turn).label_of(device)) {
+    match device.is_external().then(|| apart(turn).label_of(device)) {
         Some(Ok(Some(label))) => label.array == array,
         Some(Err(error)) => error.is_unsupported_label(array),
         Some(Ok(None)) | None => false,
@@ -110,7 +110,7 @@ pub(in crate::service) fn look_once<E: Engine>(
 ) -> Result<u64, (Hindrance, String)> {
     let Some(path) = device.path() else { return Ok(u64::MAX) };
     let mut examined = apart(turn).examine(path, Role::Origin).map_err(|error| {
-        let is_there = turn.id_of(path).is_some();
+        let is_there = turn.id_of(device).is_some();
         (if is_there { Hindrance::Silent } else { Hindrance::Absent }, error.message)
     })?;
     // An SSD that takes no writes can be read: its lines are written back.

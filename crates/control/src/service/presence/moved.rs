@@ -193,7 +193,7 @@ pub(in crate::service) fn is_no_member<E: Engine>(
 ) -> ControlResult<()> {
     let origin = &record.origin;
     let has_mark = record.origin_identity.as_ref().is_some_and(DriveIdentity::is_known);
-    if has_mark || origin.path().is_none() {
+    if has_mark || !origin.is_external() {
         return Ok(());
     }
     let label = match apart(service).label_of(origin) {

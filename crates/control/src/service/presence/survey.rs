@@ -280,7 +280,7 @@ pub(in crate::service) fn wrong_ssd<E: Engine>(
     record: &VolumeRecord,
     missing: &[Missing],
 ) -> Option<Missing> {
-    let cache = record.cache.as_ref().filter(|it| is_needed(it) && it.device.path().is_some())?;
+    let cache = record.cache.as_ref().filter(|it| is_needed(it) && it.device.is_external())?;
     if missing.iter().any(|missing| missing.device == cache.device) {
         return None;
     }
@@ -342,7 +342,7 @@ pub(in crate::service) fn missing_as<E: Engine>(
     identity: Option<&DriveIdentity>,
     (hindrance, why): (Hindrance, String),
 ) -> Missing {
-    let seen = device.path().and_then(|path| service.id_of(path));
+    let seen = service.id_of(device);
     let (device, identity) = (device.clone(), identity.cloned());
     Missing { device, part, identity, seen, hindrance, why, cache: None }
 }
@@ -362,14 +362,16 @@ fn found<E: Engine>(
             let found = apart(service).find_drive(known, path);
             found.map(|found| device.moved_to(found))
         }
-        None => service.id_of(path).map(|_| device.clone()),
+        None => service.id_of(device).map(|_| device.clone()),
     }
 }
 
 /// Whether a device may have come since it was looked for, or can be used again.
 pub(in crate::service) fn has_come<E: Engine>(service: &mut Turn<E>, missing: &Missing) -> bool {
     let Missing { device, identity, seen, hindrance, .. } = missing;
-    let Some(path) = device.path() else { return false };
+    if !device.is_external() {
+        return false;
+    }
     let found = found(service, device, identity.as_ref());
     // A start opens what is under the path, if the cache is on it, when the SSD itself is not there.
     if let Some(awaited) = missing.cache.filter(|awaited| !awaited.was_there)
@@ -390,7 +392,7 @@ pub(in crate::service) fn has_come<E: Engine>(service: &mut Turn<E>, missing: &M
                 && look::write_protection(service, &found).is_none();
         }
     }
-    identity.as_ref().is_some_and(DriveIdentity::is_known) || service.id_of(path) != *seen
+    identity.as_ref().is_some_and(DriveIdentity::is_known) || service.id_of(device) != *seen
 }
 
 /// Whether a volume is not opened as it was without the SSD of this cache.
@@ -434,7 +436,7 @@ pub(in crate::service) fn ssd_label<E: Engine>(
     record: &VolumeRecord,
     missing: &[Missing],
 ) -> Option<CacheLabel> {
-    let cache = record.cache.as_ref().filter(|cache| cache.device.path().is_some())?;
+    let cache = record.cache.as_ref().filter(|cache| cache.device.is_external())?;
     if missing.iter().any(|missing| missing.device == cache.device) {
         return None;
     }

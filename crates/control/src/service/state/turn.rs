@@ -18,6 +18,7 @@ use crate::service::state::State;
 use crate::service::state::claims::{ClaimId, Subject};
 use crate::service::state::desk::Desk;
 use crate::service::state::live::now;
+use crate::spec::DeviceSpec;
 
 /// How often a command that waits for another one looks whether it has ended.
 const CLAIM_STEP: Duration = Duration::from_millis(10);
@@ -267,7 +268,12 @@ impl<E: Engine> Turn<E> {
     }
 
     /// The storage that a path leads to, if its file system says so at once.
-    pub(in crate::service) fn id_of(&self, path: &Path) -> Option<DeviceId> {
+    pub(in crate::service) fn id_at(&self, path: &Path) -> Option<DeviceId> {
         self.engine.id_of(&self.machine, path)
+    }
+
+    /// The storage that a device is now; `None` of one that is not there, or not of this machine.
+    pub(in crate::service) fn id_of(&self, device: &DeviceSpec) -> Option<DeviceId> {
+        self.id_at(device.path()?)
     }
 }

@@ -233,7 +233,7 @@ fn close_these<E: Engine>(
     }
     // Files first: one that is in use refuses, and then nothing has changed.
     let (files, others): (Vec<_>, Vec<_>) =
-        exports.iter().partition(|export| matches!(export, ExportSpec::Fuse(_)));
+        exports.iter().partition(|export| export.file().is_some());
     for export in files.into_iter().chain(others) {
         if turn.is_open(&name) && !turn.is_closed(&name, export) {
             apart(turn).unexport(&name, export, cut_off)?;
@@ -266,9 +266,10 @@ fn holder_of<E: Engine>(
 fn check_access(export: &ExportSpec, access: Option<&ExportAccess>) -> ControlResult<()> {
     let Some(access) = access else { return Ok(()) };
     if export.path().is_none() {
-        return Err(ControlError::usage(
-            "a TCP port has no mode, owner or group; export a Unix socket (--nbd unix:PATH) for them",
-        ));
+        return Err(ControlError::usage(format!(
+            "{} has no mode, owner or group; export a Unix socket (--nbd unix:PATH) for them",
+            export.noun()
+        )));
     }
     access.check()
 }

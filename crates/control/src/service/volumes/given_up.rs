@@ -15,7 +15,7 @@ use crate::spec::DeviceSpec;
 
 /// Keeps other commands from the SSD of a cache that is about to leave the record.
 pub(in crate::service) fn reserve<E: Engine>(service: &mut Turn<E>, cache: &CacheRecord) {
-    if let Some(id) = cache.device.path().and_then(|path| service.id_of(path)) {
+    if let Some(id) = service.id_of(&cache.device) {
         admit::reserve(service, id);
     }
 }

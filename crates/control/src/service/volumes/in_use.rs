@@ -16,7 +16,7 @@ pub(in crate::service) fn sync_above<E: Engine>(
     exports: &[ExportSpec],
 ) {
     for export in exports {
-        if let ExportSpec::Fuse(path) = export
+        if let Some(path) = export.file()
             && turn.engine.clients(name, export) > 0
         {
             let step = format!("syncing what is mounted over {}", path.display());
@@ -47,11 +47,9 @@ fn users_of<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord, own: Own) -> V
     }
     let in_words = |export: &ExportSpec| match turn.engine.clients(name, export) {
         0 => None,
-        clients => Some(match export {
-            ExportSpec::Nbd(_) => {
-                format!("{clients} client(s) use {} of {name}", export.uri(name))
-            }
-            ExportSpec::Fuse(path) => {
+        clients => Some(match export.file() {
+            None => format!("{clients} client(s) use {} of {name}", export.uri(name)),
+            Some(path) => {
                 let (volumes, devices) = stacked::users_of(turn, &turn.machine, path);
                 let others = users::users_of_file(&turn.machine, path, &devices);
                 if own == Own::StopsFirst && !volumes.is_empty() && others.is_empty() {

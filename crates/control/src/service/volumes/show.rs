@@ -6,6 +6,7 @@ use crate::array_status::{ArrayDetail, ArrayState};
 use crate::engine::Engine;
 use crate::error::ControlResult;
 use crate::export_spec::ExportSpec;
+use crate::keys::{CONGESTED_US, DEADLINE_S, SIZE_OR_OFF};
 use crate::name::VolumeName;
 use crate::protocol::Response;
 use crate::records::{Desired, RegisteredArray, VolumeRecord};
@@ -56,7 +57,7 @@ fn export_status<E: Engine>(
     };
     let record = turn.registry.find(name);
     ExportStatus {
-        kind: export.kind().to_owned(),
+        kind: export.kind().word.to_owned(),
         uri: export.uri(name),
         state,
         error,
@@ -176,7 +177,7 @@ fn closed_exports(record: &VolumeRecord) -> Vec<ExportStatus> {
         _ => "the volume is not served",
     };
     let status = |export: &ExportSpec| ExportStatus {
-        kind: export.kind().to_owned(),
+        kind: export.kind().word.to_owned(),
         uri: export.uri(&record.name),
         state: ExportState::Closed,
         error: why.to_owned(),
@@ -289,11 +290,11 @@ pub(in crate::service) fn recorded(record: &VolumeRecord) -> VolumeStatus {
         destage: "idle".to_owned(),
         tunables: Tunables {
             admission: settings.admission.to_string(),
-            seq_cutoff: settings.seq_cutoff_text(),
+            seq_cutoff: (SIZE_OR_OFF.text)(&settings.seq_cutoff_bytes),
             dirty_high: settings.dirty_high_percent,
             dirty_low: settings.dirty_low_percent,
-            congested: settings.congested_text(),
-            deadline: settings.deadline_text(),
+            congested: (CONGESTED_US.text)(&settings.congested_us),
+            deadline: (DEADLINE_S.text)(&settings.deadline_s),
             ordered: settings.ordered,
         },
         uptime_seconds: 0,

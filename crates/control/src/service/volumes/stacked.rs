@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::export_spec::ExportSpec;
 use crate::name::VolumeName;
 use crate::records::VolumeRecord;
 use crate::safety::{Machine, users};
@@ -48,6 +47,6 @@ pub(in crate::service) fn stands_on(
     else {
         return false;
     };
-    let is_export = |path: PathBuf| lower.exports.contains(&ExportSpec::Fuse(path));
-    paths_of(state, upper).any(|path| is_export(users::file_behind(machine, path)))
+    let is_export = |path: &Path| lower.exports.iter().any(|export| export.file() == Some(path));
+    paths_of(state, upper).any(|path| is_export(&users::file_behind(machine, path)))
 }

@@ -4,7 +4,6 @@
 
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
-use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, VolumeName};
 use crate::protocol::Response;
 use crate::records::{Desired, VolumeRecord};
@@ -47,7 +46,7 @@ pub(in crate::service) fn stop_volume<E: Engine>(
             return Err(error);
         }
         drains::end_flush(service, name);
-        record.exports.retain(|export| matches!(export, ExportSpec::Nbd(_)));
+        record.exports.retain(|export| export.file().is_none());
         closed = bring_to_rest(service, &record);
     }
     service.live.remove(name);
@@ -63,8 +62,7 @@ fn close_files<E: Engine>(
     cut_off: bool,
 ) -> ControlResult<()> {
     let name = &record.name;
-    let is_file = |export: &&ExportSpec| matches!(export, ExportSpec::Fuse(_));
-    let files: Vec<_> = record.exports.iter().filter(is_file).collect();
+    let files: Vec<_> = record.exports.iter().filter(|export| export.file().is_some()).collect();
     if cut_off {
         in_use::sync_above(service, name, &record.exports);
     }

@@ -345,13 +345,13 @@ impl Engine for BookEngine {
         export: &ExportSpec,
         _: Option<&ExportAccess>,
     ) -> ControlResult<ExportSpec> {
-        self.call("export", export.kind())?;
+        self.call("export", export.kind().word)?;
         let failed = self.books().exports_fail.then(|| ControlError::failed("cannot listen there"));
         failed.map_or_else(|| Ok(export.clone()), Err)
     }
 
     fn unexport(&self, _: &VolumeName, export: &ExportSpec, _: bool) -> ControlResult<()> {
-        self.call("unexport", export.kind())
+        self.call("unexport", export.kind().word)
     }
 
     fn clear_dead(&self, _: &ExportSpec) {}

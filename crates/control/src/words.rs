@@ -1,0 +1,51 @@
+//! Choices by the words of the command line: parsed with a hint at the nearest word, and in JSON.
+
+use voltier_block::Word;
+
+use crate::error::{ControlError, ControlResult};
+use crate::suggest;
+
+/// Parses a word that a person typed, in letters of any case.
+///
+/// # Errors
+/// A usage error that names the nearest word.
+pub fn parse_word<T: Word>(word: &str) -> ControlResult<T> {
+    T::of_name(&word.to_ascii_lowercase()).map_err(|_| {
+        let hint = suggest::hint(word, &T::names());
+        ControlError::usage(format!("`{}` is {}; {hint}", word.escape_default(), T::WRONG))
+    })
+}
+
+/// JSON by the words of the command line.
+pub(crate) mod as_word {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+
+    pub(crate) fn deserialize<'de, D, T>(from: D) -> Result<T, D::Error>
+    where
+        D: Deserializer<'de>,
+        T: FromStr<Err: Display>,
+    {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use voltier_array::Integrity;
+    use voltier_cache::Mode;
+
+    #[test]
+    fn letters_may_be_of_any_case_and_another_word_names_the_nearest() {
+        assert_eq!(parse_word::<Mode>("WB").unwrap(), Mode::WriteBack);
+        let error = parse_word::<Integrity>("crc32").unwrap_err().to_string();
+        assert!(error.starts_with("`crc32` is no integrity; did you mean `crc32c`?"), "{error}");
+    }
+}

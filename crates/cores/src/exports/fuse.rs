@@ -1,0 +1,52 @@
+//! Files that are volumes: mounted from the control thread, served on the volume's core.
+
+use std::path::Path;
+
+use voltier_control::{ControlError, ControlResult, ExportSpec, VolumeName};
+use voltier_export::ExportError;
+use voltier_export::fuse::{FileExport, FuseFile};
+
+use crate::exports::open_export::{OpenExport, Opened, Opener};
+use crate::volumes;
+
+struct Mounted {
+    name: VolumeName,
+    file: FuseFile,
+}
+
+pub(super) fn open(opener: Opener<'_>, path: &Path) -> ControlResult<Opened> {
+    let volume = opener.name.clone();
+    let serve = move |handle| async move {
+        Ok(FileExport::open(&handle, volumes::resident(&volume)?.exported.clone()))
+    };
+    let file = FuseFile::mount(opener.way.call(serve)?, path, opener.access);
+    let file = file.map_err(ControlError::from_error)?;
+    let export = Box::new(Mounted { name: opener.name.clone(), file });
+    Ok(Opened { spec: ExportSpec::Fuse(path.to_owned()), export })
+}
+
+impl OpenExport for Mounted {
+    fn close(&mut self, cut_off: bool) -> ControlResult<()> {
+        match self.file.stop() {
+            Err(ExportError::FileInUse(_)) if cut_off => {
+                self.file.cut_off();
+                Ok(())
+            }
+            stopped => stopped.map_err(ControlError::from_error),
+        }
+    }
+
+    fn trouble(&self) -> Option<String> {
+        if self.file.is_reachable() {
+            return None;
+        }
+        let (name, path) = (&self.name, self.file.path().display());
+        Some(format!(
+            "its file {path} was unmounted or covered; `voltier export {name} --fuse {path}` mounts it again"
+        ))
+    }
+
+    fn clients(&self) -> u64 {
+        self.file.handles()
+    }
+}
