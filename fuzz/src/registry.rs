@@ -6,10 +6,10 @@ use std::fs;
 use std::time::Duration;
 
 use voltier_control::protocol::{Request, Response};
-use voltier_control::safety::Machine;
 use voltier_control::{
     CacheRecord, REGISTRY_FILE, RegisteredArray, Registry, Service, VolumeRecord,
 };
+use voltier_sim::Fake;
 
 use crate::control::{Engine, Sandbox};
 
@@ -74,7 +74,7 @@ fn inside_sandbox(volume: VolumeRecord, sandbox: &Sandbox) -> VolumeRecord {
 /// A daemon starts, shows, and stops.
 fn serve(registry: Registry) {
     let engine = Engine::default();
-    let service = Service::new(engine.clone(), registry, Machine::real());
+    let service = Service::new(Fake(engine.clone()), registry);
     service.start(false, Duration::ZERO);
     service.notice_lost_ssds();
     service.step_jobs();

@@ -12,7 +12,6 @@ use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::notify;
 use crate::registry::Registry;
-use crate::safety::Machine;
 use crate::server::{self, Shared, contained};
 use crate::service::{Service, errands};
 use crate::state_dir::StateDir;
@@ -63,7 +62,7 @@ pub fn run_daemon<E: Engine + Send + Sync>(
         .map_err(|error| ControlError::io("taking signals", &error))?;
     let engine = start_engine(cores)?;
     let listener = server::listen(&state.socket(), lock.after_crash())?;
-    let shared = Shared::new(Service::new(engine, registry, Machine::real()));
+    let shared = Shared::new(Service::new(engine, registry));
     if !options.device_wait.is_zero() {
         shared.service().knock();
     }

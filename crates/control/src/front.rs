@@ -1,16 +1,14 @@
-//! Putting a recorded cache in front of a volume, whatever the drives are. The cores do so with real
-//! drives, and the simulator with its own.
+//! The caches of records, for the data path: what is to be put in front of a volume, and why it was not.
 
-use voltier_block::{BlockDevice, SectorRange};
+use voltier_block::SectorRange;
 use voltier_cache::{MemoryGate, Owner};
 use voltier_volume::{
-    Cache, OpenError, OpenOptions, Opened, OriginTrust, UnwritableSsd, Volume, VolumeError,
+    ChangeError, Front, OpenError, OpenOptions, OriginTrust, UnwritableSsd, VolumeError,
 };
 
 use crate::engine::CacheStart;
 use crate::error::{ControlError, ControlResult};
 use crate::records::{Identity, VolumeRecord};
-use crate::settings::Settings;
 
 /// The seed of a cache, from its identity: of its dice, and of the choice of lines by which a start knows the
 /// origin.
@@ -30,17 +28,15 @@ fn owner_of(record: &VolumeRecord) -> Owner {
     }
 }
 
-/// Opens or makes the cache of a record in front of a volume; what was found.
+/// What is to be put in front of the volume.
 ///
 /// # Errors
-/// One line for the user; the volume is then as before.
-pub async fn put_in_front<D: BlockDevice>(
-    volume: &Volume<D>,
-    ssd: D,
+/// When the record has no cache, or one that cannot be made.
+pub fn front_of(
     record: &VolumeRecord,
     start: CacheStart,
     memory: MemoryGate,
-) -> ControlResult<Opened> {
+) -> ControlResult<Front> {
     let Some(cache) = &record.cache else {
         return Err(ControlError::failed(format!("{} has no cache to open", record.name)));
     };
@@ -79,39 +75,44 @@ pub async fn put_in_front<D: BlockDevice>(
         },
         memory,
     };
-    let opened = match start {
-        CacheStart::Format => {
-            volume.attach_new(ssd, &cache.settings.for_format(uuid)?, options).await
+    let is_new = start == CacheStart::Format;
+    let format = is_new.then(|| cache.settings.for_format(uuid)).transpose()?;
+    Ok(Front { format, options, policy: cache.settings.policy })
+}
+
+/// Why the cache could not be put in front of the volume: one line for the user.
+pub fn front_refused(record: &VolumeRecord, start: CacheStart, error: VolumeError) -> ControlError {
+    let Some(cache) = &record.cache else { return ControlError::from_error(error) };
+    let ways_on = ways_on(&error, record, start);
+    let message = format!("the cache on {}: {error}{ways_on}", cache.device);
+    match error {
+        // Another cache on the SSD says nothing of the data of this volume.
+        VolumeError::Open(OpenError::Unsupported { uuid, .. }) if uuid == cache.uuid.0 => {
+            ControlError::unsupported_label(cache.uuid, message)
         }
-        CacheStart::Load
-        | CacheStart::LoadUnmarked
-        | CacheStart::Import
-        | CacheStart::ImportGiven
-        | CacheStart::Adopt => volume.attach_existing(ssd, options).await,
-    };
-    let opened = opened.map_err(|error| {
-        let ways_on = ways_on(&error, record, start);
-        let message = format!("the cache on {}: {error}{ways_on}", cache.device);
-        match error {
-            // Another cache on the SSD says nothing of the data of this volume.
-            VolumeError::Open(OpenError::Unsupported { uuid: found, .. }) if found == uuid => {
-                ControlError::unsupported_label(cache.uuid, message)
-            }
-            VolumeError::Open(
-                OpenError::NoRoom(_) | OpenError::Memory(_) | OpenError::OriginShrunk { .. },
-            ) => ControlError::not_now(message),
-            _ => ControlError::failed(message),
-        }
-    })?;
-    // Changed while it served, and the daemon was killed before the SSD knew.
-    let policy = cache.settings.policy;
-    if let Some(cached) = volume.cache()
-        && let Err(error) = cached.set_policy(policy)
-    {
-        let before = cached.status().policy;
-        tracing::warn!("{}: {error} for the policy {policy}: {before} goes on", record.name);
+        VolumeError::Open(
+            OpenError::NoRoom(_) | OpenError::Memory(_) | OpenError::OriginShrunk { .. },
+        ) => ControlError::not_now(message),
+        _ => ControlError::failed(message),
     }
-    Ok(opened)
+}
+
+/// Why an origin that is the SSD of this very record is not served: one line for the user.
+pub fn changed_places(record: &VolumeRecord) -> ControlError {
+    let (name, origin) = (&record.name, &record.origin);
+    ControlError::failed(format!(
+        "its backing disk {origin} holds the cache of {name}: the two devices have changed places; put \
+         them back, then `voltier start {name}`"
+    ))
+}
+
+impl From<ChangeError> for ControlError {
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::Policy(..) => ControlError::not_now(error.to_string()),
+            ChangeError::Settings(why) => ControlError::failed(why),
+        }
+    }
 }
 
 /// The ways on of a user whose cache does not know the origin, or whose SSD is not the right one; empty if
@@ -149,55 +150,4 @@ fn ways_on(error: &VolumeError, owner: &VolumeRecord, start: CacheStart) -> Stri
          {origin} holds now with `voltier set {name} hdd={origin}`, or give those lines up with \
          `voltier detach {name} --no-flush`"
     )
-}
-
-/// Looks whether the origin of a record is not the SSD of that very record. Voltier would serve two
-/// devices that have changed places, and write to them, as the data they are not.
-///
-/// # Errors
-/// One line for the user.
-pub async fn check_origin<D: BlockDevice>(
-    volume: &Volume<D>,
-    record: &VolumeRecord,
-) -> ControlResult<()> {
-    let Some(cache) = &record.cache else { return Ok(()) };
-    let is_own = match Cache::<D, D>::probe(volume.origin()).await {
-        Ok(found) => found.is_some_and(|label| label.uuid == cache.uuid.0),
-        Err(OpenError::Unsupported { uuid, .. }) => uuid == cache.uuid.0,
-        // Any other content is its clients' business.
-        Err(_) => false,
-    };
-    if is_own {
-        return Err(ControlError::failed(format!(
-            "its backing disk {} holds the cache of {}: the two devices have changed places; put \
-             them back, then `voltier start {}`",
-            record.origin, record.name, record.name
-        )));
-    }
-    Ok(())
-}
-
-/// Gives the cache of a volume other settings while it serves.
-///
-/// # Errors
-/// The old settings hold then.
-pub async fn configure<D: BlockDevice>(
-    volume: &Volume<D>,
-    settings: &Settings,
-) -> ControlResult<()> {
-    let before = volume.cache().map(|cache| cache.status().policy);
-    if let Some(cache) = volume.cache() {
-        cache.set_policy(settings.policy).map_err(|error| {
-            let policy = settings.policy;
-            ControlError::not_now(format!(
-                "{error} for the policy {policy}; free some, or keep the policy that it has"
-            ))
-        })?;
-    }
-    let configured = volume.configure(settings.for_cache()).await.map_err(ControlError::failed);
-    if let (Err(_), Some(cache), Some(before)) = (&configured, volume.cache(), before) {
-        // Memory for the one of before was there a moment ago.
-        let _ = cache.set_policy(before);
-    }
-    configured
 }

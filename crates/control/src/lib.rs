@@ -91,7 +91,7 @@ pub use error::{ControlError, ControlResult, ErrorKind};
 pub use export_access::{ExportAccess, FileMode};
 pub use export_spec::{EXPORT_KINDS, ExportKind, ExportSpec, NBD_PORT, NbdAddress};
 pub use figures::{ShownFigure, of_group};
-pub use front::{check_origin, configure, put_in_front, seed_of};
+pub use front::{changed_places, front_of, front_refused, seed_of};
 pub use host::part_of;
 pub use import_report::{ImportOrder, ImportReport, ImportedArray, ImportedVolume};
 pub use interrupt::Interrupt;

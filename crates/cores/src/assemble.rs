@@ -20,7 +20,6 @@ use crate::array_news::Told;
 use crate::drives::{KnownDevice, answered, open_all, open_drained, open_read_only};
 use crate::fault::Fault;
 use crate::journals;
-use crate::members;
 use crate::table::{self, OpenArray, Resident};
 use voltier_control::engine::{OpenedArray, stale_line};
 
@@ -204,7 +203,7 @@ fn note_larger_blocks(name: &ArrayName, leaves: &[Leaf], given: &[DeviceSpec]) {
     let of = |leaf: &Leaf| leaf.limits().block_bytes;
     let Some(least) = leaves.iter().map(of).min() else { return };
     for (leaf, device) in leaves.iter().zip(given).filter(|(leaf, _)| of(leaf) > least) {
-        members::note_blocks(name, device, of(leaf), least);
+        note_blocks(name, device, of(leaf), least);
     }
 }
 
@@ -337,4 +336,12 @@ pub(super) async fn stop(name: ArrayName) -> ControlResult<u64> {
             "stopping the array: {error}; see `dmesg`; the next start is one after a crash"
         ))
     })
+}
+
+/// Says in the log what larger sectors than those of the others cost.
+pub(super) fn note_blocks(name: &ArrayName, device: &DeviceSpec, has: u32, array: u32) {
+    tracing::warn!(
+        "array {name}: {device} has sectors of {has} bytes, and the array has {array}: a write that is no \
+         multiple of {has} bytes costs a read more"
+    );
 }

@@ -1,15 +1,12 @@
-//! Devices of a core: opening a drive by its specification, and reading or erasing the label on one.
+//! Devices of a core: opening a drive by its specification.
 
 use std::future::Future;
 use std::path::Path;
 
-use voltier_array::{
-    Array, DeviceError, MemberState, read_spare_label, wipe_superblocks, write_spare_label,
-};
+use voltier_array::MemberState;
 use voltier_block::{BlockDevice, Nanos};
-use voltier_control::engine::{JournalDeviceLabel, MemberLabel, SpareOwner};
 use voltier_control::safety::{Machine, WriteProtection};
-use voltier_control::{ControlError, ControlResult, DeviceSpec, Identity};
+use voltier_control::{ControlError, ControlResult, DeviceSpec};
 use voltier_drive::OpenError;
 use voltier_ring::Handle;
 use voltier_volume::Leaf;
@@ -28,7 +25,10 @@ pub(super) async fn open_leaf(handle: &Handle, device: &DeviceSpec) -> ControlRe
     open_once(handle, device).await?.map_err(ControlError::from_error)
 }
 
-async fn open_once(handle: &Handle, device: &DeviceSpec) -> ControlResult<Result<Leaf, OpenError>> {
+pub(super) async fn open_once(
+    handle: &Handle,
+    device: &DeviceSpec,
+) -> ControlResult<Result<Leaf, OpenError>> {
     answered(handle, device, opening::open(handle, device)).await?
 }
 
@@ -55,16 +55,6 @@ pub(super) async fn open_drained(handle: &Handle, device: &DeviceSpec) -> Contro
 pub(super) async fn open_read_only(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
     let opened = answered(handle, device, opening::open_read_only(handle, device)).await??;
     opened.map_err(ControlError::from_error)
-}
-
-/// Opens a device whose label is to be read: also one that takes no writes.
-async fn open_for_label(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
-    match open_once(handle, device).await? {
-        Err(OpenError::ReadOnly(_) | OpenError::Permission(_)) => {
-            open_read_only(handle, device).await
-        }
-        opened => opened.map_err(ControlError::from_error),
-    }
 }
 
 pub(super) async fn open_all(
@@ -95,78 +85,6 @@ pub(super) async fn answered<T>(
         let seconds = ANSWER_NS / 1_000_000_000;
         ControlError::failed(format!("{device} has not answered for {seconds} s"))
     })
-}
-
-/// Why no label of a device can be read. One that a newer program can read says which array it is of.
-fn unreadable(device: &DeviceSpec, error: &DeviceError) -> ControlError {
-    let message = format!("{device}: {error}");
-    match error {
-        DeviceError::Unsupported { array, .. } => {
-            ControlError::unsupported_label(Identity(*array), message)
-        }
-        // It may get its size back.
-        DeviceError::Truncated { .. } => ControlError::not_now(message),
-        DeviceError::Disagree { is_labelled, .. } => {
-            ControlError::label_clash(*is_labelled, message)
-        }
-        _ => ControlError::failed(message),
-    }
-}
-
-/// The facts in the superblock of a device.
-pub(super) async fn label_of(
-    handle: Handle,
-    device: DeviceSpec,
-) -> ControlResult<Option<MemberLabel>> {
-    let leaf = open_for_label(&handle, &device).await?;
-    let found = answered(&handle, &device, Array::examine(&leaf)).await?;
-    let found = found.map_err(|error| unreadable(&device, &error))?;
-    Ok(found.map(MemberLabel::from))
-}
-
-/// The label of a device, if it has a journal.
-pub(super) async fn journal_label_of(
-    handle: Handle,
-    device: DeviceSpec,
-) -> ControlResult<Option<JournalDeviceLabel>> {
-    let leaf = open_for_label(&handle, &device).await?;
-    let found = answered(&handle, &device, Array::examine_journal(&leaf)).await?;
-    let found = found.map_err(|error| unreadable(&device, &error))?;
-    Ok(found.map(|it| JournalDeviceLabel { array: Identity(it.array), name: it.name }))
-}
-
-/// The label of a device, if it waits as a spare.
-pub(super) async fn spare_label_of(
-    handle: Handle,
-    device: DeviceSpec,
-) -> ControlResult<Option<SpareOwner>> {
-    let leaf = open_for_label(&handle, &device).await?;
-    let found = answered(&handle, &device, read_spare_label(&leaf)).await?;
-    let found = found.map_err(|error| unreadable(&device, &error))?;
-    Ok(found.map(|it| SpareOwner { owner: Identity(it.owner), name: it.name }))
-}
-
-/// Makes a spare of a device.
-pub(super) async fn label_spare(
-    handle: Handle,
-    device: DeviceSpec,
-    label: SpareOwner,
-    wipe: bool,
-) -> ControlResult<()> {
-    let leaf = open_leaf(&handle, &device).await?;
-    let SpareOwner { owner, name } = label;
-    let label = voltier_array::SpareLabel { owner: owner.0, name, device_sectors: 0 };
-    let written = answered(&handle, &device, write_spare_label(&leaf, label, wipe)).await?;
-    written.map_err(|error| {
-        ControlError::failed(format!("writing the label of a spare to {device}: {error}"))
-    })
-}
-
-/// Overwrites both copies of a superblock.
-pub(super) async fn erase_label(handle: Handle, device: DeviceSpec) -> ControlResult<()> {
-    let leaf = open_leaf(&handle, &device).await?;
-    let erased = answered(&handle, &device, wipe_superblocks(&leaf)).await?;
-    erased.map_err(|error| ControlError::failed(format!("erasing the label of {device}: {error}")))
 }
 
 /// What the kernel says of the device of a member that is lost; empty when nothing.

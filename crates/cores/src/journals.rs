@@ -2,14 +2,12 @@
 
 use voltier_array::{ArrayStatus, AssembleReport, JournalState};
 use voltier_block::BlockDevice;
-use voltier_control::{
-    ArrayName, ControlError, ControlResult, DeviceSpec, Identity, JournalStatus,
-};
+use voltier_control::{ControlResult, DeviceSpec, Identity, JournalStatus};
 use voltier_ring::Handle;
 use voltier_volume::Leaf;
 
 use crate::drives::{KnownDevice, open_leaf};
-use crate::table::{self, OpenArray};
+use crate::table::OpenArray;
 
 /// A device to have a journal, with a new uuid.
 pub(super) type NewJournal = ((Leaf, [u8; 16]), KnownDevice);
@@ -24,24 +22,6 @@ pub(super) async fn open_device(
     let leaf = open_leaf(handle, device).await?.for_blocks_of(block_bytes);
     let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
     Ok(Some(((leaf, Identity::random()?.0), known)))
-}
-
-/// Puts the journal of an array on another device, or back on the members.
-pub(super) async fn set(
-    handle: Handle,
-    name: ArrayName,
-    device: Option<DeviceSpec>,
-) -> ControlResult<()> {
-    let open = table::find(&name)?;
-    let (new, known) =
-        open_device(&handle, device.as_ref(), open.array.limits().block_bytes).await?.unzip();
-    let moved = open.array.set_journal(new).await;
-    moved.map_err(|error| {
-        let what = device.map_or_else(|| "the journal".to_owned(), |device| device.to_string());
-        ControlError::failed(format!("{what} cannot be moved to {name}: {error}"))
-    })?;
-    open.journal.replace(known);
-    Ok(())
 }
 
 /// Devices with a journal that are not used, and why; what it means that none is.

@@ -33,6 +33,8 @@
 //! [`swarm`] runs scenarios: of caches ([`crash`], lives of a chain), of [`arrays`], and the sweeps of
 //! management commands ([`sweep`]). In these the real service works over real volumes and arrays.
 //!
+//! The service of a sweep, of its own tests and of the fuzz targets stands on a [`FakeEngine`].
+//!
 //! Read [`crash`] first, then [`swarm`], then [`sweep`].
 
 pub mod arrays;
@@ -42,6 +44,7 @@ mod crash_points;
 mod delays;
 mod disk;
 mod disk_spec;
+mod fake;
 mod fault;
 mod fixture;
 mod hang_times;
@@ -70,6 +73,7 @@ mod world;
 
 pub use disk::SimDisk;
 pub use disk_spec::DiskSpec;
+pub use fake::{Fake, FakeEngine};
 pub use fault::{FaultKind, FaultMix};
 pub use late_changes::late_changes;
 pub use ledger::{Counts, Ledger};

@@ -16,6 +16,7 @@
 //! | file | content |
 //! | --- | --- |
 //! | `volume` | requests; how a cache comes and goes under traffic |
+//! | `front` | the cache of a record put in front, and changed there |
 //! | `gate` | requests pass a gate, which closes while the stack changes |
 //! | `drive` | all kinds of drives that a volume may stand on |
 //!
@@ -24,10 +25,12 @@
 
 pub mod canary;
 mod drive;
+mod front;
 mod gate;
 mod volume;
 
 pub use drive::{Drive, Leaf};
+pub use front::{ChangeError, Front, change_cache, origin_has_cache, put_in_front};
 pub use voltier_array::Array;
 pub use voltier_cache::{
     Cache, DeviceBytes, FormatOptions, Health, Label, LineSize, Mode, OpenError, OpenOptions,

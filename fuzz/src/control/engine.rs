@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use voltier_control::engine::{
-    ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
-    JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareOwner, Waker,
+    ArrayDevices, CacheHealth, CacheStart, Drain, MemberLabel, OpenedArray, OpenedVolume, Replaced,
+    SpareOwner,
 };
 use voltier_control::protocol::{Growth, Repair};
-use voltier_control::safety::Machine;
 use voltier_control::{
-    ArrayDetail, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, ExportAccess,
-    ExportSpec, Identity, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
+    ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec,
+    Identity, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
+use voltier_sim::FakeEngine;
 
 /// Size of every array, in bytes.
 const ARRAY_BYTES: u64 = 1 << 20;
@@ -53,21 +53,6 @@ fn place(export: &ExportSpec) -> String {
 impl BookEngine {
     pub(crate) fn orders(&self) -> MutexGuard<'_, Orders> {
         self.orders.lock().expect("no call panics")
-    }
-
-    fn call(&self) -> ControlResult<()> {
-        let mut orders = self.orders();
-        match orders.fails_in {
-            Some(0) => {
-                orders.fails_in = None;
-                Err(ControlError::failed("the engine was told to fail"))
-            }
-            Some(left) => {
-                orders.fails_in = Some(left - 1);
-                Ok(())
-            }
-            None => Ok(()),
-        }
     }
 
     fn volume<T>(&self, name: &VolumeName, does: impl FnOnce(&mut Open) -> T) -> T {
@@ -117,31 +102,60 @@ impl BookEngine {
     }
 }
 
-impl Engine for BookEngine {
-    fn set_waker(&self, _: Waker) {}
+impl FakeEngine for BookEngine {
+    fn call(&self, _: &str, _: &str) -> ControlResult<()> {
+        let mut orders = self.orders();
+        match orders.fails_in {
+            Some(0) => {
+                orders.fails_in = None;
+                Err(ControlError::failed("the engine was told to fail"))
+            }
+            Some(left) => {
+                orders.fails_in = Some(left - 1);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
 
     fn size_of(&self, device: &DeviceSpec) -> ControlResult<u64> {
-        self.call()?;
+        self.call("", "")?;
         Ok(match device {
             DeviceSpec::Memory(bytes) => *bytes,
             _ => u64::MAX,
         })
     }
 
-    fn own_devices(&self, _: &Machine) -> Vec<PathBuf> {
+    fn own_devices(&self) -> Vec<PathBuf> {
         Vec::new()
     }
 
-    fn cache_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
-        Ok(None)
+    fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
+        self.call("", "")?;
+        Ok(self.labels.lock().expect("no call panics").get(&device.to_string()).cloned())
     }
 
-    fn erase_cache_label(&self, _: &DeviceSpec) -> ControlResult<()> {
-        self.call()
+    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareOwner>> {
+        self.call("", "")?;
+        Ok(self.spare_labels.lock().expect("no call panics").get(&device.to_string()).cloned())
+    }
+
+    fn label_spare(&self, device: &DeviceSpec, label: &SpareOwner, _: bool) -> ControlResult<()> {
+        self.call("", "")?;
+        let mut labels = self.spare_labels.lock().expect("no call panics");
+        labels.insert(device.to_string(), label.clone());
+        Ok(())
+    }
+
+    fn erase_label(&self, device: &DeviceSpec) -> ControlResult<()> {
+        self.call("", "")?;
+        self.labels.lock().expect("no call panics").remove(&device.to_string());
+        self.spare_labels.lock().expect("no call panics").remove(&device.to_string());
+        Ok(())
     }
 
     fn open(&self, record: &VolumeRecord, _: CacheStart) -> ControlResult<OpenedVolume> {
-        self.call()?;
+        self.call("", "")?;
         let cache = record.cache.as_ref().filter(|cache| cache.failed.is_none());
         let ssd = cache.map(|cache| &cache.device);
         [Some(&record.origin), ssd]
@@ -157,18 +171,19 @@ impl Engine for BookEngine {
         Ok(OpenedVolume { size_bytes, generation, dirty_lines: 0, evacuates: false })
     }
 
-    fn begin_evacuation(&self, _: &VolumeName) -> ControlResult<()> {
-        self.call()
-    }
-
     fn close(&self, name: &VolumeName) -> ControlResult<()> {
         let closed = self.open.lock().expect("no call panics").remove(name);
         assert!(closed.is_some(), "{name} is closed and was not open");
-        self.call()
+        self.call("", "")
+    }
+
+    fn fill_status(&self, name: &VolumeName, status: &mut VolumeStatus) {
+        self.volume(name, |_| ());
+        status.lines.dirty = self.orders().dirty;
     }
 
     fn attach(&self, record: &VolumeRecord) -> ControlResult<u64> {
-        self.call()?;
+        self.call("", "")?;
         self.volume(&record.name, |open| {
             assert!(!open.has_cache, "{} has a cache", record.name);
             open.has_cache = true;
@@ -181,7 +196,7 @@ impl Engine for BookEngine {
         if !has_cache {
             return Err(ControlError::failed(format!("{name} has no cache")));
         }
-        self.call()
+        self.call("", "")
     }
 
     fn resume(&self, name: &VolumeName) {
@@ -193,7 +208,7 @@ impl Engine for BookEngine {
         if !has_cache {
             return Err(ControlError::failed(format!("{name} has no cache")));
         }
-        self.call()?;
+        self.call("", "")?;
         self.volume(name, |open| open.has_cache = false);
         Ok(())
     }
@@ -201,12 +216,12 @@ impl Engine for BookEngine {
     fn configure(&self, name: &VolumeName, settings: &Settings) -> ControlResult<()> {
         self.volume(name, |_| ());
         settings.for_cache().check().expect("checked before");
-        self.call()
+        self.call("", "")
     }
 
     fn start_drain(&self, name: &VolumeName) -> ControlResult<()> {
         self.volume(name, |_| ());
-        self.call()
+        self.call("", "")
     }
 
     fn drain(&self, name: &VolumeName) -> Drain {
@@ -227,63 +242,31 @@ impl Engine for BookEngine {
         }
     }
 
-    fn fill_status(&self, name: &VolumeName, status: &mut VolumeStatus) {
-        self.volume(name, |_| ());
-        status.lines.dirty = self.orders().dirty;
-    }
-
-    fn failure_is_recorded(&self, _: &VolumeName) {}
-
     fn export(
         &self,
         name: &VolumeName,
         export: &ExportSpec,
         _: Option<&ExportAccess>,
     ) -> ControlResult<ExportSpec> {
-        self.call()?;
+        self.call("", "")?;
         let fresh = self.volume(name, |open| open.exports.insert(place(export)));
         assert!(fresh, "{name}: {} is opened twice", place(export));
         Ok(export.clone())
     }
 
     fn unexport(&self, name: &VolumeName, export: &ExportSpec, _: bool) -> ControlResult<()> {
-        self.call()?;
+        self.call("", "")?;
         let was_open = self.volume(name, |open| open.exports.remove(&place(export)));
         assert!(was_open, "{name}: {} is closed and was not open", place(export));
         Ok(())
     }
 
-    fn clear_dead(&self, _: &ExportSpec) {}
-
-    fn export_trouble(&self, _: &VolumeName, _: &ExportSpec) -> Option<String> {
-        None
-    }
-
     fn clients(&self, _: &VolumeName, _: &ExportSpec) -> u64 {
         self.orders().clients
     }
-}
-
-impl ArrayEngine for BookEngine {
-    fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
-        self.call()?;
-        Ok(self.labels.lock().expect("no call panics").get(&device.to_string()).cloned())
-    }
-
-    fn spare_label_of(&self, device: &DeviceSpec) -> ControlResult<Option<SpareOwner>> {
-        self.call()?;
-        Ok(self.spare_labels.lock().expect("no call panics").get(&device.to_string()).cloned())
-    }
-
-    fn label_spare(&self, device: &DeviceSpec, label: &SpareOwner, _: bool) -> ControlResult<()> {
-        self.call()?;
-        let mut labels = self.spare_labels.lock().expect("no call panics");
-        labels.insert(device.to_string(), label.clone());
-        Ok(())
-    }
 
     fn create_array(&self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
-        self.call()?;
+        self.call("", "")?;
         let label = MemberLabel {
             array: record.uuid,
             name: record.name.to_string(),
@@ -313,7 +296,7 @@ impl ArrayEngine for BookEngine {
         devices: &[DeviceSpec],
         force: bool,
     ) -> ControlResult<OpenedArray> {
-        self.call()?;
+        self.call("", "")?;
         let known = record.members.len();
         if devices.len() < known.max(1) && !force {
             return Err(ControlError::failed("members are missing"));
@@ -324,29 +307,24 @@ impl ArrayEngine for BookEngine {
         Ok(self.opened(record, members))
     }
 
-    fn array_recorded(&self, _: &ArrayName, _: u64) {}
-
     fn close_array(&self, name: &ArrayName) -> ControlResult<u64> {
         self.array(name);
         self.arrays.lock().expect("no call panics").remove(name);
-        self.call().map(|()| 0)
-    }
-
-    fn erase_label(&self, device: &DeviceSpec) -> ControlResult<()> {
-        self.call()?;
-        self.labels.lock().expect("no call panics").remove(&device.to_string());
-        self.spare_labels.lock().expect("no call panics").remove(&device.to_string());
-        Ok(())
+        self.call("", "").map(|()| 0)
     }
 
     fn array_head(&self, name: &ArrayName) -> ControlResult<Vec<u8>> {
         self.array(name);
-        self.call().map(|()| vec![0; 4096])
+        self.call("", "").map(|()| vec![0; 4096])
+    }
+
+    fn array_devices(&self, name: &ArrayName) -> Option<ArrayDevices> {
+        self.arrays.lock().expect("no call panics").get(name).cloned()
     }
 
     fn fail_member(&self, name: &ArrayName, _: u32) -> ControlResult<bool> {
         self.array(name);
-        self.call().map(|()| true)
+        self.call("", "").map(|()| true)
     }
 
     fn replace_member(
@@ -356,19 +334,19 @@ impl ArrayEngine for BookEngine {
         device: &DeviceSpec,
     ) -> ControlResult<Replaced> {
         self.array(name);
-        self.call()?;
+        self.call("", "")?;
         self.stand(name, |devices| devices.members[place as usize] = Some(device.clone()));
         Ok(Replaced::Rebuild)
     }
 
     fn restore_member(&self, name: &ArrayName, _: u32, _: &DeviceSpec) -> ControlResult<bool> {
         self.array(name);
-        self.call().map(|()| false)
+        self.call("", "").map(|()| false)
     }
 
     fn add_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         self.array(name);
-        self.call()?;
+        self.call("", "")?;
         self.stand(name, |devices| devices.spares.push(device.clone()));
         Ok(())
     }
@@ -380,7 +358,7 @@ impl ArrayEngine for BookEngine {
         devices: &[DeviceSpec],
     ) -> ControlResult<()> {
         self.array(name);
-        self.call()?;
+        self.call("", "")?;
         let is_row = by != Growth::Capacity;
         let five = self.array_devices(name).filter(|now| is_row && now.level.to_string() == "5");
         let ([device], Some(_)) = (devices, five) else {
@@ -396,24 +374,16 @@ impl ArrayEngine for BookEngine {
 
     fn start_rebuild(&self, name: &ArrayName) -> ControlResult<()> {
         self.array(name);
-        self.call()
+        self.call("", "")
     }
 
     fn start_scrub(&self, name: &ArrayName, _: Repair) -> ControlResult<()> {
         self.array(name);
-        self.call()
+        self.call("", "")
     }
 
     fn configure_array(&self, name: &ArrayName, _: &ArraySettings) {
         self.array(name);
-    }
-
-    fn array_devices(&self, name: &ArrayName) -> Option<ArrayDevices> {
-        self.arrays.lock().expect("no call panics").get(name).cloned()
-    }
-
-    fn journal_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
-        Ok(None)
     }
 
     fn check_spare(&self, _: &ArrayName, _: &DeviceSpec) -> ControlResult<()> {
@@ -423,6 +393,4 @@ impl ArrayEngine for BookEngine {
     fn set_journal(&self, _: &ArrayName, _: Option<&DeviceSpec>) -> ControlResult<()> {
         Err(ControlError::failed("this engine has no journals"))
     }
-
-    fn fill_array_status(&self, _: &ArrayName, _: &mut ArrayDetail) {}
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 use voltier_control::protocol::{
     self, ArrayRequest, MemberName, NewArray, NewCache, Request, Response,
 };
-use voltier_control::safety::Machine;
 use voltier_control::{ArrayName, RegisteredArray, Registry, Service, VolumeName, VolumeRecord};
+use voltier_sim::Fake;
 
 use engine::BookEngine;
 pub(crate) use engine::BookEngine as Engine;
@@ -38,7 +38,7 @@ pub(crate) fn run(input: &[u8]) {
 struct Daemon {
     sandbox: Rc<Sandbox>,
     engine: BookEngine,
-    service: Service<BookEngine>,
+    service: Service<Fake<BookEngine>>,
 }
 
 impl Daemon {
@@ -188,9 +188,9 @@ impl Daemon {
     }
 }
 
-fn start(sandbox: &Sandbox, engine: &BookEngine) -> Service<BookEngine> {
+fn start(sandbox: &Sandbox, engine: &BookEngine) -> Service<Fake<BookEngine>> {
     let registry = Registry::load(&sandbox.state()).expect("what the service wrote");
-    let service = Service::new(engine.clone(), registry, Machine::real());
+    let service = Service::new(Fake(engine.clone()), registry);
     service.start(false, Duration::ZERO);
     service
 }

@@ -17,6 +17,12 @@ pub struct Machine {
     pub(super) stats: Looks,
 }
 
+impl Default for Machine {
+    fn default() -> Self {
+        Self::real()
+    }
+}
+
 impl Machine {
     /// The answer to a question about a path; `None` when its file system does not answer soon.
     pub fn ask<T: Send + 'static>(

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use crate::engine::{Engine, Waker};
 use crate::protocol::{JobStatus, Request, Response};
 use crate::registry::Registry;
-use crate::safety::Machine;
 
 use arrays::spare_pools;
 pub(crate) use dispatch::pong;
@@ -47,8 +46,8 @@ const START_HANG: Duration = Duration::from_secs(30);
 
 impl<E: Engine> Service<E> {
     /// A service over a registry; nothing is open until [`Service::start`].
-    pub fn new(engine: E, registry: Registry, machine: Machine) -> Self {
-        Self { turns: Turns::new(engine, registry, machine) }
+    pub fn new(engine: E, registry: Registry) -> Self {
+        Self { turns: Turns::new(engine, registry) }
     }
 
     fn turn(&self) -> Turn<E> {
@@ -138,7 +137,7 @@ impl<E: Engine> Service<E> {
     /// The devices that the next start or look will open, to be knocked at.
     pub(crate) fn knock(&self) {
         let paths = late::paths_to_open(&self.turn());
-        self.turns.machine().knock(paths);
+        self.turns.engine().machine().knock(paths);
     }
 
     /// Records SSDs that the data path gave up, so that they are not trusted after a restart. Whether all of

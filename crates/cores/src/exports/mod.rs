@@ -49,11 +49,11 @@ mod tests {
     use std::net::TcpStream;
     use std::path::Path;
 
-    use voltier_control::engine::{CacheStart, Engine};
+    use voltier_control::engine::{CacheStart, Exports, Volumes};
     use voltier_control::{Desired, Identity, NbdAddress, VolumeRecord};
 
     use super::*;
-    use crate::CoreEngine;
+    use crate::core_engine::CoreEngine;
 
     /// A volume in memory, open on one core.
     fn engine() -> (CoreEngine, VolumeName) {

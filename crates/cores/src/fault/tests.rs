@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nbd::NbdClient;
 use voltier_array::Consistency;
 use voltier_control::protocol::{ArrayRequest, NewArray, NewCache, Request, Response};
-use voltier_control::safety::Machine;
 use voltier_control::{
     ArrayDetail, ArrayState, DeviceSpec, ExportSpec, NbdAddress, Registry, Service, Settings,
     VolumeState, VolumeStatus, parse_word,
 };
 use voltier_ring::{CallError, Domain, Remote};
 
-use crate::{CoreEngine, table, volumes};
+use crate::core_engine::CoreEngine;
+use crate::{table, volumes};
 
 const BLOCK_BYTES: usize = 6144;
 const BLOCKS: u64 = 100;
@@ -43,7 +43,7 @@ impl Stand {
         let engine = CoreEngine::start(1).unwrap();
         let core = engine.cores[0].remote();
         let registry = Registry::load(dir.path()).unwrap();
-        let service = Service::new(engine, registry, Machine::real());
+        let service = Service::new(engine, registry);
         service.set_waker(Arc::new(|| {}));
         Self { dir, service, core, _alone: alone }
     }

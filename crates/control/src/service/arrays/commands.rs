@@ -12,13 +12,13 @@ use crate::protocol::{MemberName, NewArray, Response};
 use crate::records::{Identity, RegisteredArray};
 use crate::safety::Role;
 use crate::service::arrays;
+use crate::service::arrays::open::close_array;
 use crate::service::arrays::spare_labels;
 use crate::service::presence::admit::Beside;
 use crate::service::presence::{admit, late, look};
-use crate::service::state::apart::apart;
 use crate::service::state::live::{LiveArray, now};
 use crate::service::state::subjects;
-use crate::service::state::turn::Turn;
+use crate::service::state::turn::{Turn, of_all};
 use crate::spec::DeviceSpec;
 use crate::units::exact_size;
 
@@ -71,7 +71,7 @@ pub(in crate::service) fn create<E: Engine>(
     };
     // Nobody uses it yet, so nothing can be acknowledged before the record is written.
     let name = record.name.clone();
-    let opened = apart(turn).create_array(&record)?;
+    let opened = turn.writing_to(of_all(record.devices())).create_array(&record)?;
     arrays::open::keep(turn, record, opened, Vec::new())?;
     for spare in spares {
         arrays::members::take_spare(turn, &name, spare, force)?;
@@ -138,7 +138,7 @@ pub(in crate::service) fn assemble<E: Engine>(
         settings: ArraySettings::default(),
     });
     (record.stopped, record.read_only) = (false, read_only);
-    let opened = apart(turn).open_array(&record, &devices, force)?;
+    let opened = turn.opening(of_all(&devices)).open_array(&record, &devices, force)?;
     let left_out = opened.left_out.clone();
     arrays::open::keep(turn, record, opened, left_out.clone())?;
     late::serve_again(turn, &name, now());
@@ -169,7 +169,8 @@ fn labels<E: Engine>(
         if !read_only && let Some(how) = look::write_protection(turn, device) {
             return Err(ControlError::failed(format!("{device} {how}, or leave it out")));
         }
-        let found_label = match apart(turn).label_of(device) {
+        let found_label = turn.reading(device).label_of(device);
+        let found_label = match found_label {
             // The array leaves it out, by name and with the reason.
             Err(error) if error.clash.is_some() => {
                 clash.get_or_insert(error);
@@ -178,7 +179,8 @@ fn labels<E: Engine>(
             found_label => found_label?,
         };
         let Some(label) = found_label else {
-            let journal = match apart(turn).journal_label_of(device) {
+            let journal = turn.reading(device).journal_label_of(device);
+            let journal = match journal {
                 Err(error) if error.clash.is_some() => {
                     clash.get_or_insert(error);
                     continue;
@@ -247,7 +249,8 @@ pub(in crate::service) fn fail_member<E: Engine>(
     let record = turn.array_record(name)?;
     turn.size_of_array(name)?;
     let (place, member) = arrays::members::place_of(turn, &record, member)?;
-    let is_on_record = apart(turn).fail_member(name, place)?;
+    let is_on_record =
+        turn.apart(format!("taking member {place} out of service")).fail_member(name, place)?;
     turn.engine.log(&format!("array {name}: {member} was taken out of service on request"));
     // Spares are asked by others: they may hang as well.
     arrays::events::record(turn);
@@ -270,7 +273,7 @@ pub(in crate::service) fn delete<E: Engine>(
         )));
     }
     if turn.size_of_array(name).is_ok() {
-        let closed = apart(turn).close_array(name);
+        let closed = close_array(turn, name);
         turn.note_array(name, closed);
     }
     turn.live_arrays.remove(name);
@@ -305,18 +308,25 @@ fn erase_label<E: Engine>(
     record: &RegisteredArray,
     member: &DeviceSpec,
 ) -> ControlResult<()> {
+    let erase = |turn: &mut Turn<E>, member: &DeviceSpec| {
+        turn.apart(format!("erasing the label of {member}")).erase_label(member)
+    };
     look::look_at(turn, member, 0, "member")?;
     // A device that stands there now may be somebody else's.
-    match apart(turn).label_of(member) {
-        Ok(Some(label)) if label.array == record.uuid => apart(turn).erase_label(member),
-        Ok(None) => match apart(turn).journal_label_of(member) {
-            Ok(Some(label)) if label.array == record.uuid => apart(turn).erase_label(member),
-            Err(error) if error.is_unsupported_label(record.uuid) => Err(error),
-            _ => {
-                spare_labels::erase_spare(turn, member, Some(record.uuid));
-                Ok(())
+    let label = turn.reading(member).label_of(member);
+    match label {
+        Ok(Some(label)) if label.array == record.uuid => erase(turn, member),
+        Ok(None) => {
+            let journal = turn.reading(member).journal_label_of(member);
+            match journal {
+                Ok(Some(label)) if label.array == record.uuid => erase(turn, member),
+                Err(error) if error.is_unsupported_label(record.uuid) => Err(error),
+                _ => {
+                    spare_labels::erase_spare(turn, member, Some(record.uuid));
+                    Ok(())
+                }
             }
-        },
+        }
         Err(error) if error.is_unsupported_label(record.uuid) => Err(error),
         _ => Ok(()),
     }

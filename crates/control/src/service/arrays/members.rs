@@ -13,8 +13,7 @@ use crate::service::arrays;
 use crate::service::arrays::spare_labels;
 use crate::service::presence::admit::Beside;
 use crate::service::presence::{admit, look, survey};
-use crate::service::state::apart::apart;
-use crate::service::state::turn::Turn;
+use crate::service::state::turn::{Turn, of_all};
 use crate::spec::DeviceSpec;
 
 pub(in crate::service) fn replace<E: Engine>(
@@ -37,7 +36,7 @@ pub(in crate::service) fn replace<E: Engine>(
     let mut record = turn.array_record(name)?;
     record.incoming.push(new.clone());
     turn.registry.put_array(record)?;
-    let bring = |turn: &mut Turn<E>| apart(turn).replace_member(name, place, &new);
+    let bring = |turn: &mut Turn<E>| turn.writing_to(&new).replace_member(name, place, &new);
     let replaced = match bring_devices(turn, name, std::slice::from_ref(&new), bring) {
         Ok(replaced) => replaced,
         Err(error) => {
@@ -120,7 +119,8 @@ pub(in crate::service) fn grow<E: Engine>(
     let mut record = turn.array_record(name)?;
     record.incoming.extend(devices.iter().cloned());
     turn.registry.put_array(record)?;
-    let bring = |turn: &mut Turn<E>| apart(turn).grow_array(name, by, &devices);
+    let bring =
+        |turn: &mut Turn<E>| turn.writing_to(of_all(&devices)).grow_array(name, by, &devices);
     let grown = bring_devices(turn, name, &devices, bring);
     if grown.is_err() {
         forget_incoming(turn, name, &devices)?;
@@ -187,7 +187,7 @@ pub(in crate::service) fn take_spare<E: Engine>(
     spare: DeviceSpec,
     wipe: bool,
 ) -> ControlResult<()> {
-    apart(turn).check_spare(name, &spare)?;
+    turn.opening(&spare).check_spare(name, &spare)?;
     let before = turn.array_record(name)?;
     // A lost member that comes back as a spare keeps what it knows.
     if !look::is_labelled(turn, &spare, before.uuid) {
@@ -200,7 +200,7 @@ pub(in crate::service) fn take_spare<E: Engine>(
         spare_labels::erase_spare(turn, &spare, Some(before.uuid));
         return Err(error);
     }
-    let bring = |turn: &mut Turn<E>| apart(turn).add_spare(name, &spare);
+    let bring = |turn: &mut Turn<E>| turn.opening(&spare).add_spare(name, &spare);
     if let Err(error) = bring_devices(turn, name, std::slice::from_ref(&spare), bring) {
         spare_labels::erase_spare(turn, &spare, Some(before.uuid));
         let mut record = turn.array_record(name)?;
@@ -219,7 +219,8 @@ pub(in crate::service) fn spare_again<E: Engine>(
     name: &ArrayName,
     spare: &DeviceSpec,
 ) {
-    let again = still_a_spare(turn, name, spare).and_then(|()| apart(turn).add_spare(name, spare));
+    let again =
+        still_a_spare(turn, name, spare).and_then(|()| turn.opening(spare).add_spare(name, spare));
     let hindered = again.is_err().then(|| survey::hindered(turn, spare, "spare")).flatten();
     let Some(live) = turn.live_arrays.get_mut(name) else { return };
     let was_left_out = |it: &String| it.starts_with(&format!("the spare {spare} "));
@@ -249,8 +250,7 @@ fn still_a_spare<E: Engine>(
         return Err(ControlError::failed("it was lost when the previous daemon ended"));
     }
     let owner = turn.array_record(name)?.uuid;
-    let step = format!("reading {spare}");
-    turn.wait_for(step, |engine, machine| spare_labels::check(engine, machine, spare, Some(owner)))
+    spare_labels::check(&*turn.reading(spare), spare, Some(owner))
 }
 
 /// Checks a device that is to come to an array and was never there.
@@ -272,7 +272,7 @@ fn place_without_path<E: Engine>(
     if !device.is_external() || look::look_once(turn, device).is_err() {
         return None;
     }
-    let label = apart(turn).label_of(device).ok().flatten()?;
+    let label = turn.reading(device).label_of(device).ok().flatten()?;
     let place = label.place as usize;
     let has_path = record.members.get(place).is_none_or(Option::is_some);
     (label.array == record.uuid && !has_path).then_some(place)
@@ -311,11 +311,12 @@ fn admit_to<E: Engine>(
     // Another device may be under the path of a member that was lost.
     admit::is_nobody_elses(turn, device, record.uuid)?;
     look::look_at(turn, device, 0, "member")?;
-    match (apart(turn).label_of(device), device.path()) {
+    let label = turn.reading(device).label_of(device);
+    match (label, device.path()) {
         (Ok(Some(label)), _) if label.array == record.uuid => Ok(()),
         (_, None) => Ok(()),
         (_, Some(path)) => {
-            let examined = apart(turn).examine(path, Role::Cache)?;
+            let examined = turn.looking_at(path).examine(path, Role::Cache)?;
             safety::judge(path, &examined, force)
         }
     }
@@ -336,7 +337,9 @@ pub(in crate::service) fn set_journal<E: Engine>(
     let mut record = turn.array_record(name)?;
     record.incoming.extend(journal.clone());
     turn.registry.put_array(record)?;
-    let bring = |turn: &mut Turn<E>| apart(turn).set_journal(name, journal.as_ref());
+    let to = journal.as_ref().map_or_else(|| "the members".to_owned(), ToString::to_string);
+    let step = format!("moving the journal to {to}");
+    let bring = |turn: &mut Turn<E>| turn.apart(step).set_journal(name, journal.as_ref());
     let moved = bring_devices(turn, name, journal.as_slice(), bring);
     let mut after = turn.array_record(name)?;
     after.incoming.retain(|device| Some(device) != journal.as_ref());
@@ -376,8 +379,8 @@ fn admit_journal<E: Engine>(
     }
     let Some(path) = device.path() else { return Ok(()) };
     admit::is_nobody_elses(turn, device, record.uuid)?;
-    let examined = apart(turn).examine(path, Role::Cache)?;
-    let label = apart(turn).journal_label_of(device);
+    let examined = turn.looking_at(path).examine(path, Role::Cache)?;
+    let label = turn.reading(device).journal_label_of(device);
     let is_ours = matches!(label, Ok(Some(label)) if label.array == record.uuid);
     safety::judge(path, &examined, force || is_ours)
 }

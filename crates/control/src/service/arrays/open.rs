@@ -8,9 +8,8 @@ use crate::records::RegisteredArray;
 use crate::service::arrays;
 use crate::service::presence::absence::Absence;
 use crate::service::presence::survey::Survey;
-use crate::service::state::apart::apart;
 use crate::service::state::live::LiveArray;
-use crate::service::state::turn::Turn;
+use crate::service::state::turn::{Turn, of_all};
 
 /// Records an array that the engine has opened, and gives it its settings; closed again when that fails.
 pub(in crate::service) fn keep<E: Engine>(
@@ -23,7 +22,7 @@ pub(in crate::service) fn keep<E: Engine>(
     learn(&mut record, &opened);
     let settings = record.settings.clone();
     if let Err(error) = turn.registry.put_array(record) {
-        let closed = apart(turn).close_array(&name);
+        let closed = close_array(turn, &name);
         turn.note_array(&name, closed);
         return Err(error);
     }
@@ -45,7 +44,8 @@ pub(in crate::service) fn assemble<E: Engine>(
     let arriving = record.spares.clone();
     let mut live = LiveArray { left_out, arriving, ..LiveArray::default() };
     (live.absence.missing, live.absence.places) = (missing, places);
-    match apart(turn).open_array(&record, &present, false) {
+    let opened = turn.opening(of_all(&present)).open_array(&record, &present, false);
+    match opened {
         Ok(opened) => {
             live.size_bytes = Some(opened.size_bytes);
             let before = record.members.clone();
@@ -88,12 +88,38 @@ pub(in crate::service) fn assemble<E: Engine>(
     }
 }
 
+/// Closes an open array, and records what its members say after that.
+pub(in crate::service) fn close_array<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &ArrayName,
+) -> ControlResult<()> {
+    let devices = turn.registry.find_array(name).map(|record| of_all(record.devices()));
+    let devices = devices.unwrap_or_else(|| name.to_string());
+    let closed = turn.closing(devices).close_array(name);
+    match &closed {
+        Ok(events) => record_events(turn, name, *events),
+        Err(_) => turn.crashed.add_array(name),
+    }
+    closed.map(drop)
+}
+
+/// Records the event count of an array that has stopped: members that know fewer are old. A copy of one that was
+/// made before the stop is not believed when it is put back.
+fn record_events<E: Engine>(turn: &mut Turn<E>, name: &ArrayName, events: u64) {
+    let Some(record) = turn.registry.find_array(name).cloned() else { return };
+    // The devices of one that is only read know nothing of it.
+    if events > record.events && !record.read_only {
+        let recorded = turn.registry.put_array(RegisteredArray { events, ..record });
+        turn.note_array(name, recorded);
+    }
+}
+
 /// Brings an array to rest; the volumes on it are closed.
 pub(in crate::service) fn bring_to_rest<E: Engine>(turn: &mut Turn<E>, name: &ArrayName) {
     arrays::events::record(turn);
     let live = turn.live_arrays.remove(name);
     if live.is_some_and(|live| live.size_bytes.is_some()) {
-        let closed = apart(turn).close_array(name);
+        let closed = close_array(turn, name);
         turn.note_array(name, closed);
     }
 }

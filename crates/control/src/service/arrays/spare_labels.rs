@@ -8,7 +8,7 @@ use crate::engine::{Engine, SpareOwner};
 use crate::error::{ControlError, ControlResult};
 use crate::name::PoolName;
 use crate::records::{Identity, RegisteredArray};
-use crate::safety::{self, Machine, Role};
+use crate::safety::{self, Role};
 use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
 
@@ -20,17 +20,6 @@ pub(in crate::service) fn of_array(array: &RegisteredArray) -> SpareOwner {
 /// The label of a spare of a pool, with the owner that the pool's record has for the spare.
 pub(in crate::service) fn of_pool(pool: &PoolName, owner: Identity) -> SpareOwner {
     SpareOwner { owner, name: pool.to_string() }
-}
-
-/// Makes a spare of a device that was admitted; `wipe` clears both of its ends.
-fn write<E: Engine>(
-    engine: &E,
-    device: &DeviceSpec,
-    label: &SpareOwner,
-    wipe: bool,
-) -> ControlResult<()> {
-    // Another device ends with the daemon, and so does the spare.
-    if device.is_external() { engine.label_spare(device, label, wipe) } else { Ok(()) }
 }
 
 /// Whether a device waits as the spare of this owner.
@@ -46,12 +35,11 @@ fn names<E: Engine>(engine: &E, device: &DeviceSpec, owner: Identity) -> bool {
 /// another one or gone.
 pub(in crate::service) fn check<E: Engine>(
     engine: &E,
-    machine: &Machine,
     device: &DeviceSpec,
     owner: Option<Identity>,
 ) -> ControlResult<()> {
     let Some(path) = device.path() else { return Ok(()) };
-    let examined = engine.examine(machine, path, Role::Spare)?;
+    let examined = engine.examine(path, Role::Spare)?;
     safety::judge(path, &examined, false)?;
     match (engine.spare_label_of(device)?, owner) {
         (Some(label), Some(owner)) if label.owner == owner => Ok(()),
@@ -66,15 +54,16 @@ pub(in crate::service) fn check<E: Engine>(
     }
 }
 
-/// [`write`] apart from the state of the service.
+/// Makes a spare of a device that was admitted; `wipe` clears both of its ends.
 pub(in crate::service) fn write_label<E: Engine>(
     turn: &mut Turn<E>,
     device: &DeviceSpec,
     label: &SpareOwner,
     wipe: bool,
 ) -> ControlResult<()> {
-    let step = format!("writing the label of a spare to {device}");
-    turn.wait_for(step, |engine, _| write(engine, device, label, wipe))
+    let engine = turn.apart(format!("writing the label of a spare to {device}"));
+    // Another device ends with the daemon, and so does the spare.
+    if device.is_external() { engine.label_spare(device, label, wipe) } else { Ok(()) }
 }
 
 /// [`names`] apart from the state of the service.
@@ -83,22 +72,17 @@ pub(in crate::service) fn is_spare_of<E: Engine>(
     device: &DeviceSpec,
     owner: Identity,
 ) -> bool {
-    turn.wait_for(format!("reading {device}"), |engine, _| names(engine, device, owner))
+    names(&*turn.reading(device), device, owner)
 }
 
-/// [`erase`] apart from the state of the service.
+/// Makes a plain device of a spare that is not needed any more, if the device is one still.
 pub(in crate::service) fn erase_spare<E: Engine>(
     turn: &mut Turn<E>,
     device: &DeviceSpec,
     owner: Option<Identity>,
 ) {
-    let step = format!("erasing the label of {device}");
-    turn.wait_for(step, |engine, _| erase(engine, device, owner));
-}
-
-/// Makes a plain device of a spare that is not needed any more, if the device is one still.
-fn erase<E: Engine>(engine: &E, device: &DeviceSpec, owner: Option<Identity>) {
-    let is_it = owner.is_some_and(|owner| names(engine, device, owner));
+    let engine = turn.apart(format!("erasing the label of {device}"));
+    let is_it = owner.is_some_and(|owner| names(&*engine, device, owner));
     if is_it && let Err(error) = engine.erase_label(device) {
         engine.log(&format!("the spare {device}: {}", error.message));
     }

@@ -20,7 +20,6 @@ use crate::service::arrays::unfit_spare::{ASK_AGAIN, UnfitSpare};
 use crate::service::arrays::wanting::Wanting;
 use crate::service::presence::admit::Beside;
 use crate::service::presence::{admit, drives, look};
-use crate::service::state::apart::apart;
 use crate::service::state::claims::Subject;
 use crate::service::state::live::now;
 use crate::service::state::subjects;
@@ -73,9 +72,7 @@ fn new_spare<E: Engine>(
     let owner = turn.engine.draw_identity()?;
     let label = spare_labels::of_pool(pool, owner);
     spare_labels::write_label(turn, &device, &label, force)?;
-    let step = format!("reading the identity of {device}");
-    let identity =
-        turn.wait_for(step, |engine, machine| drives::identity_of(engine, machine, &device));
+    let identity = drives::identity_of(&*turn.reading_identity_of(&device), &device);
     Ok(PoolSpare { device, identity, label: Some(owner) })
 }
 
@@ -91,7 +88,7 @@ fn too_small_for<E: Engine>(
             continue;
         }
         for device in devices {
-            if let Err(error) = apart(turn).check_spare(&name, device) {
+            if let Err(error) = turn.opening(device).check_spare(&name, device) {
                 notes.push(error.message);
             }
         }
@@ -277,11 +274,8 @@ fn give_spare<E: Engine>(
 ) -> ControlResult<()> {
     let device = &spare.device;
     // The device was free when it came to the pool, which may be long ago.
-    let step = format!("reading {device}");
-    turn.wait_for(step, |engine, machine| {
-        spare_labels::check(engine, machine, device, spare.label)
-    })?;
-    apart(turn).check_spare(name, device)?;
+    spare_labels::check(&*turn.reading(device), device, spare.label)?;
+    turn.opening(device).check_spare(name, device)?;
     let before = turn.array_record(name)?;
     // A daemon that dies here finds the array's spare by the label.
     spare_labels::write_label(turn, device, &spare_labels::of_array(&before), false)?;
@@ -293,7 +287,7 @@ fn give_spare<E: Engine>(
         label_again(turn, pool, spare)?;
         return Err(error);
     }
-    let bring = |turn: &mut Turn<E>| apart(turn).add_spare(name, device);
+    let bring = |turn: &mut Turn<E>| turn.opening(device).add_spare(name, device);
     if let Err(error) =
         arrays::members::bring_devices(turn, name, std::slice::from_ref(device), bring)
     {
@@ -355,9 +349,7 @@ fn located_spare<E: Engine>(
 ) -> Option<PoolSpare> {
     let identity = spare.identity.as_ref();
     let step = format!("looking for {}", spare.device);
-    let place = turn.wait_for(step, |engine, machine| {
-        drives::place_of(engine, machine, &spare.device, identity)
-    });
+    let place = drives::place_of(&*turn.apart(step), &spare.device, identity);
     let Some(device) = place else {
         let line = format!("another drive has the path of the spare {}", spare.device);
         turn.engine.log(&format!("spare pool {pool}: {line}"));

@@ -15,8 +15,7 @@ use crate::import_report::ImportedArray;
 use crate::name::ArrayName;
 use crate::records::{Identity, RegisteredArray};
 use crate::service::arrays;
-use crate::service::state::apart::apart;
-use crate::service::state::turn::Turn;
+use crate::service::state::turn::{Turn, of_all};
 use crate::spec::DeviceSpec;
 
 /// An array that is to be put on record.
@@ -197,7 +196,8 @@ pub(super) fn open<E: Engine>(
     let told = |error: ControlError| {
         ControlError::failed(format!("the array {name} is not imported: {error}"))
     };
-    let opened = apart(service).open_array(&record, &devices, false).map_err(told)?;
+    let opened =
+        service.opening(of_all(&devices)).open_array(&record, &devices, false).map_err(told)?;
     let mut notes: Vec<String> = left_alone
         .iter()
         .chain(&opened.left_out)

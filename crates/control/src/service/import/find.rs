@@ -8,7 +8,6 @@ use crate::engine::{CacheLabel, Engine, MemberLabel, SpareOwner};
 use crate::error::{Clash, ControlError, ControlResult};
 use crate::records::Identity;
 use crate::service::presence::{admit, look};
-use crate::service::state::apart::apart;
 use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
 
@@ -187,21 +186,26 @@ fn sort_in<E: Engine>(
     let own = device.clone();
     let mut clash = None;
     if device.array().is_none() {
-        if let Some(label) = unless_clashing(apart(service).label_of(device), &mut clash)? {
+        if let Some(label) = unless_clashing(service.reading(device).label_of(device), &mut clash)?
+        {
             let member = FoundMember { device: own, label, is_given: true };
             found.arrays.entry(member.label.array).or_default().members.push(member);
             return Ok(());
         }
-        if let Some(label) = unless_clashing(apart(service).journal_label_of(device), &mut clash)? {
+        if let Some(label) =
+            unless_clashing(service.reading(device).journal_label_of(device), &mut clash)?
+        {
             found.arrays.entry(label.array).or_default().journals.push((own, label.name));
             return Ok(());
         }
-        if let Some(label) = apart(service).spare_label_of(device)? {
+        if let Some(label) = service.reading(device).spare_label_of(device)? {
             found.spares.push((own, label));
             return Ok(());
         }
     }
-    if let Some(label) = unless_clashing(apart(service).cache_label_of(device), &mut clash)? {
+    if let Some(label) =
+        unless_clashing(service.reading(device).cache_label_of(device), &mut clash)?
+    {
         found.caches.push(FoundCache { device: own, label });
         return Ok(());
     }
@@ -252,7 +256,8 @@ fn look_further<E: Engine>(
         return Ok(());
     }
     let mut journals: Vec<(Identity, DeviceSpec, String)> = Vec::new();
-    for path in apart(service).own_devices() {
+    let paths = service.reading("all drives").own_devices();
+    for path in paths {
         let device = DeviceSpec::Path(path);
         let is_given = given.iter().any(|other| admit::is_same(service, other, &device));
         if is_given
@@ -261,14 +266,14 @@ fn look_further<E: Engine>(
         {
             continue;
         }
-        let member = apart(service).label_of(&device);
+        let member = service.reading(&device).label_of(&device);
         if let Ok(Some(label)) = member {
             if let Some(array) = found.arrays.get_mut(&label.array) {
                 array.take(device, label);
             }
             continue;
         }
-        let journal = apart(service).journal_label_of(&device);
+        let journal = service.reading(&device).journal_label_of(&device);
         let errors = [member.as_ref().err(), journal.as_ref().err()].into_iter().flatten();
         for error in errors {
             if found.arrays.keys().any(|array| error.is_unsupported_label(*array)) {

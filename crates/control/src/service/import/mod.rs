@@ -26,11 +26,12 @@ use crate::error::{ControlError, ControlResult};
 use crate::import_report::{ImportOrder, ImportReport};
 use crate::name::ArrayName;
 use crate::protocol::Response;
+use crate::service::arrays::open::close_array;
 use crate::service::presence::{look, start};
-use crate::service::state::apart::apart;
 use crate::service::state::claims::Subject;
 use crate::service::state::live::Live;
 use crate::service::state::turn::Turn;
+use crate::service::volumes::open::close_volume;
 use crate::spec::DeviceSpec;
 use arrays::ArrayPlan;
 use done::Done;
@@ -171,7 +172,7 @@ fn carry_out<E: Engine>(
         let name = plan.record.name.clone();
         report.notes.extend(arrays::open(service, plan, done)?);
         let device = DeviceSpec::Array(name);
-        if let Some(label) = apart(service).cache_label_of(&device)? {
+        if let Some(label) = service.reading(&device).cache_label_of(&device)? {
             found.caches.push(FoundCache { device, label });
         }
     }
@@ -244,13 +245,13 @@ fn undo<E: Engine>(service: &mut Turn<E>, mut done: Done) {
     // A volume that could not be opened is on no record.
     done.volumes.retain(|name| service.registry.find(name).is_some());
     for name in done.volumes {
-        let closed = apart(service).close(&name);
+        let closed = close_volume(service, &name);
         service.live.remove(&name);
         let forgotten = service.registry.remove(&name);
         service.note(&name, closed.and(forgotten));
     }
     for name in done.arrays {
-        let closed = apart(service).close_array(&name);
+        let closed = close_array(service, &name);
         service.live_arrays.remove(&name);
         let forgotten = service.registry.remove_array(&name);
         service.note_array(&name, closed.and(forgotten));

@@ -13,7 +13,6 @@ use crate::name::ArrayName;
 use crate::records::{Identity, newest_data};
 use crate::safety::DriveIdentity;
 use crate::service::presence::{admit, look};
-use crate::service::state::apart::apart;
 use crate::service::state::turn::Turn;
 use crate::service::volumes::given_up;
 use crate::spec::DeviceSpec;
@@ -101,7 +100,8 @@ fn named_by_mark<E: Engine>(
     let mut marked: Vec<&DeviceSpec> = Vec::new();
     for other in &found.others {
         let Some(path) = other.device.path() else { continue };
-        if apart(service).drive_identity(path).as_ref() == Some(&mark) {
+        if service.reading_identity_of(path.display()).drive_identity(path).as_ref() == Some(&mark)
+        {
             marked.push(&other.device);
         }
     }
@@ -198,7 +198,7 @@ fn with_mark<E: Engine>(service: &mut Turn<E>, cache: &FoundCache) -> Vec<Device
     let owner = &cache.label.owner;
     let hint = owner.origin_path.parse().unwrap_or_else(|_| DeviceSpec::Path("/".into()));
     let place = hint.path().unwrap_or(Path::new("/"));
-    let found = apart(service).drives_with(&mark, place);
+    let found = service.looking_for(&mark).drives_with(&mark, place);
     let device = |path| match hint.path() {
         Some(_) => hint.moved_to(path),
         None => DeviceSpec::Path(path),
@@ -250,9 +250,11 @@ fn no_other_ssd<E: Engine>(
     known: Known<'_>,
 ) -> ControlResult<()> {
     let beside = cache.device.path().and_then(Path::parent).map(Path::to_owned);
-    let mut paths = apart(service).own_devices();
+    let mut paths = service.reading("all drives").own_devices();
     if let Some(folder) = beside {
-        paths.extend(apart(service).own_files(&folder));
+        paths.extend(
+            service.reading(format_args!("the files of {}", folder.display())).own_files(&folder),
+        );
     }
     for path in paths {
         let device = DeviceSpec::Path(path);
@@ -260,7 +262,7 @@ fn no_other_ssd<E: Engine>(
         if found.caches.iter().any(is_given) || look::look_once(service, &device).is_err() {
             continue;
         }
-        let Ok(Some(label)) = apart(service).cache_label_of(&device) else { continue };
+        let Ok(Some(label)) = service.reading(&device).cache_label_of(&device) else { continue };
         let state = |label: &CacheLabel| (label.generation, label.sequence);
         if label.uuid == cache.label.uuid && state(&label) >= state(&cache.label) {
             return Err(ControlError::failed(format!(

@@ -10,7 +10,6 @@ use crate::records::{CacheRecord, Identity, PoolRecord, RegisteredArray, VolumeR
 use crate::safety::{self, DeviceId, DriveIdentity, Finding, Role};
 use crate::service::arrays;
 use crate::service::presence::{drives, look};
-use crate::service::state::apart::apart;
 use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
 
@@ -103,8 +102,7 @@ pub(in crate::service) fn mark_of<E: Engine>(
     device: &DeviceSpec,
 ) -> Option<DriveIdentity> {
     let Some(name) = device.array() else {
-        let step = format!("reading the identity of {device}");
-        return turn.wait_for(step, |engine, machine| drives::identity_of(engine, machine, device));
+        return drives::identity_of(&*turn.reading_identity_of(device), device);
     };
     turn.registry.find_array(name).map(|array| DriveIdentity::of_array(&array.uuid))
 }
@@ -146,7 +144,7 @@ pub(in crate::service) fn admit<E: Engine>(
         let what = Finding::SameDevice(format!("a drive of {user}, by its WWN or serial number"));
         return Err(refusal(path, &what));
     }
-    let examined = apart(turn).examine(path, role)?;
+    let examined = turn.looking_at(path).examine(path, role)?;
     safety::judge(path, &examined, force)?;
     if force {
         log_override(turn, &path.display().to_string(), &examined.findings);
@@ -231,7 +229,7 @@ fn admit_array<E: Engine>(
         return Err(ControlError::failed(format!("{shown} {what}")));
     }
     let size_bytes = turn.size_of_array(name)?;
-    let head = apart(turn).array_head(name)?;
+    let head = turn.reading(format_args!("array:{name}")).array_head(name)?;
     let findings = safety::findings_in(&head, role);
     safety::judge_findings(&shown, &findings, force)?;
     if force {
@@ -283,7 +281,7 @@ pub(in crate::service) fn take_for_import<E: Engine>(
 fn storage_at<E: Engine>(turn: &mut Turn<E>, path: &Path, role: Role) -> ControlResult<DeviceId> {
     match turn.id_at(path) {
         Some(id) => Ok(id),
-        None => apart(turn).examine(path, role).map(|examined| examined.id),
+        None => turn.looking_at(path).examine(path, role).map(|examined| examined.id),
     }
 }
 

@@ -3,19 +3,18 @@
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::records::VolumeRecord;
-use crate::safety::{DriveIdentity, Machine};
+use crate::safety::DriveIdentity;
 use crate::spec::DeviceSpec;
 
 /// The mark that a device is to be known by from now on. The answer is `none` if the device has no mark,
 /// or shares its mark with another drive. `None` of a device without a path.
 pub(in crate::service) fn identity_of<E: Engine>(
     engine: &E,
-    machine: &Machine,
     device: &DeviceSpec,
 ) -> Option<DriveIdentity> {
     let path = device.path()?;
-    let mark = engine.drive_identity(machine, path);
-    let known = mark.filter(|mark| engine.find_drive(machine, mark, path).is_some());
+    let mark = engine.drive_identity(path);
+    let known = mark.filter(|mark| engine.find_drive(mark, path).is_some());
     Some(known.unwrap_or_else(DriveIdentity::none))
 }
 
@@ -27,11 +26,10 @@ pub(in crate::service) fn identity_of<E: Engine>(
 /// served or written.
 pub(in crate::service) fn located<E: Engine>(
     engine: &E,
-    machine: &Machine,
     record: &VolumeRecord,
 ) -> ControlResult<(VolumeRecord, Vec<String>)> {
     let (mut record, mut news) = (record.clone(), Vec::new());
-    match locate(engine, machine, &record.origin, record.origin_identity.as_ref()) {
+    match locate(engine, &record.origin, record.origin_identity.as_ref()) {
         Whereabouts::AsRecorded => {}
         Whereabouts::Moved(device) => {
             news.push(moved(
@@ -45,8 +43,7 @@ pub(in crate::service) fn located<E: Engine>(
         Whereabouts::Other(found) => return Err(another_drive(&record, found)),
     }
     if let Some(cache) = &mut record.cache
-        && let Whereabouts::Moved(device) =
-            locate(engine, machine, &cache.device, cache.identity.as_ref())
+        && let Whereabouts::Moved(device) = locate(engine, &cache.device, cache.identity.as_ref())
     {
         news.push(moved("SSD", &cache.device, &device, cache.identity.as_ref()));
         cache.device = device;
@@ -58,11 +55,10 @@ pub(in crate::service) fn located<E: Engine>(
 /// drive has its path.
 pub(in crate::service) fn place_of<E: Engine>(
     engine: &E,
-    machine: &Machine,
     device: &DeviceSpec,
     identity: Option<&DriveIdentity>,
 ) -> Option<DeviceSpec> {
-    match locate(engine, machine, device, identity) {
+    match locate(engine, device, identity) {
         Whereabouts::Moved(device) => Some(device),
         Whereabouts::AsRecorded => Some(device.clone()),
         Whereabouts::Other(_) => None,
@@ -80,7 +76,6 @@ enum Whereabouts {
 
 fn locate<E: Engine>(
     engine: &E,
-    machine: &Machine,
     device: &DeviceSpec,
     identity: Option<&DriveIdentity>,
 ) -> Whereabouts {
@@ -88,13 +83,13 @@ fn locate<E: Engine>(
     let (Some(path), Some(identity)) = (device.path(), known) else {
         return Whereabouts::AsRecorded;
     };
-    let here = engine.drive_identity(machine, path);
+    let here = engine.drive_identity(path);
     if here.as_ref() == Some(identity) {
         return Whereabouts::AsRecorded;
     }
-    match engine.find_drive(machine, identity, path) {
+    match engine.find_drive(identity, path) {
         Some(found) => Whereabouts::Moved(device.moved_to(found)),
-        None if engine.id_of(machine, path).is_some() => Whereabouts::Other(here),
+        None if engine.id_of(path).is_some() => Whereabouts::Other(here),
         None => Whereabouts::AsRecorded,
     }
 }

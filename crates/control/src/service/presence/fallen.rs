@@ -10,9 +10,10 @@ use crate::engine::Engine;
 use crate::error::ControlError;
 use crate::name::ArrayName;
 use crate::records::RegisteredArray;
+use crate::service::arrays::open::close_array;
 use crate::service::presence::{late, moved};
-use crate::service::state::apart::apart;
 use crate::service::state::turn::Turn;
+use crate::service::volumes::open::close_volume;
 
 /// Assembles an array anew whose members are back.
 pub(in crate::service) fn look_for_members<E: Engine>(
@@ -33,7 +34,7 @@ pub(in crate::service) fn look_for_members<E: Engine>(
     let mut back: u32 = 0;
     for place in lost {
         let Some(device) = record.members.get(place as usize).cloned().flatten() else { continue };
-        let label = apart(turn).label_of(&device);
+        let label = turn.reading(&device).label_of(&device);
         let is_back =
             label.is_ok_and(|it| it.is_some_and(|it| (it.array, it.place) == (record.uuid, place)));
         back += u32::from(is_back);
@@ -66,11 +67,11 @@ pub(in crate::service) fn assemble_anew<E: Engine>(
             turn.jobs.end(job, error.clone().map(drop));
         }
         turn.note(&volume.name, error);
-        let closed = apart(turn).close(&volume.name);
+        let closed = close_volume(turn, &volume.name);
         turn.note(&volume.name, closed);
         turn.live.remove(&volume.name);
     }
-    let closed = apart(turn).close_array(&name);
+    let closed = close_array(turn, &name);
     turn.note_array(&name, closed);
     turn.live_arrays.remove(&name);
     if !turn.stopping {

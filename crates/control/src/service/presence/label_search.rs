@@ -14,7 +14,6 @@ use crate::service::presence::absence::Hindrance;
 use crate::service::presence::last_search::Copied;
 use crate::service::presence::survey::is_counted_on;
 use crate::service::presence::{admit, look};
-use crate::service::state::apart::apart;
 use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
 
@@ -85,7 +84,7 @@ pub(in crate::service) fn around<E: Engine>(
     service: &mut Turn<E>,
     record: &RegisteredArray,
 ) -> Vec<(PathBuf, u64)> {
-    apart(service).around(&folders_of(record))
+    service.apart("listing all drives").around(&folders_of(record))
 }
 
 /// The folders of the recorded devices.
@@ -111,12 +110,15 @@ pub(in crate::service) fn find<E: Engine>(
     if recorded.is_empty() && !wanted.names_places() {
         return found;
     }
-    for path in apart(service).own_devices() {
+    let paths = service.reading("all drives").own_devices();
+    for path in paths {
         found.look_beside(service, record, DeviceSpec::Path(path));
     }
     if found.lack_one(record, wanted) || found.lack_by_label(wanted) {
         for folder in folders_of(record) {
-            for path in apart(service).own_files(&folder) {
+            let folder_name = format_args!("the files of {}", folder.display());
+            let paths = service.reading(folder_name).own_files(&folder);
+            for path in paths {
                 found.look_beside(service, record, DeviceSpec::Path(path));
             }
         }
@@ -410,7 +412,7 @@ fn part_of<E: Engine>(
     let label = match member_or_journal(service, device) {
         Ok(Some((of, label))) => (of == array).then_some(label),
         Ok(None) => {
-            let label = apart(service).spare_label_of(device)?;
+            let label = service.reading(device).spare_label_of(device)?;
             label.filter(|label| label.owner == array).map(|_| PartLabel::Spare)
         }
         Err(error) if error.is_unsupported_label(array) => Some(PartLabel::Newer),
@@ -429,10 +431,10 @@ fn member_or_journal<E: Engine>(
     service: &mut Turn<E>,
     device: &DeviceSpec,
 ) -> ControlResult<Option<(Identity, PartLabel)>> {
-    if let Some(label) = apart(service).label_of(device)? {
+    if let Some(label) = service.reading(device).label_of(device)? {
         return Ok(Some((label.array, PartLabel::Member(label))));
     }
-    let label = apart(service).journal_label_of(device)?;
+    let label = service.reading(device).journal_label_of(device)?;
     Ok(label.map(|label| (label.array, PartLabel::Journal)))
 }
 
@@ -444,7 +446,7 @@ fn is_of_a_volume<E: Engine>(
     is_in_service: bool,
 ) -> bool {
     let Some(path) = device.path() else { return false };
-    let mark = apart(service).drive_identity(path);
+    let mark = service.reading_identity_of(path.display()).drive_identity(path);
     let mut drives = service.registry.volumes().iter().flat_map(|volume| {
         let cache = volume.cache.as_ref().map(|it| (&it.device, it.identity.as_ref()));
         [(&volume.origin, volume.origin_identity.as_ref())].into_iter().chain(cache)

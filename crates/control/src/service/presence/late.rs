@@ -17,7 +17,6 @@ use crate::service::presence::absence::{Absence, Missing};
 use crate::service::presence::moved::Located;
 use crate::service::presence::survey::Survey;
 use crate::service::presence::{admit, fallen, faults, look, moved, start, survey};
-use crate::service::state::apart::apart;
 use crate::service::state::live::{Live, LiveArray, now};
 use crate::service::state::turn::Turn;
 use crate::service::volumes::{show, stops};
@@ -416,7 +415,8 @@ fn take_member_back<E: Engine>(
     let (record, device) = (service.array_record(name)?, &missing.device);
     look::look_at(service, device, 0, "member")?;
     look::takes_writes(service, device, "member")?;
-    let place = match apart(service).label_of(device)? {
+    let label = service.reading(device).label_of(device)?;
+    let place = match label {
         Some(label) if label.array == record.uuid => label.place,
         _ => return Ok(Comeback::Stranger),
     };
@@ -427,7 +427,7 @@ fn take_member_back<E: Engine>(
     if !known.is_none_or(is_free) {
         return Ok(Comeback::Stranger);
     }
-    let is_back = apart(service).restore_member(name, place, device)?;
+    let is_back = service.writing_to(device).restore_member(name, place, device)?;
     Ok(if is_back { Comeback::Done(place) } else { Comeback::Refused(place) })
 }
 

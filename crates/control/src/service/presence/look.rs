@@ -5,7 +5,6 @@ use crate::error::{ControlError, ControlResult};
 use crate::records::Identity;
 use crate::safety::{self, Finding, Role, WriteProtection};
 use crate::service::presence::absence::Hindrance;
-use crate::service::state::apart::apart;
 use crate::service::state::crash_wait::CRASH_STEP;
 use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
@@ -25,7 +24,7 @@ pub(in crate::service) fn is_labelled<E: Engine>(
     device: &DeviceSpec,
     array: Identity,
 ) -> bool {
-    let label = device.is_external().then(|| apart(turn).label_of(device));
+    let label = device.is_external().then(|| turn.reading(device).label_of(device));
     matches!(label, Some(Ok(Some(label))) if label.array == array)
 }
 
@@ -35,7 +34,8 @@ pub(in crate::service) fn may_be_member<E: Engine>(
     device: &DeviceSpec,
     array: Identity,
 ) -> bool {
-    match device.is_external().then(|| apart(turn).label_of(device)) {
+    let label = device.is_external().then(|| turn.reading(device).label_of(device));
+    match label {
         Some(Ok(Some(label))) => label.array == array,
         Some(Err(error)) => error.is_unsupported_label(array),
         Some(Ok(None)) | None => false,
@@ -49,7 +49,7 @@ pub(in crate::service) fn is_letting_go<E: Engine>(
 ) -> bool {
     let Some(path) = device.path() else { return false };
     let step = format!("checking whether {} is free", path.display());
-    turn.wait_for(step, |engine, machine| engine.is_letting_go(machine, path))
+    turn.apart(step).is_letting_go(path)
 }
 
 /// Does something again while it fails, as often as the start allows.
@@ -109,7 +109,8 @@ pub(in crate::service) fn look_once<E: Engine>(
     device: &DeviceSpec,
 ) -> Result<u64, (Hindrance, String)> {
     let Some(path) = device.path() else { return Ok(u64::MAX) };
-    let mut examined = apart(turn).examine(path, Role::Origin).map_err(|error| {
+    let examined = turn.looking_at(path).examine(path, Role::Origin);
+    let mut examined = examined.map_err(|error| {
         let is_there = turn.id_of(device).is_some();
         (if is_there { Hindrance::Silent } else { Hindrance::Absent }, error.message)
     })?;
@@ -128,7 +129,7 @@ pub(in crate::service) fn write_protection<E: Engine>(
 ) -> Option<WriteProtection> {
     let path = device.path()?;
     let step = format!("checking whether {} takes writes", path.display());
-    turn.wait_for(step, |engine, machine| engine.write_protection(machine, path))
+    turn.apart(step).write_protection(path)
 }
 
 /// Refuses a device that takes no writes, and an array that is only read.

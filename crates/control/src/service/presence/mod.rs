@@ -13,5 +13,4 @@ pub(in crate::service) mod moved;
 pub(in crate::service) mod named_drives;
 pub(in crate::service) mod pulled;
 pub(in crate::service) mod start;
-pub(in crate::service) mod stopped;
 pub(in crate::service) mod survey;

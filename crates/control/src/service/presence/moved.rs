@@ -11,7 +11,6 @@ use crate::service::presence::label_search::{Wanted, around, find, is_current};
 use crate::service::presence::last_search::{Copied, Search};
 use crate::service::presence::look;
 use crate::service::presence::survey::missing_as;
-use crate::service::state::apart::apart;
 use crate::service::state::live::LiveArray;
 use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
@@ -196,7 +195,8 @@ pub(in crate::service) fn is_no_member<E: Engine>(
     if has_mark || !origin.is_external() {
         return Ok(());
     }
-    let label = match apart(service).label_of(origin) {
+    let label = service.reading(origin).label_of(origin);
+    let label = match label {
         Ok(Some(label)) => label,
         Ok(None) => return Ok(()),
         Err(error) => {

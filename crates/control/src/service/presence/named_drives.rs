@@ -12,7 +12,6 @@ use crate::safety::Role;
 use crate::service::presence::absence::{Hindrance, Missing};
 use crate::service::presence::admit::{Admitted, Beside};
 use crate::service::presence::{admit, late, look, survey};
-use crate::service::state::apart::apart;
 use crate::service::state::live::now;
 use crate::service::state::turn::Turn;
 use crate::service::volumes::show;
@@ -120,7 +119,7 @@ fn current_label<E: Engine>(
     cache: &CacheRecord,
     device: &DeviceSpec,
 ) -> ControlResult<CacheLabel> {
-    let Some(label) = apart(turn).cache_label_of(device)? else {
+    let Some(label) = turn.reading(device).cache_label_of(device)? else {
         return Err(ControlError::failed(format!(
             "{device} holds no Voltier cache: it is neither the SSD of {name} nor a whole copy of it; give the \
              SSD, or copy all of it to {device} first"
@@ -157,7 +156,7 @@ fn is_the_newest<E: Engine>(
     if admit::is_same(turn, &before, device) || look::look_once(turn, &before).is_err() {
         return Ok(());
     }
-    let Ok(Some(known)) = apart(turn).cache_label_of(&before) else { return Ok(()) };
+    let Ok(Some(known)) = turn.reading(&before).cache_label_of(&before) else { return Ok(()) };
     let state = |label: &CacheLabel| (label.generation, label.sequence);
     if known.uuid == label.uuid && state(&known) > state(label) {
         return Err(ControlError::failed(format!(

@@ -11,8 +11,8 @@ use crate::engine::Engine;
 use crate::error::ControlError;
 use crate::name::VolumeName;
 use crate::service::presence::late;
-use crate::service::state::apart::apart;
 use crate::service::state::turn::Turn;
+use crate::service::volumes::open::close_volume;
 
 /// Closes a volume whose SSD is gone with dirty lines, and opens the volume as a start does: when the SSD is
 /// there. Clients are cut off.
@@ -42,7 +42,7 @@ pub(in crate::service) fn wait_for_ssd<E: Engine>(
     // The count is for people: a start finds the lines on the SSD.
     let recorded = service.registry.put(record.clone());
     service.note(name, recorded);
-    let closed = apart(service).close(name);
+    let closed = close_volume(service, name);
     service.note(name, closed);
     service.live.remove(name);
     if !service.stopping {

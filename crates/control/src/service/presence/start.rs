@@ -5,10 +5,10 @@ use crate::error::{ControlError, ControlResult, ErrorKind};
 use crate::name::VolumeName;
 use crate::records::{CacheRecord, Desired, VolumeRecord};
 use crate::service::presence::{admit, drives, look, moved};
-use crate::service::state::apart::apart;
 use crate::service::state::jobs::Purpose;
 use crate::service::state::live::Live;
 use crate::service::state::turn::Turn;
+use crate::service::volumes::open::{close_volume, open_volume};
 use crate::service::volumes::{drains, exports, removal};
 
 /// Brings one volume up with what is there, its exports and its unfinished work included.
@@ -59,8 +59,7 @@ fn locate_drives<E: Engine>(
     record: &VolumeRecord,
 ) -> ControlResult<VolumeRecord> {
     let step = format!("looking for the drives of {}", record.name);
-    let located = turn.wait_for(step, |engine, machine| drives::located(engine, machine, record));
-    let (located, news) = located?;
+    let (located, news) = drives::located(&*turn.apart(step), record)?;
     if located != *record {
         turn.registry.put(located.clone())?;
     }
@@ -155,14 +154,14 @@ fn undo_attach<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> ControlR
 /// Opens a volume that serves from the origin alone. A size that it did not have before goes on record before
 /// any client has it: the next start knows what there must be.
 fn open_plain<E: Engine>(turn: &mut Turn<E>, mut record: VolumeRecord) -> ControlResult<()> {
-    let opened = apart(turn).open(&record, CacheStart::Load)?;
+    let opened = open_volume(turn, &record, CacheStart::Load)?;
     if opened.size_bytes == record.size_bytes {
         return Ok(());
     }
     record.size_bytes = opened.size_bytes;
     let name = record.name.clone();
     turn.registry.put(record).inspect_err(|_| {
-        let closed = apart(turn).close(&name);
+        let closed = close_volume(turn, &name);
         turn.note(&name, closed);
     })
 }
@@ -204,11 +203,11 @@ fn is_unmarked<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> bool {
     let Some(path) = record.origin.path() else { return false };
     let mark = record.origin_identity.as_ref().filter(|mark| mark.is_known());
     // A mark that several drives have by now says nothing about any of them.
-    if mark.is_some_and(|mark| apart(turn).find_drive(mark, path).is_some()) {
+    if mark.is_some_and(|mark| turn.looking_for(mark).find_drive(mark, path).is_some()) {
         return false;
     }
     let step = format!("asking {} for its kind", path.display());
-    turn.wait_for(step, |engine, _| engine.is_block_device(path))
+    turn.apart(step).is_block_device(path)
 }
 
 /// Opens a volume and records the new generation of its cache, before any client is served.
@@ -222,7 +221,7 @@ pub(in crate::service) fn open_and_record<E: Engine>(
     if let Some(cache) = &mut record.cache {
         cache.keep_passed(known.as_ref());
     }
-    let opened = apart(turn).open(&record, start)?;
+    let opened = open_volume(turn, &record, start)?;
     record.size_bytes = opened.size_bytes;
     if let Some(cache) = &mut record.cache {
         cache.generation = opened.generation;
@@ -232,7 +231,7 @@ pub(in crate::service) fn open_and_record<E: Engine>(
         cache.evacuating = opened.evacuates;
     }
     if let Err(error) = turn.registry.put(record.clone()) {
-        let closed = apart(turn).close(&record.name);
+        let closed = close_volume(turn, &record.name);
         turn.note(&record.name, closed);
         return Err(error);
     }
@@ -242,7 +241,7 @@ pub(in crate::service) fn open_and_record<E: Engine>(
         && let Err(error) = turn.registry.put_passed(&record.name, Vec::new())
     {
         // The SSD has it by now. Nobody has been served since, so that the next start can do it again.
-        let closed = apart(turn).close(&record.name);
+        let closed = close_volume(turn, &record.name);
         turn.note(&record.name, closed);
         return Err(error);
     }
@@ -273,10 +272,10 @@ fn open_without<E: Engine>(
     turn.log(&record.name, &reason);
     let mut without = record.clone();
     without.cache = Some(CacheRecord { failed: Some(reason.clone()), ..cache.clone() });
-    let opened = apart(turn).open(&without, CacheStart::Load)?;
+    let opened = open_volume(turn, &without, CacheStart::Load)?;
     without.size_bytes = opened.size_bytes;
     if let Err(error) = turn.registry.put(without) {
-        let closed = apart(turn).close(&record.name);
+        let closed = close_volume(turn, &record.name);
         turn.note(&record.name, closed);
         return Err(error);
     }

@@ -12,7 +12,6 @@ use crate::records::{CacheRecord, RegisteredArray, VolumeRecord};
 use crate::safety::DriveIdentity;
 use crate::service::presence::absence::{AwaitedCache, Hindrance, Missing};
 use crate::service::presence::look;
-use crate::service::state::apart::apart;
 use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
 
@@ -110,7 +109,8 @@ fn labels_of<E: Engine>(
     let mut labels = Vec::new();
     let is_member = |device: &&DeviceSpec| record.members.contains(&Some((*device).clone()));
     for device in std::mem::take(present) {
-        let why = match apart(service).label_of(&device) {
+        let label = service.reading(&device).label_of(&device);
+        let why = match label {
             Ok(Some(label)) if label.array == record.uuid => {
                 labels.push((device.clone(), label));
                 present.push(device);
@@ -156,7 +156,9 @@ fn stranger<E: Engine>(
     label: Option<MemberLabel>,
 ) -> String {
     let name = &record.name;
-    let mark = device.path().and_then(|path| apart(service).drive_identity(path));
+    let mark = device
+        .path()
+        .and_then(|path| service.reading_identity_of(path.display()).drive_identity(path));
     let mark = mark.map(|mark| format!(" ({mark})")).unwrap_or_default();
     let is = match label {
         Some(label) => format!("member {} of the array {}", label.place, label.name),
@@ -286,7 +288,7 @@ pub(in crate::service) fn wrong_ssd<E: Engine>(
     }
     let ssd = ssd_of(service, cache)?;
     // The volume's own error says what is wrong with an SSD that cannot be read.
-    let label = apart(service).cache_label_of(&ssd).ok()?;
+    let label = service.reading(&ssd).cache_label_of(&ssd).ok()?;
     let is_right = |it: &CacheLabel| it.uuid == cache.uuid && it.generation >= cache.generation;
     if label.as_ref().is_some_and(is_right) {
         return None;
@@ -315,7 +317,7 @@ fn is_on<E: Engine>(service: &mut Turn<E>, device: &DeviceSpec, awaited: Awaited
     if look::look_once(service, device).is_err() {
         return false;
     }
-    let label = apart(service).cache_label_of(device).ok().flatten();
+    let label = service.reading(device).cache_label_of(device).ok().flatten();
     label.is_some_and(|it| it.uuid == awaited.uuid && it.generation >= awaited.generation_min)
 }
 
@@ -355,11 +357,14 @@ fn found<E: Engine>(
 ) -> Option<DeviceSpec> {
     let Some(path) = device.path() else { return Some(device.clone()) };
     match identity.filter(|identity| identity.is_known()) {
-        Some(known) if apart(service).drive_identity(path).as_ref() == Some(known) => {
+        Some(known)
+            if service.reading_identity_of(path.display()).drive_identity(path).as_ref()
+                == Some(known) =>
+        {
             Some(device.clone())
         }
         Some(known) => {
-            let found = apart(service).find_drive(known, path);
+            let found = service.looking_for(known).find_drive(known, path);
             found.map(|found| device.moved_to(found))
         }
         None => service.id_of(device).map(|_| device.clone()),
@@ -385,7 +390,8 @@ pub(in crate::service) fn has_come<E: Engine>(service: &mut Turn<E>, missing: &M
         Hindrance::Wrong => return false,
         Hindrance::Busy | Hindrance::Silent => return look::look(service, &found).is_ok(),
         Hindrance::Shrunk => {
-            return look::look(service, &found).is_ok() && apart(service).label_of(&found).is_ok();
+            return look::look(service, &found).is_ok()
+                && service.reading(&found).label_of(&found).is_ok();
         }
         Hindrance::Protected => {
             return look::look(service, &found).is_ok()
@@ -442,7 +448,7 @@ pub(in crate::service) fn ssd_label<E: Engine>(
     }
     let ssd = ssd_of(service, cache)?;
     // The volume's own error says what is wrong with an SSD that cannot be read.
-    let label = apart(service).cache_label_of(&ssd).ok().flatten()?;
+    let label = service.reading(&ssd).cache_label_of(&ssd).ok().flatten()?;
     (label.uuid == cache.uuid).then_some(label)
 }
 

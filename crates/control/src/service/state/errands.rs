@@ -10,7 +10,6 @@ use crate::records::Desired;
 use crate::service::arrays;
 use crate::service::arrays::spare_pools;
 use crate::service::presence::{fallen, faults, late, pulled};
-use crate::service::state::apart::apart;
 use crate::service::state::claims::{ClaimId, Subject};
 use crate::service::state::crash_wait::{CRASH_STEP, CRASH_TRIES};
 use crate::service::state::turn::{Turn, Turns};
@@ -106,7 +105,7 @@ pub(crate) fn begin_to_start<E: Engine>(
     let volumes = turn.registry.volumes().to_vec();
     for export in volumes.iter().flat_map(|record| &record.exports) {
         // Exports of volumes that will not come up are cleared, too: nobody else knows of them.
-        apart(&mut turn).clear_dead(export);
+        turn.apart("").clear_dead(export);
     }
     // All of the start shares its patience.
     turn.busy_tries = turn.crash_tries;
@@ -171,7 +170,7 @@ pub(crate) fn begin_to_rest<E: Engine>(turns: &Turns<E>) -> Vec<Vec<Errand>> {
 /// Groups by layers, those first that no other group stands on; the volumes of each in such an order, too.
 fn layers<E: Engine>(turn: &Turn<E>, mut groups: Vec<Group>) -> Vec<Vec<Group>> {
     let stands_on = |upper: &VolumeName, lower: &VolumeName| {
-        upper != lower && stacked::stands_on(turn, &turn.machine, upper, lower)
+        upper != lower && stacked::stands_on(turn, turn.engine.machine(), upper, lower)
     };
     for group in &mut groups {
         group.volumes = top_first(std::mem::take(&mut group.volumes), stands_on).concat();

@@ -1,6 +1,5 @@
 //! The state of the service, with what a look at it tells: no device is asked.
 
-pub(in crate::service) mod apart;
 pub(in crate::service) mod claims;
 pub(crate) mod crash_wait;
 pub(in crate::service) mod desk;

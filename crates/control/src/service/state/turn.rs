@@ -4,6 +4,7 @@
 //! `claims`). Nothing here names a command: commands name the turn.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};
 use crate::registry::Registry;
-use crate::safety::{DeviceId, Machine};
+use crate::safety::{DeviceId, DriveIdentity};
 use crate::service::state::State;
 use crate::service::state::claims::{ClaimId, Subject};
 use crate::service::state::desk::Desk;
@@ -26,21 +27,19 @@ const CLAIM_STEP: Duration = Duration::from_millis(10);
 /// The turns with the state of one service. Clones are ways to the same state.
 pub(crate) struct Turns<E> {
     engine: Arc<E>,
-    machine: Machine,
     desk: Arc<Desk<State>>,
 }
 
 impl<E> Clone for Turns<E> {
     fn clone(&self) -> Self {
-        let (engine, desk) = (Arc::clone(&self.engine), Arc::clone(&self.desk));
-        Self { engine, machine: self.machine.clone(), desk }
+        Self { engine: Arc::clone(&self.engine), desk: Arc::clone(&self.desk) }
     }
 }
 
 impl<E: Engine> Turns<E> {
     /// Turns with the state over a registry; nothing is open.
-    pub(in crate::service) fn new(engine: E, registry: Registry, machine: Machine) -> Self {
-        Self { engine: Arc::new(engine), machine, desk: Desk::new(State::new(registry)) }
+    pub(in crate::service) fn new(engine: E, registry: Registry) -> Self {
+        Self { engine: Arc::new(engine), desk: Desk::new(State::new(registry)) }
     }
 
     /// The data path, for what needs no state.
@@ -48,22 +47,16 @@ impl<E: Engine> Turns<E> {
         &self.engine
     }
 
-    /// The machine, for what needs no state.
-    pub(in crate::service) fn machine(&self) -> &Machine {
-        &self.machine
-    }
-
     /// Waits for the state, which every turn gives back soon.
     pub(in crate::service) fn begin(&self) -> Turn<E> {
-        let Self { engine, machine, desk } = self.clone();
-        Turn { engine, machine, busy_tries: 1, claim: None, state: Some(desk.take()), desk }
+        let Self { engine, desk } = self.clone();
+        Turn { engine, busy_tries: 1, claim: None, state: Some(desk.take()), desk }
     }
 }
 
 /// A turn with the state of the service, with a claim if it changes something.
 pub(in crate::service) struct Turn<E> {
     pub(in crate::service) engine: Arc<E>,
-    pub(in crate::service) machine: Machine,
     /// Attempts left for what is busy; 1 when there is no reason to wait.
     pub(in crate::service) busy_tries: u32,
     claim: Option<ClaimId>,
@@ -98,19 +91,70 @@ impl<E> Drop for Turn<E> {
     }
 }
 
+/// The engine of a turn that has given the state back meanwhile. While this is held, the compiler lets
+/// nobody use the turn.
+pub(in crate::service) struct Apart<'a, E: Engine>(&'a mut Turn<E>);
+
+impl<E: Engine> Deref for Apart<'_, E> {
+    type Target = E;
+
+    fn deref(&self) -> &E {
+        &self.0.engine
+    }
+}
+
+impl<E: Engine> Drop for Apart<'_, E> {
+    fn drop(&mut self) {
+        self.0.take_up();
+        self.0.note_step(String::new());
+    }
+}
+
+/// Devices in words, for a step of a command.
+pub(in crate::service) fn of_all<'a>(devices: impl IntoIterator<Item = &'a DeviceSpec>) -> String {
+    let words: Vec<String> = devices.into_iter().map(ToString::to_string).collect();
+    words.join(", ")
+}
+
 impl<E: Engine> Turn<E> {
-    /// Asks the data path or the machine for something that a device may delay. Other turns go on meanwhile.
-    pub(in crate::service) fn wait_for<T>(
-        &mut self,
-        step: String,
-        ask: impl FnOnce(&E, &Machine) -> T,
-    ) -> T {
-        self.note_step(step);
+    /// The engine, to be asked for something that a device may delay. Other turns go on until the answer is
+    /// dropped, at the end of the statement. `step` is what a command that waits for this one is told.
+    pub(in crate::service) fn apart(&mut self, step: impl Into<String>) -> Apart<'_, E> {
+        self.note_step(step.into());
         self.lay_down();
-        let answer = ask(&self.engine, &self.machine);
-        self.take_up();
-        self.note_step(String::new());
-        answer
+        Apart(self)
+    }
+
+    pub(in crate::service) fn reading(&mut self, what: impl Display) -> Apart<'_, E> {
+        self.apart(format!("reading {what}"))
+    }
+
+    pub(in crate::service) fn reading_identity_of(&mut self, what: impl Display) -> Apart<'_, E> {
+        self.apart(format!("reading the identity of {what}"))
+    }
+
+    pub(in crate::service) fn looking_at(&mut self, path: &Path) -> Apart<'_, E> {
+        self.apart(format!("opening and reading {}", path.display()))
+    }
+
+    pub(in crate::service) fn looking_for(&mut self, identity: &DriveIdentity) -> Apart<'_, E> {
+        self.apart(format!("looking for the drive {identity}"))
+    }
+
+    pub(in crate::service) fn opening(&mut self, what: impl Display) -> Apart<'_, E> {
+        self.apart(format!("opening {what}"))
+    }
+
+    pub(in crate::service) fn closing(&mut self, what: impl Display) -> Apart<'_, E> {
+        self.apart(format!("closing {what}"))
+    }
+
+    pub(in crate::service) fn writing_to(&mut self, what: impl Display) -> Apart<'_, E> {
+        self.apart(format!("writing to {what}"))
+    }
+
+    pub(in crate::service) fn changing_settings_of(&mut self, name: &VolumeName) -> Apart<'_, E> {
+        self.apart(format!("changing the settings of {name}"))
     }
 
     /// Lets other turns go on for a while.
@@ -269,7 +313,7 @@ impl<E: Engine> Turn<E> {
 
     /// The storage that a path leads to, if its file system says so at once.
     pub(in crate::service) fn id_at(&self, path: &Path) -> Option<DeviceId> {
-        self.engine.id_of(&self.machine, path)
+        self.engine.id_of(path)
     }
 
     /// The storage that a device is now; `None` of one that is not there, or not of this machine.

@@ -12,10 +12,10 @@ use crate::records::{CacheRecord, Desired, VolumeRecord};
 use crate::safety::Role;
 use crate::service::presence::admit::{Admitted, Beside};
 use crate::service::presence::{admit, look, named_drives};
-use crate::service::state::apart::apart;
 use crate::service::state::jobs::Purpose;
 use crate::service::state::live::Live;
 use crate::service::state::turn::Turn;
+use crate::service::volumes::open::{attach_cache, close_volume, open_volume};
 use crate::service::volumes::silence::{self, WayOn};
 use crate::service::volumes::{drains, exports, finish, given_up, in_use, removal, show};
 use crate::settings::{ORIGIN_KEY, SSD_KEY};
@@ -53,7 +53,7 @@ pub(in crate::service) fn create<E: Engine>(
         desired: Desired::Serving,
     };
     // No export is open yet, so nothing can be acknowledged before the record is written.
-    let opened = apart(turn).open(&record, CacheStart::Format)?;
+    let opened = open_volume(turn, &record, CacheStart::Format)?;
     record.size_bytes = opened.size_bytes;
     if let Some(cache) = &mut record.cache {
         cache.generation = opened.generation;
@@ -69,8 +69,8 @@ pub(in crate::service) fn create<E: Engine>(
 
 fn undo_create<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) -> ControlResult<()> {
     // Without a cache there is none to take away: that is no error here.
-    let _ = apart(turn).detach(name, false);
-    apart(turn).close(name)
+    let _ = turn.apart(format!("taking the cache of {name} away")).detach(name, false);
+    close_volume(turn, name)
 }
 
 pub(in crate::service) fn set<E: Engine>(
@@ -95,7 +95,8 @@ pub(in crate::service) fn set<E: Engine>(
     cache.maybe_dirty |= cache.settings.mode.writes_back();
     let settings = cache.settings.clone();
     turn.registry.put(record)?;
-    if let Err(error) = apart(turn).configure(name, &settings) {
+    let configured = turn.changing_settings_of(name).configure(name, &settings);
+    if let Err(error) = configured {
         let mut record = turn.record(name)?;
         record.cache = restored(record.cache, before.cache);
         turn.registry.put(record)?;
@@ -138,7 +139,7 @@ pub(in crate::service) fn attach<E: Engine>(
     let mut with_cache = record.clone();
     with_cache.cache = Some(quiet.clone());
     turn.registry.put(with_cache.clone())?;
-    let attached = apart(turn).attach(&with_cache);
+    let attached = attach_cache(turn, &with_cache);
     let mut record = turn.record(name)?;
     match attached {
         Ok(generation) => quiet.generation = generation,
@@ -155,7 +156,7 @@ pub(in crate::service) fn attach<E: Engine>(
     }
     turn.registry.put(record)?;
     if settings.mode != Mode::WriteThrough {
-        apart(turn).configure(name, &settings)?;
+        turn.changing_settings_of(name).configure(name, &settings)?;
     }
     Ok(show::volume(turn, name))
 }

@@ -7,7 +7,6 @@ use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
 use crate::protocol::Response;
 use crate::records::Desired;
-use crate::service::state::apart::apart;
 use crate::service::state::jobs::Purpose;
 use crate::service::state::turn::Turn;
 use crate::service::volumes::show;
@@ -172,7 +171,7 @@ pub(in crate::service) fn stay<E: Engine>(turn: &mut Turn<E>, name: &VolumeName)
     let recorded = turn.registry.put(record);
     turn.note(name, recorded);
     if let Some(settings) = settings {
-        let restored = apart(turn).configure(name, &settings);
+        let restored = turn.changing_settings_of(name).configure(name, &settings);
         turn.note(name, restored);
     }
 }
@@ -188,7 +187,7 @@ pub(in crate::service) fn drain_for<E: Engine>(
         && cache.settings.mode.writes_back()
     {
         let quiet = Settings { mode: Mode::PassThrough, ..cache.settings.clone() };
-        apart(turn).configure(name, &quiet)?;
+        turn.changing_settings_of(name).configure(name, &quiet)?;
     }
     start_job(turn, name, purpose)
 }

@@ -11,7 +11,6 @@ use crate::name::VolumeName;
 use crate::protocol::Response;
 use crate::records::VolumeRecord;
 use crate::service::presence::look;
-use crate::service::state::apart::apart;
 use crate::service::state::live::{ClosedExport, now};
 use crate::service::state::turn::Turn;
 use crate::service::volumes::{in_use, show};
@@ -64,13 +63,13 @@ pub(in crate::service) fn export<E: Engine>(
         )));
     }
     let access = access.or_else(|| record.access_of(&export).cloned());
-    let export = apart(turn).export(name, &export, access.as_ref())?;
+    let export = turn.opening(export.uri(name)).export(name, &export, access.as_ref())?;
     record = turn.record(name)?;
     record.forget_export(&export);
     record.exports.push(export.clone());
     record.export_access.extend(export.path().map(PathBuf::from).zip(access));
     if let Err(error) = turn.registry.put(record) {
-        let closed = apart(turn).unexport(name, &export, false);
+        let closed = turn.closing(export.uri(name)).unexport(name, &export, false);
         turn.note(name, closed);
         return Err(error);
     }
@@ -91,7 +90,7 @@ fn close_unreachable<E: Engine>(
     let name = &record.name;
     let closing = VolumeRecord { exports: vec![export.clone()], ..record.clone() };
     in_use::is_unused(turn, &closing, &format!("voltier unexport {name} --now"))?;
-    apart(turn).unexport(name, export, false)?;
+    turn.closing(export.uri(name)).unexport(name, export, false)?;
     try_later(turn, name, export, why);
     Ok(())
 }
@@ -109,7 +108,8 @@ pub(in crate::service) fn open_exports<E: Engine>(turn: &mut Turn<E>, record: &V
             turn.log(name, &line);
         }
         let access = record.access_of(export);
-        if let Err(error) = look::again(turn, |turn| apart(turn).export(name, export, access)) {
+        let open = |turn: &mut Turn<E>| turn.opening(export.uri(name)).export(name, export, access);
+        if let Err(error) = look::again(turn, open) {
             turn.log(name, &error.message);
             try_later(turn, name, export, error.message);
         }
@@ -164,7 +164,7 @@ fn try_export_again<E: Engine>(
     now: Instant,
 ) {
     let access = turn.registry.find(name).and_then(|record| record.access_of(export)).cloned();
-    let opened = apart(turn).export(name, export, access.as_ref());
+    let opened = turn.opening(export.uri(name)).export(name, export, access.as_ref());
     let Some(live) = turn.live.get_mut(name) else { return };
     let line = match opened {
         Ok(_) => {
@@ -236,7 +236,7 @@ fn close_these<E: Engine>(
         exports.iter().partition(|export| export.file().is_some());
     for export in files.into_iter().chain(others) {
         if turn.is_open(&name) && !turn.is_closed(&name, export) {
-            apart(turn).unexport(&name, export, cut_off)?;
+            turn.closing(export.uri(&name)).unexport(&name, export, cut_off)?;
         }
         *record = turn.record(&name)?;
         record.forget_export(export);

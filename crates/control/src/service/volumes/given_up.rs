@@ -9,7 +9,6 @@ use crate::name::VolumeName;
 use crate::records::{CacheRecord, newest_data};
 use crate::safety::DriveIdentity;
 use crate::service::presence::{admit, look, survey};
-use crate::service::state::apart::apart;
 use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
 
@@ -34,8 +33,12 @@ pub(in crate::service) fn erase<E: Engine>(
     let Some(ssd) = survey::ssd_of(service, cache) else {
         return service.log(name, &kept(device, "the SSD is not there"));
     };
-    let erased = match apart(service).cache_label_of(&ssd) {
-        Ok(Some(label)) if label.uuid == cache.uuid => apart(service).erase_cache_label(&ssd),
+    let label = service.reading(&ssd).cache_label_of(&ssd);
+    let erased = match label {
+        Ok(Some(label)) if label.uuid == cache.uuid => {
+            let step = format!("erasing the superblock of the cache on {ssd}");
+            service.apart(step).erase_cache_label(&ssd)
+        }
         // Another cache is on the SSD by now, or none.
         Ok(_) => Ok(()),
         Err(error) => Err(error),
@@ -64,7 +67,8 @@ pub(in crate::service) fn no_cache_names<E: Engine>(
     ssd: Option<&DeviceSpec>,
 ) -> ControlResult<()> {
     let Some(mark) = mark.filter(|mark| mark.is_known()) else { return Ok(()) };
-    for path in apart(service).own_devices() {
+    let paths = service.reading("all drives").own_devices();
+    for path in paths {
         let device = DeviceSpec::Path(path);
         let is_given = ssd.is_some_and(|ssd| admit::is_same(service, ssd, &device));
         if is_given
@@ -73,7 +77,8 @@ pub(in crate::service) fn no_cache_names<E: Engine>(
         {
             continue;
         }
-        let label = match apart(service).cache_label_of(&device) {
+        let label = service.reading(&device).cache_label_of(&device);
+        let label = match label {
             Ok(Some(label)) => label,
             // Whose data the cache has, only a newer program can say.
             Err(error) if error.kind == ErrorKind::Unsupported => {

@@ -20,7 +20,7 @@ pub(in crate::service) fn sync_above<E: Engine>(
             && turn.engine.clients(name, export) > 0
         {
             let step = format!("syncing what is mounted over {}", path.display());
-            turn.wait_for(step, |_, machine| users::sync_above(machine, path));
+            users::sync_above(turn.apart(step).machine(), path);
         }
     }
 }
@@ -50,8 +50,8 @@ fn users_of<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord, own: Own) -> V
         clients => Some(match export.file() {
             None => format!("{clients} client(s) use {} of {name}", export.uri(name)),
             Some(path) => {
-                let (volumes, devices) = stacked::users_of(turn, &turn.machine, path);
-                let others = users::users_of_file(&turn.machine, path, &devices);
+                let (volumes, devices) = stacked::users_of(turn, turn.engine.machine(), path);
+                let others = users::users_of_file(turn.engine.machine(), path, &devices);
                 if own == Own::StopsFirst && !volumes.is_empty() && others.is_empty() {
                     return None;
                 }

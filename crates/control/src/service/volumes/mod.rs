@@ -7,6 +7,7 @@ pub(in crate::service) mod finish;
 pub(in crate::service) mod given_up;
 pub(in crate::service) mod in_use;
 pub(in crate::service) mod lost_ssds;
+pub(in crate::service) mod open;
 pub(in crate::service) mod removal;
 pub(crate) mod show;
 pub(in crate::service) mod silence;

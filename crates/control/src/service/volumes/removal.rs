@@ -4,9 +4,9 @@ use crate::engine::Engine;
 use crate::error::ControlResult;
 use crate::name::VolumeName;
 use crate::records::{Desired, VolumeRecord};
-use crate::service::state::apart::apart;
 use crate::service::state::turn::Turn;
 use crate::service::volumes::given_up;
+use crate::service::volumes::open::close_volume;
 
 /// The last step of a delete: the cache goes first. So a crash between the steps leaves a plain
 /// volume on its way out.
@@ -26,7 +26,7 @@ pub(in crate::service) fn drop_volume<E: Engine>(
         } else if let Err(error) = forget_cache(turn, plain, write_back)? {
             turn.log(name, &error.message);
         }
-        if let Err(error) = apart(turn).close(name) {
+        if let Err(error) = close_volume(turn, name) {
             turn.log(name, &error.message);
         }
     } else if was.is_some() {
@@ -51,11 +51,11 @@ pub(in crate::service) fn forget_cache<E: Engine>(
 ) -> ControlResult<ControlResult<()>> {
     let name = plain.name.clone();
     if write_back {
-        apart(turn).quiesce(&name)?;
+        turn.apart(format!("writing the last dirty lines of {name} back")).quiesce(&name)?;
     }
     if let Err(error) = turn.registry.put(plain) {
         turn.engine.resume(&name);
         return Err(error);
     }
-    Ok(apart(turn).detach(&name, write_back))
+    Ok(turn.apart(format!("taking the cache of {name} away")).detach(&name, write_back))
 }

@@ -8,9 +8,10 @@ use crate::name::{ArrayName, VolumeName};
 use crate::protocol::Response;
 use crate::records::{Desired, VolumeRecord};
 use crate::service::arrays;
-use crate::service::state::apart::apart;
+use crate::service::arrays::open::close_array;
 use crate::service::state::live::LiveArray;
 use crate::service::state::turn::Turn;
+use crate::service::volumes::open::close_volume;
 use crate::service::volumes::silence::WayOn;
 use crate::service::volumes::{drains, exports, in_use, lost_ssds, show, silence};
 
@@ -70,9 +71,12 @@ fn close_files<E: Engine>(
         if service.is_closed(name, export) {
             continue;
         }
-        let Err(error) = apart(service).unexport(name, export, cut_off) else { continue };
+        let closed = service.closing(export.uri(name)).unexport(name, export, cut_off);
+        let Err(error) = closed else { continue };
         for before in &files[..at] {
-            if let Err(error) = apart(service).export(name, before, record.access_of(before)) {
+            let access = record.access_of(before);
+            let opened = service.opening(before.uri(name)).export(name, before, access);
+            if let Err(error) = opened {
                 exports::try_later(service, name, before, error.message);
             }
         }
@@ -91,9 +95,11 @@ pub(in crate::service) fn bring_to_rest<E: Engine>(
     let mut at_rest = true;
     in_use::sync_above(service, name, &record.exports);
     for export in &record.exports {
-        if !service.is_closed(name, export)
-            && let Err(error) = apart(service).unexport(name, export, true)
-        {
+        if service.is_closed(name, export) {
+            continue;
+        }
+        let closed = service.closing(export.uri(name)).unexport(name, export, true);
+        if let Err(error) = closed {
             at_rest = false;
             service.log(name, &error.message);
         }
@@ -101,7 +107,7 @@ pub(in crate::service) fn bring_to_rest<E: Engine>(
     lost_ssds::record(service);
     let recorded = drains::record_dirt(service, name, at_rest);
     service.note(name, recorded);
-    apart(service).close(name)
+    close_volume(service, name)
 }
 
 /// Brings an array to rest, and leaves it so over restarts.
@@ -123,7 +129,7 @@ pub(in crate::service) fn stop_array<E: Engine>(
     record.stopped = true;
     service.registry.put_array(record)?;
     let is_open = service.size_of_array(name).is_ok();
-    let closed = if is_open { apart(service).close_array(name) } else { Ok(()) };
+    let closed = if is_open { close_array(service, name) } else { Ok(()) };
     service.live_arrays.insert(name.clone(), LiveArray::stopped(name));
     service.engine.log(&format!("array {name}: stopped"));
     closed.map(|()| arrays::show::response(service, name, Vec::new()))

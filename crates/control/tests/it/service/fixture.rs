@@ -9,13 +9,13 @@ use voltier_cache::Mode;
 use super::books::{BookEngine, Books, inode_of};
 use voltier_control::engine::{MemberLabel, SpareOwner};
 use voltier_control::protocol::{JobStatus, NewCache, Request, Response};
-use voltier_control::safety::Machine;
 use voltier_control::{DeviceSpec, Registry, Service, Settings, VolumeName, VolumeStatus};
+use voltier_sim::Fake;
 
 pub(super) struct Fixture {
     dir: tempfile::TempDir,
     pub(super) engine: BookEngine,
-    pub(super) service: Service<BookEngine>,
+    pub(super) service: Service<Fake<BookEngine>>,
 }
 
 impl Fixture {
@@ -143,8 +143,8 @@ impl Fixture {
     }
 }
 
-fn load(dir: &Path, engine: &BookEngine) -> Service<BookEngine> {
-    Service::new(engine.clone(), Registry::load(dir).unwrap(), Machine::real())
+fn load(dir: &Path, engine: &BookEngine) -> Service<Fake<BookEngine>> {
+    Service::new(Fake(engine.clone()), Registry::load(dir).unwrap())
 }
 
 pub(super) fn name() -> VolumeName {

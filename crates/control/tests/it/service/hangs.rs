@@ -14,6 +14,7 @@ use voltier_control::protocol::{
 use voltier_control::{
     ArrayDetail, ArrayName, ArrayState, Desired, REGISTRY_FILE, Service, VolumeState, VolumeStatus,
 };
+use voltier_sim::Fake;
 
 /// Ends the hang, also when the test fails meanwhile.
 struct Hang<'a>(&'a Fixture);
@@ -30,7 +31,7 @@ fn while_it_hangs(
     fixture: &Fixture,
     call: &str,
     request: Request,
-    meanwhile: impl FnOnce(&Service<BookEngine>),
+    meanwhile: impl FnOnce(&Service<Fake<BookEngine>>),
 ) -> Response {
     fixture.steer(|books| books.hangs = Some(call.to_owned()));
     thread::scope(|scope| {
@@ -96,7 +97,7 @@ fn a_cached_volume_on_an_array() -> Fixture {
 }
 
 /// Everything that only looks is answered while a command hangs, and says what is under way.
-fn looks_are_answered(service: &Service<BookEngine>, command: &str, waits_for: &str) {
+fn looks_are_answered(service: &Service<Fake<BookEngine>>, command: &str, waits_for: &str) {
     assert!(matches!(service.handle(Request::Ping), Response::Pong { .. }));
     let Response::Volumes { volumes } = service.handle(Request::Show { name: None }) else {
         panic!("no volumes")

@@ -11,35 +11,35 @@ use voltier_array::{
 };
 use voltier_block::BlockDevice;
 use voltier_control::engine::{
-    ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
-    JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareOwner, Waker,
+    ArrayDevices, JournalDeviceLabel, MemberLabel, OpenedArray, Replaced, SpareOwner,
 };
 use voltier_control::protocol::{Growth, Repair};
-use voltier_control::safety::{
-    DeviceId, DriveIdentity, Examined, Finding, Machine, Role, WriteProtection,
-};
+use voltier_control::safety::{DeviceId, DriveIdentity, Examined, Finding, Role, WriteProtection};
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, ControlError, ControlResult,
-    DeviceSpec, ExportAccess, ExportSpec, Identity, JournalStatus, PlaceStatus, RegisteredArray,
-    Service, Settings, VolumeName, VolumeRecord, VolumeStatus,
+    DeviceSpec, Identity, JournalStatus, PlaceStatus, RegisteredArray, Service,
 };
 
 use super::fixture::{ArrayDaemonFixture, DRIVES, Open};
 use crate::disk::SimDisk;
+use crate::fake::{Fake, FakeEngine};
 
 /// The engine of one daemon.
-pub(super) struct ArraySimEngine(pub(super) Rc<ArrayDaemonFixture>);
+pub(super) type ArraySimEngine = Fake<ArrayWorld>;
+
+/// What the engine stands on; there are no volumes.
+pub(super) struct ArrayWorld(Rc<ArrayDaemonFixture>);
 
 /// A daemon on a fixture's registry and drives; nothing is open until the daemon is started.
 pub(super) fn service(fixture: &Rc<ArrayDaemonFixture>) -> Service<ArraySimEngine> {
-    Service::new(ArraySimEngine(fixture.clone()), fixture.registry(), Machine::real())
+    Service::new(Fake(ArrayWorld(fixture.clone())), fixture.registry())
 }
 
 fn failed(error: impl std::fmt::Display) -> ControlError {
     ControlError::failed(error.to_string())
 }
 
-impl ArraySimEngine {
+impl ArrayWorld {
     fn disk(&self, device: &DeviceSpec) -> ControlResult<SimDisk> {
         let path = device.path().expect("a simulated drive has a path");
         Ok(self.0.disks[self.number_of(path)?].clone())
@@ -96,7 +96,56 @@ impl ArraySimEngine {
     }
 }
 
-impl ArrayEngine for ArraySimEngine {
+impl FakeEngine for ArrayWorld {
+    fn write_protection(&self, _: &Path) -> Option<WriteProtection> {
+        None
+    }
+
+    fn examine(&self, path: &Path, role: Role) -> ControlResult<Examined> {
+        self.0.step();
+        let number = self.number_of(path)?;
+        let disk = self.0.disks[number].clone();
+        let size_bytes = disk.limits().bytes();
+        let journal = disk.clone();
+        let is_journal = self.0.run(async move { Array::examine_journal(&journal).await });
+        // A damaged label is content as well.
+        let is_member = !matches!(self.examine_now(disk.clone()), Ok(None));
+        let spare = self.0.run(async move { read_spare_label(&disk).await });
+        let is_spare = role != Role::Spare && !matches!(spare, Ok(None));
+        let is_ours = is_member || is_spare || is_journal.is_ok_and(|it| it.is_some());
+        let findings =
+            if is_ours { vec![Finding::Content("a part of an array".into())] } else { Vec::new() };
+        Ok(Examined { id: DeviceId::simulated(number as u64), size_bytes, findings })
+    }
+
+    fn id_of(&self, path: &Path) -> Option<DeviceId> {
+        self.number_of(path).ok().map(|number| DeviceId::simulated(number as u64))
+    }
+
+    fn own_devices(&self) -> Vec<PathBuf> {
+        let there = (0..DRIVES).filter(|number| self.0.is_there(*number));
+        let paths = there.filter_map(|it| self.0.device(it).path().map(Path::to_owned));
+        let mut paths: Vec<PathBuf> = paths.collect();
+        paths.sort();
+        paths
+    }
+
+    fn own_files(&self, _: &Path) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
+    fn around(&self, _: &BTreeSet<PathBuf>) -> Vec<(PathBuf, u64)> {
+        self.own_devices().into_iter().map(|path| (path, 0)).collect()
+    }
+
+    fn drive_identity(&self, _: &Path) -> Option<DriveIdentity> {
+        None
+    }
+
+    fn draw_identity(&self) -> ControlResult<Identity> {
+        Ok(self.0.draw_identity())
+    }
+
     fn label_of(&self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
         self.0.step();
         let found = self.examine_now(self.disk(device)?)?;
@@ -131,6 +180,12 @@ impl ArrayEngine for ArraySimEngine {
         let SpareOwner { owner, name } = label.clone();
         let label = voltier_array::SpareLabel { owner: owner.0, name, device_sectors: 0 };
         self.0.run(async move { write_spare_label(&disk, label, wipe).await }).map_err(failed)
+    }
+
+    fn erase_label(&self, device: &DeviceSpec) -> ControlResult<()> {
+        self.0.step();
+        let disk = self.disk(device)?;
+        self.0.run(async move { wipe_superblocks(&disk).await }).map_err(failed)
     }
 
     fn create_array(&self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
@@ -221,10 +276,71 @@ impl ArrayEngine for ArraySimEngine {
         stopped.map_err(failed)
     }
 
-    fn erase_label(&self, device: &DeviceSpec) -> ControlResult<()> {
+    fn array_devices(&self, _: &ArrayName) -> Option<ArrayDevices> {
         self.0.step();
-        let disk = self.disk(device)?;
-        self.0.run(async move { wipe_superblocks(&disk).await }).map_err(failed)
+        let mut open = self.0.open.borrow_mut();
+        let Open { array, devices, pending, .. } = open.as_mut()?;
+        let status = array.status()?;
+        pending.retain(|(uuid, device, _)| {
+            let place = status.members.iter().position(|member| member.uuid == *uuid);
+            if let Some(place) = place {
+                devices[place] = Some(device.clone());
+            }
+            place.is_none()
+        });
+        let of = |is_spare| {
+            let those = pending.iter().filter(move |pending| pending.2 == is_spare);
+            those.map(|pending| pending.1.clone()).collect()
+        };
+        let lost = status.members.iter().filter(|it| it.state != MemberState::InService).count();
+        Some(ArrayDevices {
+            level: ArrayLevel(array.geometry().level()),
+            size_bytes: status.bytes,
+            events: status.event,
+            members: devices.clone(),
+            spares: of(true),
+            incoming: of(false),
+            spares_wanted: array.spares_wanted(),
+            may_lose: array.geometry().parity_chunks().saturating_sub(lost) as u32,
+            lost: Vec::new(),
+            lost_too_many: 0,
+            news: Vec::new(),
+        })
+    }
+
+    fn fill_array_status(&self, _: &ArrayName, status: &mut ArrayDetail) {
+        let open = self.0.open.borrow();
+        let Some(open) = &*open else { return };
+        let Some(now) = open.array.status() else { return };
+        if now.is_degraded {
+            status.state = ArrayState::Degraded;
+        }
+        let word = |state| match state {
+            MemberState::InService => "online",
+            MemberState::Lost => "lost",
+            MemberState::Rebuilding => "rebuilding",
+            MemberState::Absent => "absent",
+        };
+        let members = now.members.iter().zip(&open.devices).enumerate();
+        let member = |(index, (member, device)): (usize, (&voltier_array::MemberStatus, _))| {
+            let device: &Option<DeviceSpec> = device;
+            PlaceStatus {
+                index: index as u32,
+                path: device.as_ref().map(DeviceSpec::to_string).unwrap_or_default(),
+                uuid: Identity(member.uuid).to_string(),
+                state: word(member.state).to_owned(),
+                size_bytes: 0,
+                trouble: String::new(),
+                health: Default::default(),
+            }
+        };
+        status.members = members.map(member).collect();
+        status.journal_device = now.journal_device.map(|journal| JournalStatus {
+            path: open.journal.as_ref().map(DeviceSpec::to_string).unwrap_or_default(),
+            uuid: Identity(journal.uuid).to_string(),
+            state: if journal.state == JournalState::Lost { "lost" } else { "online" }.to_owned(),
+            size_bytes: 0,
+        });
     }
 
     fn fail_member(&self, _: &ArrayName, place: u32) -> ControlResult<bool> {
@@ -321,215 +437,5 @@ impl ArrayEngine for ArraySimEngine {
             array.set_pace(BackgroundTask::Rebuild, settings.rebuild.for_array());
             array.set_pace(BackgroundTask::Scrub, settings.scrub.for_array());
         }
-    }
-
-    fn array_devices(&self, _: &ArrayName) -> Option<ArrayDevices> {
-        self.0.step();
-        let mut open = self.0.open.borrow_mut();
-        let Open { array, devices, pending, .. } = open.as_mut()?;
-        let status = array.status()?;
-        pending.retain(|(uuid, device, _)| {
-            let place = status.members.iter().position(|member| member.uuid == *uuid);
-            if let Some(place) = place {
-                devices[place] = Some(device.clone());
-            }
-            place.is_none()
-        });
-        let of = |is_spare| {
-            let those = pending.iter().filter(move |pending| pending.2 == is_spare);
-            those.map(|pending| pending.1.clone()).collect()
-        };
-        let lost = status.members.iter().filter(|it| it.state != MemberState::InService).count();
-        Some(ArrayDevices {
-            level: ArrayLevel(array.geometry().level()),
-            size_bytes: status.bytes,
-            events: status.event,
-            members: devices.clone(),
-            spares: of(true),
-            incoming: of(false),
-            spares_wanted: array.spares_wanted(),
-            may_lose: array.geometry().parity_chunks().saturating_sub(lost) as u32,
-            lost: Vec::new(),
-            lost_too_many: 0,
-            news: Vec::new(),
-        })
-    }
-
-    fn array_recorded(&self, _: &ArrayName, _: u64) {}
-
-    fn fill_array_status(&self, _: &ArrayName, status: &mut ArrayDetail) {
-        let open = self.0.open.borrow();
-        let Some(open) = &*open else { return };
-        let Some(now) = open.array.status() else { return };
-        if now.is_degraded {
-            status.state = ArrayState::Degraded;
-        }
-        let word = |state| match state {
-            MemberState::InService => "online",
-            MemberState::Lost => "lost",
-            MemberState::Rebuilding => "rebuilding",
-            MemberState::Absent => "absent",
-        };
-        let members = now.members.iter().zip(&open.devices).enumerate();
-        let member = |(index, (member, device)): (usize, (&voltier_array::MemberStatus, _))| {
-            let device: &Option<DeviceSpec> = device;
-            PlaceStatus {
-                index: index as u32,
-                path: device.as_ref().map(DeviceSpec::to_string).unwrap_or_default(),
-                uuid: Identity(member.uuid).to_string(),
-                state: word(member.state).to_owned(),
-                size_bytes: 0,
-                trouble: String::new(),
-                health: Default::default(),
-            }
-        };
-        status.members = members.map(member).collect();
-        status.journal_device = now.journal_device.map(|journal| JournalStatus {
-            path: open.journal.as_ref().map(DeviceSpec::to_string).unwrap_or_default(),
-            uuid: Identity(journal.uuid).to_string(),
-            state: if journal.state == JournalState::Lost { "lost" } else { "online" }.to_owned(),
-            size_bytes: 0,
-        });
-    }
-
-    fn array_head(&self, _: &ArrayName) -> ControlResult<Vec<u8>> {
-        Ok(Vec::new())
-    }
-}
-
-// This daemon has no volumes.
-impl Engine for ArraySimEngine {
-    fn set_waker(&self, _: Waker) {}
-
-    fn log(&self, _: &str) {}
-
-    fn write_protection(&self, _: &Machine, _: &Path) -> Option<WriteProtection> {
-        None
-    }
-
-    fn size_of(&self, _: &DeviceSpec) -> ControlResult<u64> {
-        Ok(u64::MAX)
-    }
-
-    fn examine(&self, _: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
-        self.0.step();
-        let number = self.number_of(path)?;
-        let disk = self.0.disks[number].clone();
-        let size_bytes = disk.limits().bytes();
-        let journal = disk.clone();
-        let is_journal = self.0.run(async move { Array::examine_journal(&journal).await });
-        // A damaged label is content as well.
-        let is_member = !matches!(self.examine_now(disk.clone()), Ok(None));
-        let spare = self.0.run(async move { read_spare_label(&disk).await });
-        let is_spare = role != Role::Spare && !matches!(spare, Ok(None));
-        let is_ours = is_member || is_spare || is_journal.is_ok_and(|it| it.is_some());
-        let findings =
-            if is_ours { vec![Finding::Content("a part of an array".into())] } else { Vec::new() };
-        Ok(Examined { id: DeviceId::simulated(number as u64), size_bytes, findings })
-    }
-
-    fn id_of(&self, _: &Machine, path: &Path) -> Option<DeviceId> {
-        self.number_of(path).ok().map(|number| DeviceId::simulated(number as u64))
-    }
-
-    fn own_devices(&self, _: &Machine) -> Vec<PathBuf> {
-        let there = (0..DRIVES).filter(|number| self.0.is_there(*number));
-        let paths = there.filter_map(|it| self.0.device(it).path().map(Path::to_owned));
-        let mut paths: Vec<PathBuf> = paths.collect();
-        paths.sort();
-        paths
-    }
-
-    fn own_files(&self, _: &Machine, _: &Path) -> Vec<PathBuf> {
-        Vec::new()
-    }
-
-    fn around(&self, machine: &Machine, _: &BTreeSet<PathBuf>) -> Vec<(PathBuf, u64)> {
-        self.own_devices(machine).into_iter().map(|path| (path, 0)).collect()
-    }
-
-    fn drive_identity(&self, _: &Machine, _: &Path) -> Option<DriveIdentity> {
-        None
-    }
-
-    fn draw_identity(&self) -> ControlResult<Identity> {
-        Ok(self.0.draw_identity())
-    }
-
-    fn cache_label_of(&self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
-        Ok(None)
-    }
-
-    fn erase_cache_label(&self, _: &DeviceSpec) -> ControlResult<()> {
-        Ok(())
-    }
-
-    fn open(&self, _: &VolumeRecord, _: CacheStart) -> ControlResult<OpenedVolume> {
-        Err(failed("no volumes here"))
-    }
-
-    fn begin_evacuation(&self, _: &VolumeName) -> ControlResult<()> {
-        Err(failed("no volumes here"))
-    }
-
-    fn close(&self, _: &VolumeName) -> ControlResult<()> {
-        Ok(())
-    }
-
-    fn attach(&self, _: &VolumeRecord) -> ControlResult<u64> {
-        Err(failed("no volumes here"))
-    }
-
-    fn quiesce(&self, _: &VolumeName) -> ControlResult<()> {
-        Ok(())
-    }
-
-    fn resume(&self, _: &VolumeName) {}
-
-    fn detach(&self, _: &VolumeName, _: bool) -> ControlResult<()> {
-        Ok(())
-    }
-
-    fn configure(&self, _: &VolumeName, _: &Settings) -> ControlResult<()> {
-        Ok(())
-    }
-
-    fn start_drain(&self, _: &VolumeName) -> ControlResult<()> {
-        Ok(())
-    }
-
-    fn drain(&self, _: &VolumeName) -> Drain {
-        Drain::Done
-    }
-
-    fn health(&self, _: &VolumeName) -> CacheHealth {
-        CacheHealth { dirty_lines: Some(0), ..CacheHealth::default() }
-    }
-
-    fn fill_status(&self, _: &VolumeName, _: &mut VolumeStatus) {}
-
-    fn failure_is_recorded(&self, _: &VolumeName) {}
-
-    fn export(
-        &self,
-        _: &VolumeName,
-        export: &ExportSpec,
-        _: Option<&ExportAccess>,
-    ) -> ControlResult<ExportSpec> {
-        Ok(export.clone())
-    }
-
-    fn unexport(&self, _: &VolumeName, _: &ExportSpec, _: bool) -> ControlResult<()> {
-        Ok(())
-    }
-
-    fn clear_dead(&self, _: &ExportSpec) {}
-
-    fn export_trouble(&self, _: &VolumeName, _: &ExportSpec) -> Option<String> {
-        None
-    }
-
-    fn clients(&self, _: &VolumeName, _: &ExportSpec) -> u64 {
-        0
     }
 }

@@ -7,19 +7,20 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, Lba};
 use voltier_cache::{Cache, Label, MemoryGate, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 use voltier_control::engine::{
-    CacheHealth, CacheLabel, CacheStart, Drain, Engine, OpenedVolume, Waker,
+    CacheHealth, CacheLabel, CacheStart, Drain, MemberLabel, OpenedVolume,
 };
 use voltier_control::safety::{
-    DeviceId, DriveIdentity, Examined, Finding, HEAD_BYTES, Machine, Role, WriteProtection,
+    DeviceId, DriveIdentity, Examined, Finding, HEAD_BYTES, Role, WriteProtection,
 };
 use voltier_control::{
     ControlError, ControlResult, DeviceSpec, ExportAccess, ExportSpec, Identity, Service, Settings,
-    VolumeName, VolumeRecord, VolumeStatus, check_origin, configure, put_in_front,
+    VolumeName, VolumeRecord, VolumeStatus, changed_places, front_of, front_refused,
 };
-use voltier_volume::{Opened, Volume};
+use voltier_volume::{Opened, Volume, change_cache, origin_has_cache, put_in_front};
 
 use super::fixture::VolumeFixture;
 use crate::disk::SimDisk;
+use crate::fake::{Fake, FakeEngine};
 use crate::origin::SimDrive;
 
 /// Where the drives are plugged in.
@@ -30,11 +31,14 @@ pub(super) const SSD: &str = "/dev/ssd";
 const DRAIN_STEP_NS: u64 = 700_000;
 
 /// The engine of one daemon.
-pub(super) struct SimEngine(pub(super) Rc<VolumeFixture>);
+pub(super) type SimEngine = Fake<VolumeWorld>;
+
+/// What the engine stands on. Clients are cut off by the export that closes.
+pub(super) struct VolumeWorld(Rc<VolumeFixture>);
 
 /// A daemon on a fixture's registry and drives; nothing is open until the daemon is started.
 pub(super) fn service(fixture: &Rc<VolumeFixture>) -> Service<SimEngine> {
-    Service::new(SimEngine(fixture.clone()), fixture.registry(), Machine::real())
+    Service::new(Fake(VolumeWorld(fixture.clone())), fixture.registry())
 }
 
 fn one_line(error: impl std::fmt::Display) -> ControlError {
@@ -51,7 +55,7 @@ fn check_owner(record: &VolumeRecord, ssd: &SimDisk) {
     assert_eq!((owner.volume.as_str(), owner.volume_uuid, owner.origin_path), expected);
 }
 
-impl SimEngine {
+impl VolumeWorld {
     fn disk(&self, path: &Path) -> ControlResult<SimDisk> {
         let is_hdd = path == Path::new(HDD);
         let hdd = is_hdd != self.0.swapped.get();
@@ -74,8 +78,10 @@ impl SimEngine {
     ) -> ControlResult<Opened> {
         let disk = self.disk_of(device)?;
         let (volume, ssd, own) = (volume.clone(), SimDrive::Plain(disk.clone()), record.clone());
-        let opened = self.0.run(async move {
-            put_in_front(&volume, ssd, &own, start, MemoryGate::default()).await
+        let (opened, _) = self.0.run(async move {
+            let front = front_of(&own, start, MemoryGate::default())?;
+            let opened = put_in_front(&volume, ssd, front).await;
+            opened.map_err(|error| front_refused(&own, start, error))
         })?;
         if !opened.evacuates {
             check_owner(record, &disk);
@@ -96,20 +102,12 @@ impl SimEngine {
     }
 }
 
-impl Engine for SimEngine {
-    fn set_waker(&self, _: Waker) {}
-
-    fn log(&self, _: &str) {}
-
-    fn write_protection(&self, _: &Machine, _: &Path) -> Option<WriteProtection> {
+impl FakeEngine for VolumeWorld {
+    fn write_protection(&self, _: &Path) -> Option<WriteProtection> {
         None
     }
 
-    fn size_of(&self, _: &DeviceSpec) -> ControlResult<u64> {
-        Ok(u64::MAX)
-    }
-
-    fn examine(&self, _: &Machine, path: &Path, _: Role) -> ControlResult<Examined> {
+    fn examine(&self, path: &Path, _: Role) -> ControlResult<Examined> {
         self.0.step();
         let disk = self.disk(path)?;
         let is_ours = SUPERBLOCK_OFFSETS.into_iter().any(|offset| {
@@ -123,19 +121,18 @@ impl Engine for SimEngine {
         Ok(Examined { id, size_bytes: disk.limits().bytes(), findings })
     }
 
-    fn id_of(&self, _: &Machine, path: &Path) -> Option<DeviceId> {
+    fn id_of(&self, path: &Path) -> Option<DeviceId> {
         self.disk(path).ok().map(|_| DeviceId::simulated(u64::from(path == Path::new(HDD))))
     }
 
-    fn drive_identity(&self, _: &Machine, path: &Path) -> Option<DriveIdentity> {
+    fn drive_identity(&self, path: &Path) -> Option<DriveIdentity> {
         let is_hdd = (path == Path::new(HDD)) != self.0.swapped.get();
         self.disk(path).ok().and_then(|_| self.0.identities.get().identity(is_hdd))
     }
 
-    fn find_drive(&self, machine: &Machine, identity: &DriveIdentity, _: &Path) -> Option<PathBuf> {
+    fn find_drive(&self, identity: &DriveIdentity, _: &Path) -> Option<PathBuf> {
         let mut places = [HDD, SSD].map(Path::new).into_iter();
-        let found =
-            places.find(|path| self.drive_identity(machine, path).as_ref() == Some(identity));
+        let found = places.find(|path| self.drive_identity(path).as_ref() == Some(identity));
         found.map(Path::to_owned)
     }
 
@@ -159,12 +156,23 @@ impl Engine for SimEngine {
         self.0.run(erased).map_err(one_line)
     }
 
+    fn label_of(&self, _: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
+        Err(ControlError::failed("this engine has no arrays"))
+    }
+
     fn open(&self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
         self.0.step();
         let origin = SimDrive::any_sector(self.disk_of(&record.origin)?);
         let volume = Volume::plain(self.0.world.handle(), origin);
         let (opened, checked) = (volume.clone(), record.clone());
-        self.0.run(async move { check_origin(&opened, &checked).await })?;
+        self.0.run(async move {
+            match &checked.cache {
+                Some(cache) if origin_has_cache(&opened, cache.uuid.0).await => {
+                    Err(changed_places(&checked))
+                }
+                _ => Ok(()),
+            }
+        })?;
         let (mut generation, mut evacuates) = (0, false);
         if let Some(cache) = record.cache.as_ref().filter(|cache| cache.failed.is_none()) {
             let opened = self.put_in_front(&volume, record, &cache.device, start)?;
@@ -177,12 +185,6 @@ impl Engine for SimEngine {
         Ok(OpenedVolume { size_bytes, generation, dirty_lines, evacuates })
     }
 
-    fn begin_evacuation(&self, _: &VolumeName) -> ControlResult<()> {
-        self.0.step();
-        self.volume()?.cache().iter().for_each(Cache::begin_evacuation);
-        Ok(())
-    }
-
     fn close(&self, _: &VolumeName) -> ControlResult<()> {
         self.0.step();
         let Some(volume) = self.0.volume.take() else { return Ok(()) };
@@ -191,6 +193,16 @@ impl Engine for SimEngine {
         self.0.run(async move { volume.stop().await }).map_err(one_line)?;
         self.check_rest(cache);
         self.0.step();
+        Ok(())
+    }
+
+    fn fill_status(&self, name: &VolumeName, status: &mut VolumeStatus) {
+        status.lines.dirty = self.health(name).dirty_lines.unwrap_or(0);
+    }
+
+    fn begin_evacuation(&self, _: &VolumeName) -> ControlResult<()> {
+        self.0.step();
+        self.volume()?.cache().iter().for_each(Cache::begin_evacuation);
         Ok(())
     }
 
@@ -228,7 +240,9 @@ impl Engine for SimEngine {
     fn configure(&self, _: &VolumeName, settings: &Settings) -> ControlResult<()> {
         self.0.step();
         let (volume, settings) = (self.volume()?, settings.clone());
-        self.0.run(async move { configure(&volume, &settings).await })?;
+        self.0.run(
+            async move { change_cache(&volume, settings.policy, settings.for_cache()).await },
+        )?;
         self.0.step();
         Ok(())
     }
@@ -264,12 +278,6 @@ impl Engine for SimEngine {
         CacheHealth { dirty_lines: Some(dirty_lines), ..CacheHealth::default() }
     }
 
-    fn fill_status(&self, name: &VolumeName, status: &mut VolumeStatus) {
-        status.lines.dirty = self.health(name).dirty_lines.unwrap_or(0);
-    }
-
-    fn failure_is_recorded(&self, _: &VolumeName) {}
-
     fn export(
         &self,
         _: &VolumeName,
@@ -288,16 +296,5 @@ impl Engine for SimEngine {
         self.0.step();
         self.0.stop_clients();
         Ok(())
-    }
-
-    fn clear_dead(&self, _: &ExportSpec) {}
-
-    fn export_trouble(&self, _: &VolumeName, _: &ExportSpec) -> Option<String> {
-        None
-    }
-
-    fn clients(&self, _: &VolumeName, _: &ExportSpec) -> u64 {
-        // Clients are cut off by the export that closes.
-        0
     }
 }

@@ -14,7 +14,6 @@
 mod command;
 mod engine;
 mod fixture;
-mod no_arrays;
 mod plan;
 mod subject;
 mod wrong_ssd;

@@ -1,0 +1,97 @@
+//! Opening and closing volumes, and what of that is noted: arrays that move meanwhile, and what a stop leaves.
+
+use crate::engine::{CacheStart, Engine, OpenedVolume};
+use crate::error::ControlResult;
+use crate::name::VolumeName;
+use crate::records::VolumeRecord;
+use crate::service::state::turn::{Turn, of_all};
+use crate::spec::DeviceSpec;
+
+/// Opens a volume with its cache, if the record has one that did not fail.
+///
+/// # Errors
+/// Nothing is open then.
+pub(in crate::service) fn open_volume<E: Engine>(
+    turn: &mut Turn<E>,
+    record: &VolumeRecord,
+    start: CacheStart,
+) -> ControlResult<OpenedVolume> {
+    move_arrays(turn, record, true);
+    let opened = turn.opening(of_all(record.devices())).open(record, start);
+    move_arrays(turn, record, false);
+    opened
+}
+
+/// Puts the new cache of a record in front of its open volume; its generation.
+///
+/// # Errors
+/// The volume serves on without it.
+pub(in crate::service) fn attach_cache<E: Engine>(
+    turn: &mut Turn<E>,
+    record: &VolumeRecord,
+) -> ControlResult<u64> {
+    let device = record.cache.as_ref().map(|cache| &cache.device);
+    move_arrays(turn, record, true);
+    let attached = turn.apart(format!("making a cache on {}", of_all(device))).attach(record);
+    move_arrays(turn, record, false);
+    attached
+}
+
+/// Closes an open volume, and records what its SSD says after that.
+///
+/// # Errors
+/// When the clean stop could not be written; the volume is closed all the same.
+pub(in crate::service) fn close_volume<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+) -> ControlResult<()> {
+    let devices = turn.registry.find(name).map(|record| of_all(record.devices()));
+    let devices = devices.unwrap_or_else(|| name.to_string());
+    let closed = turn.closing(devices).close(name);
+    match closed {
+        Ok(()) => record_sequence(turn, name),
+        // The drives may have requests still: the next start is patient.
+        Err(_) => turn.crashed.add_volume(name),
+    }
+    closed
+}
+
+/// Notes that the engine may move the arrays that a volume stands on, or that it has ended to. An array
+/// that a failed move has closed is not open any more.
+fn move_arrays<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord, is_moving: bool) {
+    for name in record.devices().filter_map(DeviceSpec::array) {
+        let has_array = turn.engine.has_array(name);
+        let Some(live) = turn.live_arrays.get_mut(name) else { continue };
+        live.is_moving = is_moving;
+        if !is_moving && !has_array && live.size_bytes.take().is_some() {
+            live.error = format!(
+                "it could not be moved to the core of the volume {}; `voltier array start {name}` \
+                 opens it again",
+                record.name
+            );
+        }
+    }
+}
+
+/// Records the number of the superblock of a cache that has stopped, as the SSD has it. A copy of the SSD that was
+/// made before the stop says less, and is not believed when it is put back. Of an SSD that cannot be read now the
+/// number of an earlier stop stays.
+fn record_sequence<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) {
+    let of_volume = |turn: &Turn<E>| {
+        let record = turn.registry.find(name).cloned()?;
+        let cache = record.cache.clone().filter(|cache| cache.failed.is_none())?;
+        (!cache.device.is_volatile()).then_some((record, cache))
+    };
+    let Some((_, cache)) = of_volume(turn) else { return };
+    let label = turn.reading(&cache.device).cache_label_of(&cache.device);
+    let Ok(Some(label)) = label else { return };
+    // The record may have changed while the SSD was read.
+    let Some((mut record, mut cache)) = of_volume(turn) else { return };
+    if label.uuid != cache.uuid || label.sequence <= cache.sequence {
+        return;
+    }
+    cache.sequence = label.sequence;
+    record.cache = Some(cache);
+    let recorded = turn.registry.put(record);
+    turn.note(name, recorded);
+}

@@ -1,0 +1,54 @@
+//! Exports of open volumes.
+
+use voltier_control::engine::Exports;
+use voltier_control::{ControlResult, ExportAccess, ExportSpec, VolumeName};
+
+use crate::core_engine::CoreEngine;
+use crate::exports;
+
+impl Exports for CoreEngine {
+    fn export(
+        &self,
+        name: &VolumeName,
+        export: &ExportSpec,
+        access: Option<&ExportAccess>,
+    ) -> ControlResult<ExportSpec> {
+        let home = self.homes.volume(name)?;
+        let opened = exports::open(&home.way, name, export, access, &self.budget)?;
+        let real = opened.spec.clone();
+        home.exports.get().push(opened);
+        Ok(real)
+    }
+
+    fn unexport(&self, name: &VolumeName, export: &ExportSpec, cut_off: bool) -> ControlResult<()> {
+        let Some(home) = self.homes.find(name) else { return Ok(()) };
+        let taken = {
+            let mut exports = home.exports.get();
+            let at = exports.iter().position(|open| open.spec == *export);
+            at.map(|at| exports.swap_remove(at))
+        };
+        let Some(mut open) = taken else { return Ok(()) };
+        let closed = open.export.close(cut_off);
+        if closed.is_err() {
+            home.exports.get().push(open);
+        }
+        closed
+    }
+
+    fn clear_dead(&self, export: &ExportSpec) {
+        exports::clear_dead(export);
+    }
+
+    fn export_trouble(&self, name: &VolumeName, export: &ExportSpec) -> Option<String> {
+        let home = self.homes.find(name)?;
+        let exports = home.exports.get();
+        exports.iter().find(|open| open.spec == *export)?.export.trouble()
+    }
+
+    fn clients(&self, name: &VolumeName, export: &ExportSpec) -> u64 {
+        let Some(home) = self.homes.find(name) else { return 0 };
+        let exports = home.exports.get();
+        let open = exports.iter().find(|open| open.spec == *export);
+        open.map_or(0, |open| open.export.clients())
+    }
+}
