@@ -398,8 +398,10 @@ impl<D: DriveControl> Array<D> {
         for (index, member) in members.indexed() {
             let Some(own) = status.members.get_mut(index.0) else { continue };
             let device = member.device().ok();
-            let late = device.filter(|device| members.watch().is_late(device.requests()));
-            own.waits_ns = late.map(|device| members.watch().waited_ns(device.requests()));
+            if let Some(late) = device.filter(|device| members.watch().is_late(device.requests())) {
+                let waited_ns = members.watch().waited_ns(late.requests());
+                own.health.counts.unanswered_s = waited_ns / 1_000_000_000;
+            }
         }
         Some(status)
     }

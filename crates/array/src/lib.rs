@@ -190,8 +190,7 @@ pub use geometry::chunks::{Geometry, MemberPlace, Part, Span, VolumePlace};
 pub use geometry::level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
 pub use geometry::numbers::{GroupIndex, MemberIndex, Row, Section, StripeNumber, StripeSlot};
 pub use journal::replay::ReplayReport;
-pub use members::checksums::table::ChecksumCounts;
-pub use members::counts::Counts;
+pub use members::counts::{Counts, MemberCounts};
 pub use members::health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};
 pub use members::label_copies::{
     read_spare_label, unsupported_label, wipe_superblocks, write_spare_label,
@@ -205,4 +204,4 @@ pub use tasks::pace::{Pace, Priority, Progress};
 pub use tasks::rebuild::{RebuildStatus, StuckRange};
 pub use tasks::replace::Replacement;
 pub use tasks::reshape::{ReshapeStatus, ReshapeWait};
-pub use tasks::scrub::{ScrubFinding, ScrubRepair, ScrubStatus};
+pub use tasks::scrub::{ScrubFinding, ScrubFound, ScrubRepair, ScrubStatus};

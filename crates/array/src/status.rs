@@ -1,6 +1,6 @@
 //! The state of an array, as it is told.
 
-use voltier_block::{DriveControl, IoError, Nanos, SECTOR_BYTES};
+use voltier_block::{DriveControl, Figures, IoError, SECTOR_BYTES};
 
 use crate::format::consistency::Consistency;
 use crate::format::integrity::Integrity;
@@ -8,7 +8,6 @@ use crate::format::superblock::{JournalDeviceRecord, MemberState, Usage};
 use crate::generation::Generation;
 use crate::geometry::level::Level;
 use crate::geometry::numbers::MemberIndex;
-use crate::members::checksums::table::ChecksumCounts;
 use crate::members::counts::Counts;
 use crate::members::health::MemberHealth;
 use crate::stripe::ground::Ground;
@@ -29,13 +28,6 @@ pub struct MemberStatus {
     pub has_successor: bool,
     /// How well its device does.
     pub health: MemberHealth,
-    /// For how long at least its device has not answered, in nanoseconds; none if that is not beyond the
-    /// deadline.
-    pub waits_ns: Option<Nanos>,
-    /// Requests that devices have which were this member and did not answer them.
-    pub undrained: usize,
-    /// Blocks of its device that did not match their checksums; none of an array without integrity.
-    pub checksums: ChecksumCounts,
 }
 
 /// The state of an array that has a record.
@@ -99,15 +91,15 @@ pub(crate) fn status_of<D: DriveControl>(generation: &Generation<D>) -> Option<A
     let [regions, regions_written, regions_dirty, regions_to_resync] = bitmap.counts();
     let member = |index: MemberIndex| {
         let (member, own) = (record[index], &members[index]);
+        let mut health = members.health_of(index);
+        health.counts.add(&members.checksum_counts(index));
+        health.counts.undrained_requests = members.watch().left_by(index) as u64;
         MemberStatus {
             uuid: own.uuid(),
             state: own.state(member.state),
             since_event: member.since_event,
             has_successor: own.has_successor(),
-            health: members.health_of(index),
-            waits_ns: None,
-            undrained: members.watch().left_by(index),
-            checksums: members.checksum_counts(index),
+            health,
         }
     };
     Some(ArrayStatus {

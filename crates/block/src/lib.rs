@@ -12,6 +12,7 @@
 //! | `buf`, `payload` | who owns a buffer; how a request is cut without a copy |
 //! | `error` | the one error of the data path |
 //! | `labels` | where devices carry labels, and how the labels of an earlier use are cleared |
+//! | `figures` | what is counted and measured, each figure declared once |
 //! | `words` | choices that people name by a word, each as one table |
 //! | `prng` | random numbers of a seed, the same for ever |
 //! | `under_way` | I/O that a drive still has, also after its device was given up |
@@ -21,6 +22,7 @@ mod buf;
 mod copy;
 mod device;
 mod error;
+mod figures;
 mod format;
 mod labels;
 mod payload;
@@ -37,6 +39,7 @@ pub use device::{
     AfterDiscard, BlockDevice, DriveControl, Durability, InMemory, Limits, StripeShape,
 };
 pub use error::{IoError, IoResult};
+pub use figures::{Figure, FigureKind, FigureRow, Figures, Unit};
 pub use format::{Feature, Format, Unsupported};
 pub use labels::{LABEL_BYTES, LabelPart, SECOND_CACHE_LABEL, clear_labels, label_places};
 pub use payload::{Payload, PayloadCursor, join_neighbours, zero_writes};

@@ -1,6 +1,6 @@
 //! The cache as a block device: what clients and the control plane ask of its parts.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -16,6 +16,7 @@ use crate::admission::{Admission, AdmissionKind};
 use crate::clean::cleaner::Cleaner;
 use crate::clean::passing::Opener;
 use crate::config::{FormatOptions, Settings};
+use crate::counters::{CacheCounts, LineCounts, OriginCounts};
 use crate::devices::silence::{OnSilence, Silence};
 use crate::devices::ssd::erase_superblock;
 use crate::ground::Ground;
@@ -223,30 +224,27 @@ impl<S: DriveControl, O: DriveControl> Cache<S, O> {
             evacuation_stalls: self.0.cleaner.evacuation_stalls(),
             ssd_silent_ns: ground.ssd.silence().silent_ns(),
             origin_silent_ns: ground.origin.silence().silent_ns(),
-            origin_failed_flushes: ground.origin.failed_flushes(),
             origin_loss_untold: ground.origin.has_untold_loss(),
             origin_refuses_ns: ground.origin.refusal().lasted_ns(ground.handle.now()),
-            lines_total: geometry.capacity_lines(),
-            lines_used: contents.lines_expected(),
-            lines_loading: contents.loading().map_or(0, |loading| loading.lines_left()),
-            lines_dirty: contents.index().dirty_lines(),
-            memory_bytes: memory as u64,
+            lines: LineCounts {
+                total: geometry.capacity_lines(),
+                used: contents.lines_expected(),
+                dirty: contents.index().dirty_lines(),
+                loading: contents.loading().map_or(0, |loading| loading.lines_left()),
+            },
             reads: counters.reads.get(),
             writes: counters.writes.get(),
-            overwritten_writes: counters.overwritten_writes.get(),
-            congested_reads: counters.congested_reads.get(),
-            ssd_read_bytes: counters.ssd_read_bytes.get(),
-            ssd_written_bytes: counters.ssd_written_bytes.get(),
-            origin_read_bytes: counters.origin_read_bytes.get(),
-            origin_written_bytes: counters.origin_written_bytes.get(),
-            ssd_errors: counters.ssd_errors.get(),
-            origin_errors: counters.origin_errors.get(),
-            repaired_lines: counters.repaired_lines.get(),
-            damaged_reads: counters.damaged_reads.get(),
-            damaged_chunks: counters.damaged_chunks.get(),
-            suspect_lines: contents.suspect_lines(),
-            destaged_lines: counters.destaged_lines.get(),
-            evictions: contents.evictions(),
+            device_bytes: counters.device_bytes.map(Cell::get),
+            counts: CacheCounts {
+                memory_bytes: memory as u64,
+                suspect_lines: contents.suspect_lines(),
+                evictions: contents.evictions(),
+                ..counters.cache.map(Cell::get)
+            },
+            origin: OriginCounts {
+                failed_flushes: ground.origin.failed_flushes(),
+                ..counters.origin.map(Cell::get)
+            },
             segments: (geometry.segment_count, contents.segments().free_count() as u32),
         }
     }

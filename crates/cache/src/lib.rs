@@ -27,7 +27,7 @@
 //! | `format` | bytes on the SSD |
 //! | `config` | the settings of a cache |
 //! | [`policy`], [`admission`], [`stream`] | decisions over line numbers |
-//! | `counters`, `packed_array`, [`canary`] | counts of events, arrays of narrow fields, bugs for tests |
+//! | `counters`, `packed_array`, [`canary`] | figures, arrays of narrow fields, bugs for tests |
 //! | `numbers` | [`Line`], [`Slot`] and `Segment`, the numbers that all floors share |
 //!
 //! The cache is a block device over two block devices, of any kind.
@@ -143,7 +143,7 @@ pub mod stream;
 
 pub use cache::Cache;
 pub use config::{FormatOptions, LineSize, Mode, Settings};
-pub use counters::DirectionCounts;
+pub use counters::{CacheCounts, DeviceBytes, LineCounts, OriginCounts, RequestCounts};
 pub use devices::health::Health;
 pub use format::owner::Owner;
 pub use format::superblock::{FORMAT, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};

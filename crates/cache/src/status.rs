@@ -3,7 +3,7 @@
 use voltier_block::Nanos;
 
 use crate::config::Mode;
-use crate::counters::DirectionCounts;
+use crate::counters::{CacheCounts, DeviceBytes, LineCounts, OriginCounts, RequestCounts};
 use crate::devices::health::Health;
 use crate::policy::PolicyKind;
 
@@ -50,56 +50,23 @@ pub struct Status {
     pub ssd_silent_ns: Option<Nanos>,
     /// The same of the origin.
     pub origin_silent_ns: Option<Nanos>,
-    /// Flushes that the origin failed.
-    pub origin_failed_flushes: u64,
-    /// Such a flush may have lost writes past the SSD, and the next flush of a client says so.
+    /// A flush that the origin failed may have lost writes past the SSD, and the next flush of a client says so.
     pub origin_loss_untold: bool,
     /// For how long the origin has refused all that is written back, if that is half a minute or longer.
     /// Writes that would wait for it fail. The first line that the origin takes ends that.
     pub origin_refuses_ns: Option<Nanos>,
-    /// Lines it holds when full.
-    pub lines_total: u64,
-    /// Lines it holds, with those that are still to be loaded.
-    pub lines_used: u64,
-    /// Lines whose places are still to be loaded, at most: after a start, until the map of the cache
-    /// is in memory. Requests for them are served from the origin until then.
-    pub lines_loading: u64,
-    /// Lines the origin does not have yet; after a failure, lines that are lost.
-    pub lines_dirty: u64,
-    /// Bytes of memory for all structures that grow with the cache.
-    pub memory_bytes: u64,
+    /// Its lines: those used with those that are still to be loaded.
+    pub lines: LineCounts,
     /// Read requests.
-    pub reads: DirectionCounts,
+    pub reads: RequestCounts,
     /// Write requests.
-    pub writes: DirectionCounts,
-    /// Writes among them in whose place a newer one of the same range went, both under way at once.
-    pub overwritten_writes: u64,
-    /// Clean hits that a resting origin served because the SSD was congested.
-    pub congested_reads: u64,
-    /// Bytes read from the SSD.
-    pub ssd_read_bytes: u64,
-    /// Bytes written to the SSD, by whatever cause.
-    pub ssd_written_bytes: u64,
-    /// Bytes read from the origin.
-    pub origin_read_bytes: u64,
-    /// Bytes written to the origin.
-    pub origin_written_bytes: u64,
-    /// Failed requests to the SSD.
-    pub ssd_errors: u64,
-    /// Failed requests to the origin.
-    pub origin_errors: u64,
-    /// Wrong or unreadable lines: clean ones, read again from the origin, and copies that a client replaced.
-    pub repaired_lines: u64,
-    /// Reads refused because the only copy of a line is damaged.
-    pub damaged_reads: u64,
-    /// Chunks of the map that were not whole at a start: each costs the clean lines in it.
-    pub damaged_chunks: u64,
-    /// Clean lines that a start dropped because the origin may be newer.
-    pub suspect_lines: u64,
-    /// Lines written to the origin by the cleaner.
-    pub destaged_lines: u64,
-    /// Lines pushed out by the policy.
-    pub evictions: u64,
+    pub writes: RequestCounts,
+    /// Bytes moved on the drives.
+    pub device_bytes: DeviceBytes,
+    /// Figures of the cache itself.
+    pub counts: CacheCounts,
+    /// Figures of the origin.
+    pub origin: OriginCounts,
     /// Segments, and how many of them are free.
     pub segments: (u32, u32),
 }

@@ -7,7 +7,7 @@ use voltier_control::{
     format_size, seconds_text, wait_text,
 };
 
-use crate::table::{columns, waits_for};
+use crate::table::{columns, rows, waits_for};
 
 const HEAD: [&str; 8] =
     ["NAME", "STATE", "LEVEL", "SIZE", "CHUNK", "MEMBERS", "MAY LOSE", "USED BY"];
@@ -103,7 +103,7 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
     );
     line("merging", merging(array));
     line("member I/O", format!("{} reads, {} writes", counts.member_reads, counts.member_writes));
-    line("repairs", counts.repairs.to_string());
+    rows(counts, &mut line);
     line("uuid", array.uuid.clone());
     text
 }
@@ -201,26 +201,21 @@ fn member_text(member: &PlaceStatus) -> String {
         let _ = write!(text, ", {}", member.trouble);
     }
     let health = &member.health;
+    let counts = &health.counts;
     if health.slow {
         text.push_str(", slow");
     }
-    if health.errors_read + health.errors_write > 0 {
-        let (reads, writes, repaired) = (health.errors_read, health.errors_write, health.repaired);
+    if counts.errors_read + counts.errors_write > 0 {
+        let (reads, writes, repaired) = (counts.errors_read, counts.errors_write, counts.repaired);
         let _ = write!(text, ", {reads} read and {writes} write errors, {repaired} repaired");
     }
-    if health.checksum_errors > 0 {
-        let (found, mended) = (health.checksum_errors, health.checksum_mended);
+    if counts.checksum_errors > 0 {
+        let (found, mended) = (counts.checksum_errors, counts.checksum_mended);
         let _ = write!(text, ", {found} checksum errors, {mended} repaired");
     }
-    if health.unprotected_pages > 0 {
-        let _ = write!(text, ", {} pages of checksums missing", health.unprotected_pages);
-    }
-    if health.unanswered_s > 0 {
-        let _ = write!(text, ", no answer for {} s", health.unanswered_s);
-    }
-    if health.undrained_requests > 0 {
-        let _ = write!(text, ", {} old requests still in flight", health.undrained_requests);
-    }
+    rows(counts, &mut |_, figure| {
+        let _ = write!(text, ", {figure}");
+    });
     let latencies = [("reads", health.read_latency), ("writes", health.write_latency)];
     for (what, latency) in latencies.into_iter().filter(|(_, latency)| latency.samples > 0) {
         let _ = write!(text, ", {what} {}/{} us", latency.p50_us, latency.p99_us);
@@ -235,7 +230,7 @@ fn problems(array: &ArrayDetail) -> impl Iterator<Item = String> {
     let sick = array.members.iter().flat_map(|member| {
         let PlaceStatus { path, health, .. } = member;
         let errors = health.too_many_errors.then(|| {
-            let count = health.errors_recent;
+            let count = health.counts.errors_recent;
             format!("{path} had {count} errors recently, but the array cannot lose it: replace it")
         });
         let slow = health.slow.then(|| {
@@ -245,7 +240,7 @@ fn problems(array: &ArrayDetail) -> impl Iterator<Item = String> {
         errors.into_iter().chain(slow)
     });
     let awaited = array.members_awaited.then(|| {
-        let members = array.members.iter().filter(|member| member.health.unanswered_s > 0);
+        let members = array.members.iter().filter(|member| member.health.counts.unanswered_s > 0);
         let paths: Vec<&str> = members.map(|member| member.path.as_str()).collect();
         format!(
             "no answer from {}; none has been failed, because the array cannot lose them or they \
@@ -287,9 +282,9 @@ fn merging(array: &ArrayDetail) -> String {
         let (wait, max) = (wait_text(merge.wait_us), wait_text(merge.max_us));
         text += &format!(" (waits {wait} for the next, {max} at most)");
     }
-    if let Some(mean_us) = counts.held_us.checked_div(counts.held_writes) {
+    if let Some(mean_ns) = counts.held_ns.checked_div(counts.held_writes) {
         let (held, merged, merges) = (counts.held_writes, counts.merged_writes, counts.merges);
-        let mean = wait_text(mean_us);
+        let mean = wait_text(mean_ns / 1000);
         text += &format!("; {held} waited, {mean} on average; {merged} went as {merges}");
     }
     text

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use voltier_control::{
-    DeviceState, DeviceStatus, ExportState, ExportStatus, RequestCounts, VolumeState, VolumeStatus,
-    format_size,
+    DeviceState, DeviceStatus, ExportState, ExportStatus, Figures, RequestCounts, Unit,
+    VolumeState, VolumeStatus, format_size,
 };
 
 const HEAD: [&str; 9] =
@@ -119,10 +119,8 @@ pub(crate) fn one(volume: &VolumeStatus) -> String {
     line("writes", requests(&volume.writes));
     let moved = &volume.device_bytes;
     line("SSD bytes", moved_bytes(moved.ssd_read, moved.ssd_written));
-    line("disk bytes", moved_bytes(moved.hdd_read, moved.hdd_written));
-    if volume.hdd_failed_flushes > 0 {
-        line("disk flushes", format!("{} failed", volume.hdd_failed_flushes));
-    }
+    line("disk bytes", moved_bytes(moved.origin_read, moved.origin_written));
+    rows(&volume.origin, &mut line);
     for export in &volume.exports {
         let trouble = match export.state {
             ExportState::Open => String::new(),
@@ -143,6 +141,18 @@ pub(crate) fn waits_for(devices: &[String], seconds: Option<u64>) -> String {
     match seconds {
         Some(seconds) => format!("{devices}; {seconds} s more at most"),
         None => format!("{devices}; retried when they appear"),
+    }
+}
+
+/// The figures of a group that have rows of their own.
+pub(crate) fn rows(figures: &impl Figures, line: &mut impl FnMut(&str, String)) {
+    for (figure, value) in figures.listed() {
+        let Some(row) = figure.row.filter(|row| value > 0 || !row.if_any) else { continue };
+        let number = match figure.unit {
+            Unit::Bytes => format_size(value),
+            unit => (value / unit.counted_per_shown()).to_string(),
+        };
+        line(row.label, row.text.replace("{}", &number));
     }
 }
 
@@ -177,35 +187,13 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
             volume.block_size
         ),
     );
-    if lines.loading > 0 {
-        line(
-            "loading",
-            format!(
-                "{} still to be loaded; the backing disk serves them until then",
-                lines.loading
-            ),
-        );
-    }
+    rows(lines, line);
     line("destage", volume.destage.clone());
     if volume.lost_ranges > 0 {
         line("lost", format!("{} ranges; reads of them fail", volume.lost_ranges));
         lost_lines(volume, line);
     }
-    line("memory", format_size(volume.memory_bytes));
-    if volume.overwritten_writes > 0 {
-        let count = volume.overwritten_writes;
-        line(
-            "overwritten",
-            format!("{count} writes, replaced by newer ones of the same range while they waited"),
-        );
-    }
-    if volume.congested_reads > 0 {
-        let count = volume.congested_reads;
-        line(
-            "congested",
-            format!("{count} hits, read from the idle backing disk because the SSD was busy"),
-        );
-    }
+    rows(&volume.counts, line);
     line("write amp", format!("{:.2}", volume.write_amplification));
     line(
         "hit rate",

@@ -2,9 +2,10 @@
 //! some.
 
 use serde::{Deserialize, Serialize};
-use voltier_array::{Consistency, Integrity, MergeMode};
+use voltier_array::{Consistency, Counts, Integrity, MemberCounts, MergeMode, ScrubFound};
 
 use crate::array_settings::{HealthSettings, MergeSettings, TaskPace};
+use crate::figures::{self, ShownFigure, of_group};
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::records::RegisteredArray;
 use crate::spec::DeviceSpec;
@@ -80,39 +81,15 @@ pub struct LatencyStatus {
 /// How well a member's device does, since it came or the array was assembled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthStatus {
-    /// Reads that failed.
-    #[serde(default)]
-    pub errors_read: u64,
-    /// Writes and flushes that failed.
-    #[serde(default)]
-    pub errors_write: u64,
-    /// Chunks, or parts, rewritten after a read that failed.
-    #[serde(default)]
-    pub repaired: u64,
-    /// Errors of late: half as many with every window that has passed.
-    #[serde(default)]
-    pub errors_recent: u32,
+    /// Its figures.
+    #[serde(flatten, with = "figures")]
+    pub counts: MemberCounts,
     /// Whether `errors_recent` is above `max_errors`, and the array cannot lose the member.
     #[serde(default)]
     pub too_many_errors: bool,
     /// Whether the member is slower than the others.
     #[serde(default)]
     pub slow: bool,
-    /// For how many seconds it has not answered, when that is beyond the deadline; else 0.
-    #[serde(default)]
-    pub unanswered_s: u64,
-    /// Requests that a drive has which was this member, was failed, and did not answer them.
-    #[serde(default)]
-    pub undrained_requests: u64,
-    /// Blocks that did not match their checksums.
-    #[serde(default)]
-    pub checksum_errors: u64,
-    /// Those of them that were written since.
-    #[serde(default)]
-    pub checksum_mended: u64,
-    /// Pages of checksums that the device does not take.
-    #[serde(default)]
-    pub unprotected_pages: u64,
     /// Latency of the member's reads.
     #[serde(default)]
     pub read_latency: LatencyStatus,
@@ -208,65 +185,6 @@ pub struct ReshapeDetail {
     pub task: TaskStatus,
 }
 
-/// Findings of the scrub that is running, or of the last one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ScrubFound {
-    /// Bytes of a block.
-    pub block_bytes: u32,
-    /// Blocks that did not match their parity.
-    pub mismatched_blocks: u64,
-    /// Mismatched blocks whose wrong member is known.
-    pub located_blocks: u64,
-    /// Blocks that match again.
-    pub repaired_blocks: u64,
-    /// Located blocks of data that the scrub left: their regions were written since they last matched.
-    #[serde(default)]
-    pub left_blocks: u64,
-    /// Stripes of which a member gave a medium error.
-    pub unreadable_stripes: u64,
-    /// Unreadable stripes that could not be computed either.
-    pub lost_stripes: u64,
-    /// Bytes of members that were left out.
-    pub skipped_bytes: u64,
-}
-
-/// Counters of an array since it was assembled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ArrayCounts {
-    /// Reads asked of the array.
-    pub reads: u64,
-    /// Writes asked of the array.
-    pub writes: u64,
-    /// Reads sent to members.
-    pub member_reads: u64,
-    /// Writes sent to members.
-    pub member_writes: u64,
-    /// Stripes written of which all data were new.
-    pub full_stripe_writes: u64,
-    /// Stripes written after reading the data that stayed.
-    pub reconstruct_writes: u64,
-    /// Stripes written after reading old data and old parity.
-    pub modify_writes: u64,
-    /// Stripes written after computing lost data.
-    pub recover_writes: u64,
-    /// Writes of less than a stripe, or parts of writes, that waited for others to go with.
-    #[serde(default)]
-    pub held_writes: u64,
-    /// How long these waited, in all, in microseconds.
-    #[serde(default)]
-    pub held_us: u64,
-    /// Held writes that went with others.
-    #[serde(default)]
-    pub merged_writes: u64,
-    /// Times that several of them went together.
-    #[serde(default)]
-    pub merges: u64,
-    /// Reads of stripes that had to compute data.
-    pub degraded_reads: u64,
-    /// Chunks, or parts, written again after a medium error.
-    pub repairs: u64,
-}
-
 /// A pool of spares.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolStatus {
@@ -343,7 +261,7 @@ pub struct ArrayDetail {
     #[serde(default)]
     pub scrub: TaskStatus,
     /// Findings of the scrub.
-    #[serde(default)]
+    #[serde(default, with = "figures")]
     pub scrub_found: ScrubFound,
     /// How many more members may be lost, wherever they are.
     pub may_lose: u32,
@@ -355,7 +273,8 @@ pub struct ArrayDetail {
     /// Changes of membership on record.
     pub events: u64,
     /// Counters.
-    pub counts: ArrayCounts,
+    #[serde(with = "figures")]
+    pub counts: Counts,
     /// Devices that were found under other paths than those on record since the daemon started: a line each.
     #[serde(default)]
     pub moved: Vec<String>,
@@ -376,6 +295,11 @@ pub struct ArrayDetail {
 }
 
 impl ArrayDetail {
+    /// Its figures, without those of its members.
+    pub fn figures(&self) -> impl Iterator<Item = ShownFigure> {
+        of_group("scrub_found", &self.scrub_found).chain(of_group("counts", &self.counts))
+    }
+
     /// The status as far as the record alone tells.
     pub(crate) fn recorded(record: &RegisteredArray) -> Self {
         Self {
@@ -411,7 +335,7 @@ impl ArrayDetail {
             read_only: record.read_only,
             used_by: None,
             events: 0,
-            counts: ArrayCounts::default(),
+            counts: Counts::default(),
             moved: Vec::new(),
             left_out: Vec::new(),
             waits_for: Vec::new(),

@@ -26,6 +26,7 @@
 //! | `safety/mod` | the checks before anything is written to a device |
 //! | `engine/mod` | what the data path is asked to do |
 //! | `server`, `protocol`, `client` | the control socket, from both sides |
+//! | `status`, `array_status`, `figures` | the output of `show`; figures in it |
 //!
 //! # Words
 //!
@@ -49,6 +50,7 @@ pub mod engine;
 mod error;
 mod export_access;
 mod export_spec;
+mod figures;
 mod file_lock;
 mod front;
 mod host;
@@ -79,8 +81,8 @@ pub use array_settings::{
 };
 pub use array_spec::{ARRAY_MEMBERS_MAX, ArrayLevel, parse_chunk_bytes};
 pub use array_status::{
-    ArrayCounts, ArrayDetail, ArrayState, HealthStatus, JournalStatus, LatencyStatus, LimitsStatus,
-    PlaceStatus, PoolStatus, ReshapeDetail, ScrubFound, StuckStatus, TaskStatus,
+    ArrayDetail, ArrayState, HealthStatus, JournalStatus, LatencyStatus, LimitsStatus, PlaceStatus,
+    PoolStatus, ReshapeDetail, StuckStatus, TaskStatus,
 };
 pub use client::Client;
 pub use daemon::{DaemonOptions, run_daemon};
@@ -88,6 +90,7 @@ pub use ending::STOP_WAIT_S;
 pub use error::{ControlError, ControlResult, ErrorKind};
 pub use export_access::{ExportAccess, FileMode};
 pub use export_spec::{EXPORT_KINDS, ExportKind, ExportSpec, NBD_PORT, NbdAddress};
+pub use figures::{ShownFigure, of_group};
 pub use front::{changed_places, front_of, front_refused, seed_of};
 pub use host::part_of;
 pub use import_report::{ImportOrder, ImportReport, ImportedArray, ImportedVolume};
@@ -108,13 +111,13 @@ pub use spec::{
 };
 pub use state_dir::{StateDir, StateLock};
 pub use status::{
-    ByteRange, DeviceBytes, DeviceState, DeviceStatus, ExportState, ExportStatus, HitRates,
-    LineCounts, RequestCounts, Tunables, VolumeState, VolumeStatus, unused_tail_text,
+    ByteRange, DeviceState, DeviceStatus, ExportState, ExportStatus, HitRates, Tunables,
+    VolumeState, VolumeStatus, unused_tail_text,
 };
 pub use suggest::nearest;
 pub use units::{exact_size, format_size, parse_size, seconds_text, wait_text};
 pub use voltier_array::{Consistency, Integrity};
-pub use voltier_block::Word;
-pub use voltier_cache::Mode;
+pub use voltier_block::{Figure, FigureKind, FigureRow, Figures, Unit, Word};
 pub use voltier_cache::policy::PolicyKind;
+pub use voltier_cache::{Mode, RequestCounts};
 pub use words::parse_word;

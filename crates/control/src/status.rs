@@ -1,8 +1,10 @@
 //! The output of `show --json`. The fields are documented and stable; later versions only add some.
 
 use serde::{Deserialize, Serialize};
+use voltier_cache::{CacheCounts, DeviceBytes, LineCounts, OriginCounts, RequestCounts};
 
 use crate::export_access::ExportAccess;
+use crate::figures::{self, ShownFigure, of_group};
 use crate::name::VolumeName;
 
 /// State of a volume as a whole.
@@ -88,44 +90,6 @@ pub fn unused_tail_text(path: &str, bytes: u64) -> String {
     )
 }
 
-/// Cache lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LineCounts {
-    /// Lines the SSD has room for.
-    pub total: u64,
-    /// Lines that hold data.
-    pub used: u64,
-    /// Lines the origin does not have yet.
-    pub dirty: u64,
-    /// Lines among those used whose places are still being read after a start; the origin serves them
-    /// until then.
-    #[serde(default)]
-    pub loading: u64,
-}
-
-/// Requests of one direction since the volume was opened, counted exactly.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RequestCounts {
-    /// Requests of clients.
-    pub requests: u64,
-    /// Requests the cache served alone.
-    pub hits: u64,
-    /// Requests that needed the origin.
-    pub misses: u64,
-    /// Requests that went past the cache.
-    pub bypassed: u64,
-    /// Bytes of all requests.
-    pub bytes: u64,
-}
-
-impl RequestCounts {
-    /// Hits per hit or miss, from 0 to 1; 0 when there were none.
-    pub fn hit_rate(&self) -> f64 {
-        let looked_up = self.hits + self.misses;
-        if looked_up == 0 { 0.0 } else { self.hits as f64 / looked_up as f64 }
-    }
-}
-
 /// Hit rates, from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HitRates {
@@ -133,19 +97,6 @@ pub struct HitRates {
     pub read: f64,
     /// Of writes.
     pub write: f64,
-}
-
-/// Bytes moved on the devices since the volume was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeviceBytes {
-    /// Read from the SSD.
-    pub ssd_read: u64,
-    /// Written to the SSD, records and checkpoints included.
-    pub ssd_written: u64,
-    /// Read from the origin.
-    pub hdd_read: u64,
-    /// Written to the origin.
-    pub hdd_written: u64,
 }
 
 /// One export of a volume.
@@ -230,16 +181,18 @@ pub struct VolumeStatus {
     /// The slow side.
     pub hdd: DeviceStatus,
     /// Cache lines.
+    #[serde(with = "figures")]
     pub lines: LineCounts,
-    /// Bytes of memory all structures of the cache take.
-    pub memory_bytes: u64,
     /// Reads.
+    #[serde(with = "figures")]
     pub reads: RequestCounts,
     /// Writes.
+    #[serde(with = "figures")]
     pub writes: RequestCounts,
     /// Hits by lookups.
     pub hit_rate: HitRates,
     /// Bytes moved on the devices.
+    #[serde(with = "figures")]
     pub device_bytes: DeviceBytes,
     /// Open exports.
     pub exports: Vec<ExportStatus>,
@@ -258,15 +211,12 @@ pub struct VolumeStatus {
     /// How many of `lost_ranges` are in neither list.
     #[serde(default)]
     pub lost_ranges_unlisted: u64,
-    /// Writes that never went to a device: a newer one of the same range came while they waited.
-    #[serde(default)]
-    pub overwritten_writes: u64,
-    /// Hits that a resting disk served because the SSD was congested.
-    #[serde(default)]
-    pub congested_reads: u64,
-    /// Flushes that the disk failed: what was written past the SSD since the flush before may be lost.
-    #[serde(default)]
-    pub hdd_failed_flushes: u64,
+    /// Further figures of the cache.
+    #[serde(flatten, with = "figures")]
+    pub counts: CacheCounts,
+    /// Figures of the disk.
+    #[serde(flatten, with = "figures")]
+    pub origin: OriginCounts,
     /// Bytes written to the SSD, by whatever cause, per byte that clients wrote; 0 before the first.
     /// Fills after misses and moved lines are in it.
     pub write_amplification: f64,
@@ -290,14 +240,14 @@ pub struct VolumeStatus {
     pub error: String,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hit_rate_is_hits_by_lookups_and_zero_before_the_first() {
-        assert_eq!(RequestCounts::default().hit_rate(), 0.0);
-        let counts = RequestCounts { hits: 3, misses: 1, bypassed: 9, ..Default::default() };
-        assert_eq!(counts.hit_rate(), 0.75);
+impl VolumeStatus {
+    /// Its figures.
+    pub fn figures(&self) -> impl Iterator<Item = ShownFigure> {
+        of_group("lines", &self.lines)
+            .chain(of_group("reads", &self.reads))
+            .chain(of_group("writes", &self.writes))
+            .chain(of_group("device_bytes", &self.device_bytes))
+            .chain(of_group("", &self.counts))
+            .chain(of_group("", &self.origin))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use voltier_array::{HealthNews, MemberState, ScrubStatus};
+use voltier_array::{HealthNews, MemberState, ScrubFound, ScrubStatus};
 use voltier_control::engine::ArrayNews;
 
 use crate::drives::trouble_of;
@@ -84,19 +84,19 @@ fn of_members(open: &OpenArray) -> Vec<ArrayNews> {
     lines
 }
 
-fn of_scrub(found: &ScrubStatus) -> ArrayNews {
-    let ScrubStatus { mismatched_blocks, repaired_blocks, left_blocks, .. } = *found;
-    let is_whole = found.progress.done_bytes == found.progress.total_bytes;
+fn of_scrub(scrub: &ScrubStatus) -> ArrayNews {
+    let ScrubFound { mismatched_blocks, repaired_blocks, left_blocks, .. } = scrub.counts;
+    let ScrubFound { unreadable_stripes, lost_stripes, .. } = scrub.counts;
+    let is_whole = scrub.progress.done_bytes == scrub.progress.total_bytes;
     let how = if is_whole { "" } else { " before it was complete" };
     let mut line = format!(
         "a scrub has ended{how}: {mismatched_blocks} blocks did not match, {repaired_blocks} were repaired, \
          {left_blocks} were left"
     );
-    if found.unreadable_stripes > 0 {
+    if unreadable_stripes > 0 {
         line += &format!(
-            "; {} stripes had a member that could not be read, and {} of them are lost",
-            found.unreadable_stripes, found.lost_stripes
+            "; {unreadable_stripes} stripes had a member that could not be read, and {lost_stripes} of them are lost"
         );
     }
-    ArrayNews { line, is_warning: mismatched_blocks + found.unreadable_stripes > 0 }
+    ArrayNews { line, is_warning: mismatched_blocks + unreadable_stripes > 0 }
 }

@@ -2,9 +2,8 @@
 
 use voltier_array::{ArrayStatus, Latency, MemberState, Progress, ReshapeWait, StuckRange};
 use voltier_control::{
-    ArrayCounts, ArrayDetail, ArrayName, ArrayState, ByteRange, ControlResult, HealthStatus,
-    Identity, LatencyStatus, PlaceStatus, ReshapeDetail, ScrubFound, StuckStatus, TaskPace,
-    TaskStatus,
+    ArrayDetail, ArrayName, ArrayState, ByteRange, ControlResult, HealthStatus, Identity,
+    LatencyStatus, PlaceStatus, ReshapeDetail, StuckStatus, TaskPace, TaskStatus,
 };
 
 use crate::array_failure::failure_in_words;
@@ -32,12 +31,11 @@ pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayD
             state: word(member.state).to_owned(),
             size_bytes: known.map_or(0, |it| it.size_bytes),
             trouble: trouble_of(member.state, known).to_owned(),
-            health: health(member),
+            health: health(&member.health),
         }
     });
     let members = members.collect();
     let journal_device = journals::status(&open, &now, plain.journal_device.as_ref());
-    let counts = now.counts;
     let failure = now.failure.map(|error| failure_in_words(name, error));
     Ok(ArrayDetail {
         state: state_of(&now),
@@ -53,33 +51,9 @@ pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayD
         rebuild_stuck: stuck(&open),
         reshape: array.reshape_status().map(|it| reshape(&it, plain.rebuild.pace)),
         scrub: task(&scrub.progress, plain.scrub.pace),
-        scrub_found: ScrubFound {
-            block_bytes: scrub.block_bytes,
-            mismatched_blocks: scrub.mismatched_blocks,
-            located_blocks: scrub.located_blocks,
-            repaired_blocks: scrub.repaired_blocks,
-            left_blocks: scrub.left_blocks,
-            unreadable_stripes: scrub.unreadable_stripes,
-            lost_stripes: scrub.lost_stripes,
-            skipped_bytes: scrub.skipped_bytes,
-        },
+        scrub_found: scrub.counts,
         members,
-        counts: ArrayCounts {
-            reads: counts.reads,
-            writes: counts.writes,
-            member_reads: counts.member_reads,
-            member_writes: counts.member_writes,
-            full_stripe_writes: counts.full_stripe_writes,
-            reconstruct_writes: counts.reconstruct_writes,
-            modify_writes: counts.modify_writes,
-            recover_writes: counts.recover_writes,
-            held_writes: counts.held_writes,
-            held_us: counts.held_ns / 1000,
-            merged_writes: counts.merged_writes,
-            merges: counts.merges,
-            degraded_reads: counts.degraded_reads,
-            repairs: counts.repairs,
-        },
+        counts: now.counts,
         ..plain
     })
 }
@@ -104,25 +78,16 @@ fn state_of(now: &ArrayStatus) -> ArrayState {
     }
 }
 
-fn health(member: &voltier_array::MemberStatus) -> HealthStatus {
-    let health = &member.health;
+fn health(health: &voltier_array::MemberHealth) -> HealthStatus {
     let latency = |latency: Latency| LatencyStatus {
         samples: latency.samples,
         p50_us: latency.p50_ns.div_ceil(1000),
         p99_us: latency.p99_ns.div_ceil(1000),
     };
     HealthStatus {
-        errors_read: health.errors_read,
-        errors_write: health.errors_write,
-        repaired: health.repaired,
-        errors_recent: health.errors_recent,
+        counts: health.counts,
         too_many_errors: health.has_too_many_errors,
         slow: health.is_slow,
-        unanswered_s: member.waits_ns.map_or(0, |waits_ns| waits_ns / 1_000_000_000),
-        undrained_requests: member.undrained as u64,
-        checksum_errors: member.checksums.found,
-        checksum_mended: member.checksums.mended,
-        unprotected_pages: member.checksums.unprotected_pages,
         read_latency: latency(health.reads),
         write_latency: latency(health.writes),
     }

@@ -1,8 +1,8 @@
 //! From what the data path counts to what `show` prints.
 
 use voltier_block::Nanos;
-use voltier_control::{ByteRange, DeviceState, LineCounts, RequestCounts, VolumeStatus};
-use voltier_volume::{DirectionCounts, Health, Status as CacheStatus, VolumeFigures};
+use voltier_control::{ByteRange, DeviceState, VolumeStatus};
+use voltier_volume::{Health, Status as CacheStatus, VolumeFigures};
 
 /// Facts of the data path about a volume.
 pub(super) struct Facts {
@@ -30,10 +30,9 @@ pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
     status.damaged.clone_from(&facts.damaged);
     let listed = (facts.lost.len() + facts.damaged.len()) as u64;
     status.lost_ranges_unlisted = facts.lost_ranges.saturating_sub(listed);
-    status.reads = plain(counted.plain_reads);
-    status.writes = plain(counted.plain_writes);
-    status.device_bytes.hdd_read = counted.plain_reads.bytes;
-    status.device_bytes.hdd_written = counted.plain_writes.bytes;
+    status.reads = counted.reads;
+    status.writes = counted.writes;
+    status.device_bytes = counted.device_bytes;
     let Some(cache) = &counted.cache else { return };
     status.ssd.size_bytes = facts.ssd_bytes;
     if cache.health == Health::Failed {
@@ -45,38 +44,29 @@ pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
             status.error = format!(
                 "its SSD {} takes no writes, and {} dirty lines on it cannot be read now: \
                  Voltier keeps trying, and writes fail until they can be read again",
-                status.ssd.path, cache.lines_dirty
+                status.ssd.path, cache.lines.dirty
             );
         } else if status.error.is_empty() {
             status.error = format!(
                 "its SSD {} takes no writes any more: {} dirty lines are being written to {}, and \
                  so is what clients write; then `voltier detach {}`, and attach another SSD",
-                status.ssd.path, cache.lines_dirty, status.hdd.path, status.name
+                status.ssd.path, cache.lines.dirty, status.hdd.path, status.name
             );
         }
     }
     note_silence(status, cache);
     note_refusal(status, cache);
     note_failed_flush(status, cache);
-    let (total, used, dirty) = (cache.lines_total, cache.lines_used, cache.lines_dirty);
-    status.lines = LineCounts { total, used, dirty, loading: cache.lines_loading };
-    status.memory_bytes = cache.memory_bytes;
+    status.lines = cache.lines;
     status.generation = cache.generation;
-    add(&mut status.reads, cache.reads);
-    add(&mut status.writes, cache.writes);
-    let moved = &mut status.device_bytes;
-    moved.ssd_read = cache.ssd_read_bytes;
-    moved.ssd_written = cache.ssd_written_bytes;
-    moved.hdd_read += cache.origin_read_bytes;
-    moved.hdd_written += cache.origin_written_bytes;
-    status.overwritten_writes = cache.overwritten_writes;
-    status.congested_reads = cache.congested_reads;
-    status.hdd_failed_flushes = cache.origin_failed_flushes;
+    status.counts = cache.counts;
+    status.origin = cache.origin;
     if cache.writes.bytes > 0 {
-        status.write_amplification = cache.ssd_written_bytes as f64 / cache.writes.bytes as f64;
+        status.write_amplification =
+            cache.device_bytes.ssd_written as f64 / cache.writes.bytes as f64;
     }
-    let rests_below = total.saturating_mul(status.tunables.dirty_low.into()) / 100;
-    if dirty > rests_below {
+    let rests_below = cache.lines.total.saturating_mul(status.tunables.dirty_low.into()) / 100;
+    if cache.lines.dirty > rests_below {
         status.destage = "running".to_owned();
     }
 }
@@ -94,7 +84,7 @@ fn note_silence(status: &mut VolumeStatus, cache: &CacheStatus) {
             "its SSD {} has not answered for {} s, and {} dirty lines on it have no other copy: \
              reads of these lines and all writes wait until it answers, and {} serves the other \
              reads",
-            ssd.path, ssd.silent_seconds, cache.lines_dirty, hdd.path
+            ssd.path, ssd.silent_seconds, cache.lines.dirty, hdd.path
         ));
     }
     if hdd.silent_seconds > 0 {
@@ -124,7 +114,7 @@ fn note_refusal(status: &mut VolumeStatus, cache: &CacheStatus) {
              writing back then goes on by itself",
             status.hdd.path,
             refused_ns / 1_000_000_000,
-            cache.lines_dirty,
+            cache.lines.dirty,
             status.ssd.path
         );
     }
@@ -140,22 +130,4 @@ fn note_failed_flush(status: &mut VolumeStatus, cache: &CacheStatus) {
             status.hdd.path
         );
     }
-}
-
-/// Requests that met no cache went past it.
-fn plain(counts: DirectionCounts) -> RequestCounts {
-    RequestCounts {
-        requests: counts.requests,
-        bypassed: counts.requests,
-        bytes: counts.bytes,
-        ..RequestCounts::default()
-    }
-}
-
-fn add(to: &mut RequestCounts, counts: DirectionCounts) {
-    to.requests += counts.requests;
-    to.hits += counts.hits;
-    to.misses += counts.misses;
-    to.bypassed += counts.bypassed;
-    to.bytes += counts.bytes;
 }

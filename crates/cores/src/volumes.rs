@@ -231,7 +231,7 @@ pub(super) async fn close(name: VolumeName, devices: DeviceNames) -> ControlResu
 }
 
 pub(super) fn dirty_lines_of(volume: &Volume<Drive>) -> u64 {
-    volume.cache().map_or(0, |cache| cache.status().lines_dirty)
+    volume.cache().map_or(0, |cache| cache.status().lines.dirty)
 }
 
 /// The facts about a volume.

@@ -100,7 +100,7 @@ pub(crate) async fn try_foreign_origin(
         return;
     };
     known.kill();
-    let dirty = known.status().lines_dirty;
+    let dirty = known.status().lines.dirty;
     if found.sampled_lines == 0 || found.origin_changed {
         return;
     }
@@ -119,7 +119,7 @@ pub(crate) async fn try_foreign_origin(
             emptied.kill();
             assert!(dirty == 0, "{dirty} dirty lines before a foreign origin: {opened:?}");
             assert!(opened.origin_changed, "a foreign origin is trusted: {opened:?}");
-            assert_eq!(emptied.status().lines_used, 0, "lines of another origin");
+            assert_eq!(emptied.status().lines.used, 0, "lines of another origin");
         }
         Err(OpenError::OriginChanged { .. } | OpenError::ForeignOrigin { .. }) => {
             assert!(dirty > 0, "a clean cache is refused before a foreign origin");
@@ -139,7 +139,7 @@ pub(crate) async fn dissolve(dut: &Rc<DeviceUnderTest<SimCache>>, fixture: &Cach
     if let Err(error) = dut.device.drain().await {
         return dut.forgive(error, "at the end", || "a drain".to_owned());
     }
-    assert_eq!(dut.device.status().lines_dirty, 0, "dirty lines after a drain");
+    assert_eq!(dut.device.status().lines.dirty, 0, "dirty lines after a drain");
     fixture.dissolving.set(true);
     if let Err(error) = dut.device.dissolve().await {
         return dut.forgive(error, "at the end", || "a dissolve".to_owned());
@@ -213,7 +213,7 @@ pub(crate) async fn calm(
         }
         heal_damage(world, dut).await;
     }
-    assert_eq!(dut.device.status().lines_dirty, 0, "dirty lines after a drain");
+    assert_eq!(dut.device.status().lines.dirty, 0, "dirty lines after a drain");
     world.within("reading everything", dut.check_all("after the faults")).await;
     world.within("using it", run_clients(dut, profile, 4)).await;
     world.within("a stop", fixture.stop(dut)).await;
@@ -223,7 +223,7 @@ pub(crate) async fn calm(
 /// heals them.
 async fn heal_damage(world: &World, dut: &Rc<DeviceUnderTest<SimCache>>) {
     let damaged = dut.device.damaged_ranges();
-    let dirty = dut.device.status().lines_dirty;
+    let dirty = dut.device.status().lines.dirty;
     assert!(dirty <= damaged.len() as u64, "{dirty} dirty lines, {} damaged", damaged.len());
     world.tell(|| format!("{} damaged lines are written anew", damaged.len()));
     for range in damaged {

@@ -34,7 +34,8 @@ pub fn check_checksums<S: DriveControl, O: DriveControl>(world: &World, cache: &
         return;
     }
     let status = cache.status();
-    let seen = (status.repaired_lines, status.damaged_reads, status.ssd_errors);
+    let seen =
+        (status.counts.repaired_lines, status.counts.damaged_reads, status.counts.ssd_errors);
     assert_eq!(seen, (0, 0, 0), "not at rest: lines repaired, damaged; errors of the SSD");
 }
 

@@ -33,8 +33,8 @@ pub use drive::{Drive, Leaf};
 pub use front::{ChangeError, Front, change_cache, origin_has_cache, put_in_front};
 pub use voltier_array::Array;
 pub use voltier_cache::{
-    Cache, DirectionCounts, FormatOptions, Health, Label, LineSize, Mode, OpenError, OpenOptions,
-    Opened, OriginTrust, Settings, Side, SilentDrive, Status, UnwritableSsd,
+    Cache, DeviceBytes, FormatOptions, Health, Label, LineSize, Mode, OpenError, OpenOptions,
+    Opened, OriginTrust, RequestCounts, Settings, Side, SilentDrive, Status, UnwritableSsd,
     admission::AdmissionKind, policy::PolicyKind,
 };
 pub use volume::{Volume, VolumeError, VolumeFigures};

@@ -6,12 +6,12 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, DriveControl, Durability, IoError, IoResult, Lba, Limits,
-    Payload, SECTOR_BYTES, SectorRange,
+    AfterDiscard, BlockDevice, Buf, DriveControl, Durability, Figures, IoError, IoResult, Lba,
+    Limits, Payload, SECTOR_BYTES, SectorRange,
 };
 use voltier_cache::{
-    Cache, DirectionCounts, FormatOptions, Mode, OpenError, OpenOptions, Opened, Settings, Side,
-    SilentDrive, Status,
+    Cache, DeviceBytes, FormatOptions, Mode, OpenError, OpenOptions, Opened, RequestCounts,
+    Settings, Side, SilentDrive, Status,
 };
 use voltier_ring::{Handle, RangeGuard, RangeLocks, RangeMode, race};
 
@@ -98,8 +98,8 @@ struct Inner<D> {
 /// Counters of requests that meet no cache.
 #[derive(Default)]
 struct PlainCounts {
-    reads: Cell<DirectionCounts>,
-    writes: Cell<DirectionCounts>,
+    reads: Cell<RequestCounts>,
+    writes: Cell<RequestCounts>,
 }
 
 /// Counters and gauges of a volume.
@@ -107,10 +107,12 @@ struct PlainCounts {
 pub struct VolumeFigures {
     /// Size, in bytes.
     pub size_bytes: u64,
-    /// Requests while no cache was in front.
-    pub plain_reads: DirectionCounts,
-    /// Requests while no cache was in front.
-    pub plain_writes: DirectionCounts,
+    /// Read requests.
+    pub reads: RequestCounts,
+    /// Write requests.
+    pub writes: RequestCounts,
+    /// Bytes moved on the drives.
+    pub device_bytes: DeviceBytes,
     /// The cache, if there is one.
     pub cache: Option<Status>,
 }
@@ -173,12 +175,21 @@ impl<D: DriveControl> Volume<D> {
 
     /// A snapshot of counters and gauges.
     pub fn status(&self) -> VolumeFigures {
-        VolumeFigures {
-            size_bytes: self.limits().bytes(),
-            plain_reads: self.0.plain.reads.get(),
-            plain_writes: self.0.plain.writes.get(),
-            cache: self.cache().map(|cache| cache.status()),
+        let PlainCounts { reads, writes } = &self.0.plain;
+        let [mut reads, mut writes] = [reads.get(), writes.get()]
+            .map(|plain| RequestCounts { bypassed: plain.requests, ..plain });
+        let mut device_bytes = DeviceBytes {
+            origin_read: reads.bytes,
+            origin_written: writes.bytes,
+            ..DeviceBytes::default()
+        };
+        let cache = self.cache().map(|cache| cache.status());
+        if let Some(cache) = &cache {
+            reads.add(&cache.reads);
+            writes.add(&cache.writes);
+            device_bytes.add(&cache.device_bytes);
         }
+        VolumeFigures { size_bytes: self.limits().bytes(), reads, writes, device_bytes, cache }
     }
 
     /// Makes an empty cache on `ssd` and puts it in front, while clients do I/O.
@@ -329,7 +340,7 @@ impl<D: DriveControl> Volume<D> {
         }
         // Writes under way when the mode changed may be dirty still, or only now.
         let closed = self.close_now().await;
-        if cache.status().lines_dirty > 0 {
+        if cache.status().lines.dirty > 0 {
             cache.drain().await?;
         }
         Ok(closed)
@@ -408,7 +419,7 @@ impl<D: DriveControl> Volume<D> {
         }
     }
 
-    fn count_plain(&self, of: &Cell<DirectionCounts>, bytes: u64) {
+    fn count_plain(&self, of: &Cell<RequestCounts>, bytes: u64) {
         let mut counts = of.get();
         counts.requests += 1;
         counts.bytes += bytes;

@@ -27,6 +27,7 @@ use voltier_block::{IoError, Nanos, SectorRange};
 
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::MemberIndex;
+use crate::members::counts::MemberCounts;
 use crate::members::latency::Latency;
 use crate::members::member::Member;
 use crate::members::vitals::{ROUNDS, Timed};
@@ -90,14 +91,8 @@ impl Default for HealthPolicy {
 /// How well a member does, since it came or the array was assembled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemberHealth {
-    /// Reads that failed.
-    pub errors_read: u64,
-    /// Writes and flushes that failed.
-    pub errors_write: u64,
-    /// Chunks, or parts, that were rewritten after a read that failed.
-    pub repaired: u64,
-    /// Errors of late: half as many with every window that has passed.
-    pub errors_recent: u32,
+    /// Its figures.
+    pub counts: MemberCounts,
     /// Whether the recent errors are too many: the group cannot lose the member, then.
     pub has_too_many_errors: bool,
     /// Whether the member is slower than the others.
@@ -373,10 +368,7 @@ impl HealthWatch {
         let (vitals, policy) = (member.vitals(), self.policy.get());
         let errors_recent = vitals.recent(now, policy.error_window_ns);
         MemberHealth {
-            errors_read: vitals.errors_read(),
-            errors_write: vitals.errors_write(),
-            repaired: vitals.repaired(),
-            errors_recent,
+            counts: MemberCounts { errors_recent: errors_recent.into(), ..vitals.counts() },
             has_too_many_errors: policy.max_errors > 0 && errors_recent > policy.max_errors,
             is_slow: vitals.is_slow(),
             reads: vitals.samples(Timed::Read).borrow().latency(),

@@ -21,8 +21,9 @@ use crate::geometry::numbers::{MemberIndex, Region, each};
 use crate::members::at_once::together;
 use crate::members::checksums::checked::{Checked, Verdict, Verify};
 use crate::members::checksums::devices::CheckedDevices;
-use crate::members::checksums::table::{BlockState, ChecksumCounts};
+use crate::members::checksums::table::BlockState;
 use crate::members::clear::Clear;
+use crate::members::counts::MemberCounts;
 use crate::members::event::MemberEvent;
 use crate::members::health::HealthNews;
 use crate::members::member::Member;
@@ -514,11 +515,9 @@ impl<D: DriveControl> MemberSet<D> {
         }
     }
 
-    /// The blocks of a member's device that did not match their checksums.
-    pub(crate) fn checksum_counts(&self, member: MemberIndex) -> ChecksumCounts {
-        self[member]
-            .device()
-            .map_or_else(|_| ChecksumCounts::default(), |own| self.devices.counts(&own))
+    /// What the checksums of a member's device have found.
+    pub(crate) fn checksum_counts(&self, member: MemberIndex) -> MemberCounts {
+        self[member].device().map(|own| self.devices.counts(&own)).unwrap_or_default()
     }
 
     /// Blocks that others than their checksums show to be right get checksums, if they have none.
@@ -648,7 +647,7 @@ impl<D: DriveControl> MemberSet<D> {
         if !self[member].is_device(device) {
             return Ok(());
         }
-        self[member].vitals().note_failed_change();
+        self[member].vitals().count(|counts| counts.errors_write += 1);
         if self[member].is_rebuilding() {
             // Nobody counts on it yet.
             self.lose(member);

@@ -220,7 +220,7 @@ impl<D: DriveControl> MemberStates<D> {
 
     pub(crate) fn note_repair(&self, member: MemberIndex) {
         self.counters.add(|counts| counts.repairs += 1);
-        self[member].vitals().note_repair();
+        self[member].vitals().count(|counts| counts.repaired += 1);
     }
 
     fn set_avoided(&self, member: MemberIndex) {
@@ -371,7 +371,7 @@ impl<D: DriveControl> MemberStates<D> {
             self.lose(member);
             return;
         }
-        self[member].vitals().note_failed_read();
+        self[member].vitals().count(|counts| counts.errors_read += 1);
         self.refusals.note_read(member, error);
         if !self.is_too_many_with(member, self.refusals.reads_of_late()) {
             self.note_error(member);
@@ -390,7 +390,7 @@ impl<D: DriveControl> MemberStates<D> {
         if error != IoError::Medium || !self[member].is_device(device) {
             return false;
         }
-        self[member].vitals().note_failed_change();
+        self[member].vitals().count(|counts| counts.errors_write += 1);
         true
     }
 

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use voltier_block::Nanos;
 
+use crate::members::counts::MemberCounts;
 use crate::members::latency::Samples;
 
 /// Every such I/O of a member is timed: two looks at the clock for each would cost more than all else that is
@@ -40,9 +41,7 @@ pub(crate) struct Vitals {
     is_slow: Cell<bool>,
     /// Verdicts in a row that it is not what `is_slow` says.
     against: Cell<u32>,
-    errors_read: Cell<u64>,
-    errors_write: Cell<u64>,
-    repaired: Cell<u64>,
+    counts: Cell<MemberCounts>,
     errors_recent: Cell<u32>,
     /// Until when these are halved.
     halved_at: Cell<Nanos>,
@@ -60,9 +59,7 @@ impl Default for Vitals {
             probes: Cell::default(),
             is_slow: Cell::default(),
             against: Cell::default(),
-            errors_read: Cell::default(),
-            errors_write: Cell::default(),
-            repaired: Cell::default(),
+            counts: Cell::default(),
             errors_recent: Cell::default(),
             halved_at: Cell::default(),
             samples: Default::default(),
@@ -76,9 +73,7 @@ impl Vitals {
         self.is_avoided.set(before.is_avoided.get());
         self.is_slow.set(before.is_slow.get());
         self.against.set(before.against.get());
-        self.errors_read.set(before.errors_read.get());
-        self.errors_write.set(before.errors_write.get());
-        self.repaired.set(before.repaired.get());
+        self.counts.set(before.counts.get());
         self.errors_recent.set(before.errors_recent.get());
         self.halved_at.set(before.halved_at.get());
     }
@@ -114,28 +109,15 @@ impl Vitals {
         ReadUnderWay { vitals: self, since: self.begin(Timed::Read, now) }
     }
 
-    pub(crate) fn errors_read(&self) -> u64 {
-        self.errors_read.get()
+    /// The figures that are counted here.
+    pub(crate) fn counts(&self) -> MemberCounts {
+        self.counts.get()
     }
 
-    pub(crate) fn errors_write(&self) -> u64 {
-        self.errors_write.get()
-    }
-
-    pub(crate) fn repaired(&self) -> u64 {
-        self.repaired.get()
-    }
-
-    pub(crate) fn note_failed_read(&self) {
-        self.errors_read.set(self.errors_read.get() + 1);
-    }
-
-    pub(crate) fn note_failed_change(&self) {
-        self.errors_write.set(self.errors_write.get() + 1);
-    }
-
-    pub(crate) fn note_repair(&self) {
-        self.repaired.set(self.repaired.get() + 1);
+    pub(crate) fn count(&self, change: impl FnOnce(&mut MemberCounts)) {
+        let mut counts = self.counts.get();
+        change(&mut counts);
+        self.counts.set(counts);
     }
 
     /// The one that was timed has ended.
@@ -190,9 +172,7 @@ impl Vitals {
         self.is_avoided.set(false);
         self.is_slow.set(false);
         self.against.set(0);
-        self.errors_read.set(0);
-        self.errors_write.set(0);
-        self.repaired.set(0);
+        self.counts.take();
         self.errors_recent.set(0);
         for (own, new) in self.samples.iter().zip(new.samples) {
             own.replace(new.into_inner());

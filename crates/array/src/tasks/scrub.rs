@@ -21,7 +21,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use voltier_block::{
-    Buf, DriveControl, Durability, IoError, IoResult, Nanos, SECTOR_BYTES, SectorRange,
+    Buf, DriveControl, Durability, Figure, IoError, IoResult, Nanos, SECTOR_BYTES, SectorRange,
+    Unit, figures,
 };
 use voltier_parity::{Stores, Verdict};
 
@@ -78,39 +79,41 @@ pub struct ScrubStatus {
     pub progress: Progress,
     /// The scrub's action on what it finds.
     pub repair: ScrubRepair,
-    /// Blocks that did not match.
-    pub mismatched_blocks: u64,
-    /// Blocks among the mismatched ones whose wrong member is known.
-    pub located_blocks: u64,
-    /// Blocks that match again.
-    pub repaired_blocks: u64,
-    /// Located blocks of data that were left: their regions were written since they last matched.
-    pub left_blocks: u64,
-    /// The size of a block, in bytes.
-    pub block_bytes: u32,
-    /// Stripes of which a member gave a medium error.
-    pub unreadable_stripes: u64,
-    /// Unreadable stripes that could not be computed either.
-    pub lost_stripes: u64,
-    /// Bytes of members that were left out: in need of a resync, or of a group that lacks a member.
-    pub skipped_bytes: u64,
+    /// How much it found.
+    pub counts: ScrubFound,
     /// For each member the blocks that were wrong on it.
     pub blocks_by_member: Vec<u64>,
     /// The first findings.
     pub findings: Vec<ScrubFinding>,
 }
 
+figures! {
+    /// Figures of the scrub that is running, or of the last one.
+    pub struct ScrubFound {
+        /// Bytes of a block.
+        block_bytes: Figure::gauge(Unit::Bytes),
+        /// Blocks that did not match.
+        mismatched_blocks: Figure::gauge(Unit::Things),
+        /// Blocks among these of which the wrong member is known.
+        located_blocks: Figure::gauge(Unit::Things),
+        /// Blocks that were repaired and match again.
+        repaired_blocks: Figure::gauge(Unit::Things),
+        /// Located blocks that were left: data whose regions were written since they last matched.
+        left_blocks: Figure::gauge(Unit::Things),
+        /// Stripes of which a member gave a medium error.
+        unreadable_stripes: Figure::gauge(Unit::Things),
+        /// Unreadable stripes that could not be computed either.
+        lost_stripes: Figure::gauge(Unit::Things),
+        /// Bytes of members that were left out: in need of a resync, or of a group that lacks a member.
+        skipped_bytes: Figure::gauge(Unit::Bytes),
+    }
+}
+
 /// The findings of the scrub.
 #[derive(Clone, Default)]
 struct Found {
     checked_bytes: u64,
-    skipped_bytes: u64,
-    mismatched_blocks: u64,
-    located_blocks: u64,
-    repaired_blocks: u64,
-    left_blocks: u64,
-    unreadable_stripes: u64,
-    lost_stripes: u64,
+    counts: ScrubFound,
     blocks_by_member: Vec<u64>,
     findings: Vec<ScrubFinding>,
 }
@@ -203,7 +206,7 @@ impl<D: DriveControl> Work<D> for Scrub<D> {
         let mut found = self.found.borrow_mut();
         found.checked_bytes += bytes;
         if job.error().is_some() {
-            found.skipped_bytes += bytes;
+            found.counts.skipped_bytes += bytes;
         }
     }
 
@@ -293,14 +296,7 @@ impl<D: DriveControl> Scrub<D> {
         ScrubStatus {
             progress: progress(done, total.max(done)),
             repair: self.repair.get(),
-            mismatched_blocks: found.mismatched_blocks,
-            located_blocks: found.located_blocks,
-            repaired_blocks: found.repaired_blocks,
-            left_blocks: found.left_blocks,
-            block_bytes: self.block_bytes,
-            unreadable_stripes: found.unreadable_stripes,
-            lost_stripes: found.lost_stripes,
-            skipped_bytes: found.skipped_bytes,
+            counts: ScrubFound { block_bytes: self.block_bytes.into(), ..found.counts },
             blocks_by_member: found.blocks_by_member,
             findings: found.findings,
         }
@@ -317,7 +313,7 @@ impl<D: DriveControl> Scrub<D> {
             let mended = self.mender.mend_stripe(stripe, whole, &[]).await;
             let found = &self.found;
             if mended.is_err() || self.members.counters().get().repairs != repairs {
-                found.borrow_mut().unreadable_stripes += 1;
+                found.borrow_mut().counts.unreadable_stripes += 1;
             }
             let is_whole = self.members.lost_in(group) == 0;
             match mended {
@@ -329,7 +325,7 @@ impl<D: DriveControl> Scrub<D> {
                 Ok(_) => self.bitmap.note_mismatch(stripe),
                 Err(_) => {
                     self.bitmap.note_mismatch(stripe);
-                    found.borrow_mut().lost_stripes += 1;
+                    found.borrow_mut().counts.lost_stripes += 1;
                 }
             }
         }
@@ -429,7 +425,7 @@ impl<D: DriveControl> Scrub<D> {
         if !is_repaired {
             self.bitmap.note_mismatch(mismatch.stripe);
             let is_left = self.repair.get() != ScrubRepair::Nothing;
-            self.found.borrow_mut().left_blocks += u64::from(is_left);
+            self.found.borrow_mut().counts.left_blocks += u64::from(is_left);
         }
         if is_repaired && canary::is(Canary::ScrubRewritesParity) {
             self.match_parity(mismatch).await?;
@@ -494,10 +490,10 @@ impl<D: DriveControl> Scrub<D> {
         let sectors = SectorRange::new(self.members.on_device(start), count);
         let group = self.geometry.group_of(mismatch.stripe).0;
         let mut found = self.found.borrow_mut();
-        found.mismatched_blocks += 1;
-        found.repaired_blocks += u64::from(is_repaired);
+        found.counts.mismatched_blocks += 1;
+        found.counts.repaired_blocks += u64::from(is_repaired);
         if let Some(member) = member {
-            found.located_blocks += 1;
+            found.counts.located_blocks += 1;
             found.blocks_by_member[member.0] += 1;
         }
         let member = member.map(|member| member.0);

@@ -476,7 +476,7 @@ impl<S: DriveControl, O: DriveControl> Cleaner<S, O> {
                 // Before the log hears of it: it may be waiting for the space this gives.
                 self.order_written(last_sequence);
             }
-            add(&self.counters.destaged_lines, cleaned.len() as u64);
+            add(&self.counters.cache.destaged_lines, cleaned.len() as u64);
             if self.ssd.takes_writes() {
                 let news = cleaned.into_iter().map(Change::Clean);
                 let number = self.log.queue_internal(news);

@@ -130,18 +130,18 @@ impl<O: DriveControl> Origin<O> {
     }
 
     pub(crate) async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
-        add(&self.counters.origin_read_bytes, into.len() as u64);
+        add(&self.counters.device_bytes.origin_read, into.len() as u64);
         let _request = self.begin();
-        self.device.read(at, into).await.inspect_err(|_| add(&self.counters.origin_errors, 1))
+        self.device.read(at, into).await.inspect_err(|_| add(&self.counters.origin.errors, 1))
     }
 
     /// Writes what the log has, as dirty lines; the caller holds the locks of the lines.
     pub(crate) async fn destage(&self, at: Lba, data: Payload) -> IoResult<()> {
-        add(&self.counters.origin_written_bytes, data.len() as u64);
+        add(&self.counters.device_bytes.origin_written, data.len() as u64);
         let _request = self.begin();
         let written = self.device.write(at, data, Durability::Cached).await;
         self.note_change();
-        written.inspect_err(|_| add(&self.counters.origin_errors, 1))
+        written.inspect_err(|_| add(&self.counters.origin.errors, 1))
     }
 
     /// Writes past the log; the caller holds the locks of the lines, and has the request
@@ -292,7 +292,7 @@ impl<O: DriveControl> Origin<O> {
             let flush = async |_| {
                 let flushed = origin.device.flush().await;
                 flushed.inspect_err(|_| {
-                    add(&origin.counters.origin_errors, 1);
+                    add(&origin.counters.origin.errors, 1);
                     origin.note_failed_flush();
                 })
             };

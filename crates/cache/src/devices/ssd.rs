@@ -139,7 +139,7 @@ impl<S: DriveControl> Ssd<S> {
         at: Lba,
         into: Buf,
     ) -> impl Future<Output = IoResult<Buf>> + use<'_, S> {
-        add(&self.counters.ssd_read_bytes, into.len() as u64);
+        add(&self.counters.device_bytes.ssd_read, into.len() as u64);
         self.device.read(at, into)
     }
 
@@ -186,7 +186,7 @@ impl<S: DriveControl> Ssd<S> {
             // The request was ended, and has not failed.
             return Err(last);
         }
-        add(&self.counters.ssd_errors, 1);
+        add(&self.counters.cache.ssd_errors, 1);
         let too_many = self.read_errors.borrow_mut().note(at, self.handle.now());
         if last == IoError::Gone {
             self.health.lose();
@@ -198,7 +198,7 @@ impl<S: DriveControl> Ssd<S> {
 
     /// Begins a write that the next flush makes durable.
     pub(crate) fn write(&self, at: Lba, data: Payload) -> impl Future<Output = IoResult<()>> {
-        add(&self.counters.ssd_written_bytes, data.len() as u64);
+        add(&self.counters.device_bytes.ssd_written, data.len() as u64);
         self.device.write(at, data, Durability::Cached)
     }
 
@@ -228,7 +228,7 @@ impl<S: DriveControl> Ssd<S> {
         if self.silence.is_given_up() {
             return Err(last);
         }
-        add(&self.counters.ssd_errors, 1);
+        add(&self.counters.cache.ssd_errors, 1);
         self.end_writes(last);
         Err(last)
     }
@@ -298,7 +298,7 @@ impl<S: DriveControl> Ssd<S> {
     /// The device's, of a write that was tried again or of a flush.
     pub(crate) async fn write_superblock(&self, superblock: Superblock) -> IoResult<()> {
         self.write_superblock_uncounted(superblock).await?;
-        add(&self.counters.ssd_written_bytes, 2 * 4096);
+        add(&self.counters.device_bytes.ssd_written, 2 * 4096);
         Ok(())
     }
 

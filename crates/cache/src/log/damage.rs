@@ -75,7 +75,7 @@ impl<S: DriveControl> Damage<S> {
 
     /// Counts a damaged copy of which a newer one has taken the place.
     pub(crate) fn note_replaced(&self) {
-        add(&self.counters.repaired_lines, 1);
+        add(&self.counters.cache.repaired_lines, 1);
     }
 
     /// Judges a cached line of which the SSD returned an error or other bytes. A clean line is dropped
@@ -93,13 +93,13 @@ impl<S: DriveControl> Damage<S> {
                 if lines.len() < DAMAGED_LINES_MAX {
                     lines.insert(line);
                 }
-                add(&self.counters.damaged_reads, 1);
+                add(&self.counters.cache.damaged_reads, 1);
                 return Err(IoError::Medium);
             }
             current
         };
         if !self.ssd.silence().is_given_up() {
-            add(&self.counters.repaired_lines, 1);
+            add(&self.counters.cache.repaired_lines, 1);
         }
         if !self.ssd.failed() && current == Some(slot) {
             self.log.queue_internal([Change::Drop { line }]);

@@ -92,7 +92,7 @@ impl<S: DriveControl> Loader<S> {
         let chunk = match chunk {
             Ok(chunk) if is_whole(&chunk) => Some(chunk),
             Ok(_) => {
-                add(&self.counters.damaged_chunks, 1);
+                add(&self.counters.cache.damaged_chunks, 1);
                 None
             }
             Err(_) => None,
@@ -126,7 +126,7 @@ impl<S: DriveControl> Loader<S> {
         match (taken, contents.loading_mut()) {
             (Some(Ok(clean)), Some(loading)) => loading.count_taken(clean),
             // Whole, and yet with lines that do not exist: what is left of it is not believed.
-            (Some(Err(_)), _) => add(&self.counters.damaged_chunks, 1),
+            (Some(Err(_)), _) => add(&self.counters.cache.damaged_chunks, 1),
             _ => {}
         }
         let learned = learned_segments(self.map.geometry(), first_chunk, &slots);

@@ -149,7 +149,7 @@ impl<O: DriveControl> IdleOrigin<O> {
         };
         let data = read.filter(held);
         if data.is_some() {
-            add(&self.counters.congested_reads, 1);
+            add(&self.counters.cache.congested_reads, 1);
         } else {
             self.origin_rests_until.set(now + REST_NS);
         }

@@ -166,7 +166,7 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
                 Role::Waiter(answer) => {
                     // No answer: the first write was dropped, and the next try is for the lines themselves.
                     if let Some(answer) = answer.await {
-                        add(&self.counters.overwritten_writes, 1);
+                        add(&self.counters.cache.overwritten_writes, 1);
                         return Wait::Overwritten(answer);
                     }
                 }

@@ -128,7 +128,7 @@ async fn read_all_over(handle: &Handle, cache: &Tested) -> u64 {
     join_all(readers).await;
     let after = cache.status();
     assert_eq!(after.reads.hits - before.reads.hits, READERS * 40, "all of them are hits");
-    after.congested_reads - before.congested_reads
+    after.counts.congested_reads - before.counts.congested_reads
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn one_reader_at_a_time_never_finds_the_ssd_congested() {
             let at = Lba::from_bytes(line * LINE as u64);
             cache.read(at, Buf::new(LINE)).await.expect("a read works");
         }
-        assert_eq!((origin.reads.get(), cache.status().congested_reads), (0, 0));
+        assert_eq!((origin.reads.get(), cache.status().counts.congested_reads), (0, 0));
     });
 }
 

@@ -67,7 +67,7 @@ fn what_was_written_in_sequence_is_read_back_in_long_requests() {
         assert!(requests <= LINES as u64 / 32, "{requests} reads of the SSD for {LINES} lines");
         let expected: Vec<u8> = (0..LINES).map(byte_of).collect();
         assert_eq!(lines_on(&world.origin).await, expected);
-        assert_eq!(world.cache.status().lines_dirty, 0);
+        assert_eq!(world.cache.status().lines.dirty, 0);
         world.cache.kill();
     });
 }

@@ -292,7 +292,7 @@ fn what_is_written_past_an_ssd_is_there_after_a_kill_and_so_is_all_that_is_dirty
 #[test]
 fn ranges_on_record_stay_few_where_nothing_is_dirty_any_more() {
     evacuating(|mut world| async move {
-        while world.cache.status().lines_dirty > LINES / DIRTY_ONE_IN / 4 {
+        while world.cache.status().lines.dirty > LINES / DIRTY_ONE_IN / 4 {
             world.handle.sleep(500 * MS_NS).await;
         }
         let (records, count) = (world.records.get(), world.passed.borrow().len());

@@ -115,7 +115,7 @@ fn a_flush_that_nobody_waits_for_any_more_tells_of_its_error() {
         world.origin_hang.end();
         world.handle.sleep(5 * SECOND_NS).await;
         let status = world.cache.status();
-        let known = (status.origin_failed_flushes, status.origin_loss_untold);
+        let known = (status.origin.failed_flushes, status.origin_loss_untold);
         assert_eq!(known, (1, true), "the origin has answered the flush of the checkpoint");
         world.flushes_fail_once().await;
     });
@@ -195,7 +195,7 @@ fn a_stop_after_a_failed_flush_takes_no_fingerprint_of_what_the_origin_may_lose(
         write(&world.cache, 2).await.expect("the SSD takes it");
         world.origin_faults.inject(Fault::FlushError);
         assert_eq!(world.cache.drain().await, Err(IoError::Medium), "the cleaner meets the error");
-        assert_eq!(world.cache.status().lines_dirty, 1);
+        assert_eq!(world.cache.status().lines.dirty, 1);
         world.cache.stop().await.expect("the dirty line is on the SSD");
         let lost = Buf::zeroed(4096);
         let (ssd, origin) = (&world.ssd_memory, &world.origin_memory);

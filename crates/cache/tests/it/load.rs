@@ -235,8 +235,8 @@ async fn serve_while_loading(handle: Handle, mode: Mode, killed: bool) {
     // In its segments the log finds room.
     stand.ssd.passes.set(1);
     let status = cache.status();
-    assert!(status.lines_loading > 30_000, "the map is not loaded yet: {status:?}");
-    assert_eq!((status.lines_used, status.lines_dirty), (LINES, 4096));
+    assert!(status.lines.loading > 30_000, "the map is not loaded yet: {status:?}");
+    assert_eq!((status.lines.used, status.lines.dirty), (LINES, 4096));
     stand.check(&cache, LINES - 8192..LINES, "dirty and clean").await;
     stand.change(&cache, LINES, 7).await;
     if killed {
@@ -246,7 +246,7 @@ async fn serve_while_loading(handle: Handle, mode: Mode, killed: bool) {
     } else {
         stand.ssd.release();
         cache.loaded().await;
-        assert_eq!(cache.status().lines_loading, 0);
+        assert_eq!(cache.status().lines.loading, 0);
         stand.check(&cache, 0..LINES, "loaded").await;
         stand.change(&cache, LINES, 8).await;
         cache.stop().await.expect("a stop works");
@@ -255,7 +255,7 @@ async fn serve_while_loading(handle: Handle, mode: Mode, killed: bool) {
     stand.check(&cache, 0..LINES, "in the next life").await;
     cache.loaded().await;
     stand.check(&cache, 0..LINES, "loaded in the next life").await;
-    assert_eq!(cache.status().repaired_lines, 0, "no line was found damaged");
+    assert_eq!(cache.status().counts.repaired_lines, 0, "no line was found damaged");
     cache.drain().await.expect("a drain works");
     cache.stop().await.expect("a stop works");
 }
@@ -279,7 +279,7 @@ fn a_start_is_no_reason_to_write_back() {
         // Less than the time after which an idle cache is cleaned.
         stand.handle.sleep(500_000_000).await;
         let status = cache.status();
-        assert_eq!((status.lines_dirty, status.destaged_lines), (64, 0));
+        assert_eq!((status.lines.dirty, status.counts.destaged_lines), (64, 0));
     });
 }
 
@@ -295,11 +295,11 @@ fn a_damaged_chunk_of_the_map_costs_clean_lines_only() {
             stand.ssd.memory.discard(sector).await.unwrap();
         }
         let cache = stand.open(Mode::WriteBack).await.expect("it opens");
-        assert_eq!(cache.status().lines_dirty, 4096);
+        assert_eq!(cache.status().lines.dirty, 4096);
         cache.loaded().await;
         let status = cache.status();
-        assert_eq!(status.damaged_chunks, 1);
-        assert!(status.lines_used < LINES - 10_000, "{status:?}");
+        assert_eq!(status.counts.damaged_chunks, 1);
+        assert!(status.lines.used < LINES - 10_000, "{status:?}");
         stand.check(&cache, 0..LINES, "after the damage").await;
     });
 }
@@ -312,7 +312,7 @@ fn more_dirty_lines_than_their_list_takes_are_all_there_before_anything_is_serve
         stand.fill(8192, DIRTY).await;
         let cache = stand.open(Mode::WriteBack).await.expect("it opens");
         let status = cache.status();
-        assert_eq!((status.lines_dirty, status.lines_loading), (DIRTY, 0));
+        assert_eq!((status.lines.dirty, status.lines.loading), (DIRTY, 0));
         stand.check(&cache, 0..8192 + DIRTY, "all of it").await;
         cache.drain().await.expect("a drain works");
     });
@@ -326,7 +326,7 @@ async fn stop_while_loading(handle: Handle, mode: Mode) {
     stand.fill(LINES - 4096, 4096).await;
     let cache = stand.open(mode).await.expect("it opens");
     stand.ssd.map_read_ns.set(MAP_READ_NS);
-    assert!(cache.status().lines_loading > 30_000, "the map is not loaded yet");
+    assert!(cache.status().lines.loading > 30_000, "the map is not loaded yet");
     stand.change(&cache, LINES, 7).await;
     let asked_ns = stand.handle.now();
     cache.stop().await.expect("a stop works");
@@ -415,7 +415,7 @@ fn an_origin_that_changes_after_a_stop_beside_a_map_that_loads_is_found_out() {
             stand.ssd.map_read_ns.set(8 * SECOND_NS);
             stand.write(&cache, 7, 1).await;
             cache.stop().await.expect("a stop works");
-            assert!(cache.status().lines_loading > 0);
+            assert!(cache.status().lines.loading > 0);
             drop(cache);
             stand.ssd.map_read_ns.set(0);
             stand.ssd.map_reads.set(0);

@@ -199,7 +199,7 @@ fn a_small_cache_that_fills_up_does_not_wait_for_a_cleaner_that_rests() {
             cache.write(at, Buf::zeroed(65536).into(), Durability::Cached).await.unwrap();
         }
         assert_eq!(handle.now(), begun, "writers waited");
-        assert!(cache.status().destaged_lines > 1500);
+        assert!(cache.status().counts.destaged_lines > 1500);
         cache.kill();
     });
 }

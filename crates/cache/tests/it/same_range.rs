@@ -67,7 +67,7 @@ fn readers_of_the_same_bytes_at_the_same_time_are_served_by_one_read_of_the_ssd(
             assert!(read.iter().all(|byte| *byte == 1));
         }
         let after = cache.status();
-        assert_eq!(after.ssd_read_bytes - before.ssd_read_bytes, LONG as u64);
+        assert_eq!(after.device_bytes.ssd_read - before.device_bytes.ssd_read, LONG as u64);
         assert_eq!(after.reads.hits - before.reads.hits, 4);
         assert_eq!(after.reads.bytes - before.reads.bytes, 4 * LONG as u64);
         writer.await;
@@ -103,9 +103,9 @@ fn writes_of_a_range_that_wait_at_the_same_time_are_one_write_of_the_newest() {
         join_all(writers).await;
         let after = cache.status();
         // The first one is on its way when the others come.
-        let written = after.ssd_written_bytes - before.ssd_written_bytes;
+        let written = after.device_bytes.ssd_written - before.device_bytes.ssd_written;
         assert!(written < 2 * LONG as u64 + LONG as u64 / 4, "{written}");
-        assert_eq!(after.overwritten_writes - before.overwritten_writes, 3);
+        assert_eq!(after.counts.overwritten_writes - before.counts.overwritten_writes, 3);
         assert_eq!(after.writes.hits - before.writes.hits, 5);
         let read = read(cache).await;
         assert!(read.iter().all(|byte| *byte == 6), "the last that came is what stays");
@@ -168,7 +168,7 @@ fn jobs_that_write_the_same_places_in_order_stay_together_and_share_the_ssd() {
         let after = cache.status();
         let by_clients = after.writes.bytes - before.writes.bytes;
         assert_eq!(by_clients, 4 * 400 * LONG as u64);
-        let by_ssd = after.ssd_written_bytes - before.ssd_written_bytes;
+        let by_ssd = after.device_bytes.ssd_written - before.device_bytes.ssd_written;
         assert!(by_ssd * 2 < by_clients, "{by_ssd} of {by_clients}");
     });
 }

@@ -82,13 +82,13 @@ fn zeroes_of_a_whole_volume_cost_metadata_only() {
         fill(&cache, lines(0, 64), OLD).await;
         cache.drain().await.expect("a drain works");
         let before = cache.status();
-        assert_eq!((before.lines_used, before.lines_dirty), (64, 0), "clean copies are there");
+        assert_eq!((before.lines.used, before.lines.dirty), (64, 0), "clean copies are there");
         zero(&cache, ALL).await;
         let after = cache.status();
-        let written = after.ssd_written_bytes - before.ssd_written_bytes;
+        let written = after.device_bytes.ssd_written - before.device_bytes.ssd_written;
         assert!(written < MIB / 4, "{written} bytes are written to the SSD");
-        assert_eq!((after.lines_dirty, after.lines_used), (0, 0));
-        assert_eq!(after.origin_written_bytes, before.origin_written_bytes);
+        assert_eq!((after.lines.dirty, after.lines.used), (0, 0));
+        assert_eq!(after.device_bytes.origin_written, before.device_bytes.origin_written);
         cache.kill();
         let cache = open(&handle, &ssd, origin.clone()).await;
         assert_eq!(byte(&cache, lines(0, 64)).await, 0);
@@ -105,9 +105,9 @@ fn lines_of_which_the_log_has_the_newest_copy_stay_in_the_log() {
         fill(&cache, lines(32, 1), NEW).await;
         fill(&cache, lines(100, 40), NEW).await;
         cache.flush().await.expect("a flush works");
-        assert_eq!(cache.status().lines_dirty, 41);
+        assert_eq!(cache.status().lines.dirty, 41);
         zero(&cache, lines(0, 1024)).await;
-        assert_eq!(cache.status().lines_dirty, 41, "zeroes, with the rules of dirty lines");
+        assert_eq!(cache.status().lines.dirty, 41, "zeroes, with the rules of dirty lines");
         assert_eq!(byte(&origin, lines(32, 1)).await, OLD, "the log has the newest copy");
         assert_eq!(byte(&origin, lines(33, 67)).await, 0);
         assert_eq!(byte(&cache, lines(0, 1024)).await, 0);
@@ -128,9 +128,9 @@ fn short_zeroes_and_parts_of_lines_are_data_for_the_log() {
         fill(&origin, lines(0, 64), OLD).await;
         let cache = new_cache(&handle, &ssd, origin.clone()).await;
         zero(&cache, lines(0, 8)).await;
-        assert_eq!((cache.status().lines_dirty, byte(&origin, lines(0, 8)).await), (8, OLD));
+        assert_eq!((cache.status().lines.dirty, byte(&origin, lines(0, 8)).await), (8, OLD));
         zero(&cache, SectorRange::new(Lba(8 * 8 + 3), 8 * 32)).await;
-        assert_eq!(cache.status().lines_dirty, 10, "one line at each end");
+        assert_eq!(cache.status().lines.dirty, 10, "one line at each end");
         assert_eq!(byte(&cache, SectorRange::new(Lba(64), 3)).await, OLD);
         assert_eq!(byte(&cache, SectorRange::new(Lba(67), 256)).await, 0);
         assert_eq!(byte(&cache, SectorRange::new(Lba(323), 5)).await, OLD);
@@ -149,7 +149,7 @@ fn zeroes_are_data_where_they_are_data_for_the_origin() {
         fill(&memory, lines(0, 256), OLD).await;
         let cache = new_cache(&handle, &MemoryDevice::new(16 * MIB), origin).await;
         zero(&cache, lines(0, 256)).await;
-        assert_eq!((cache.status().lines_dirty, byte(&memory, lines(0, 256)).await), (256, OLD));
+        assert_eq!((cache.status().lines.dirty, byte(&memory, lines(0, 256)).await), (256, OLD));
         assert_eq!(byte(&cache, lines(0, 256)).await, 0);
     });
 }
@@ -164,7 +164,7 @@ fn the_log_takes_the_zeroes_that_an_origin_refuses() {
         cache.drain().await.expect("a drain works");
         faults.inject(Fault::WriteError { range: ALL, times: u32::MAX });
         zero(&cache, lines(0, 256)).await;
-        assert_eq!((cache.status().lines_dirty, byte(&memory, lines(0, 256)).await), (256, OLD));
+        assert_eq!((cache.status().lines.dirty, byte(&memory, lines(0, 256)).await), (256, OLD));
         assert_eq!(byte(&cache, lines(0, 256)).await, 0);
         cache.flush().await.expect("the SSD has them");
         faults.clear();

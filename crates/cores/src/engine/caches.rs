@@ -236,7 +236,7 @@ fn ended_early(name: &VolumeName) -> ControlError {
 }
 
 fn origin_errors(volume: &Volume<Drive>) -> u64 {
-    volume.cache().map_or(0, |cache| cache.status().origin_errors)
+    volume.cache().map_or(0, |cache| cache.status().origin.errors)
 }
 
 /// The error of writing back: the device that stopped it, and the way on.
@@ -252,7 +252,7 @@ fn not_written_back(
         return ControlError::failed(format!("writing {name} back to {origin}: {error}"));
     };
     let status = cache.status();
-    let dirty = status.lines_dirty;
+    let dirty = status.lines.dirty;
     let damaged = cache.damaged_ranges().len();
     ControlError::failed(if status.health == Health::Failed {
         format!(
@@ -265,7 +265,7 @@ fn not_written_back(
              cannot be read now; Voltier keeps trying, `voltier detach {name} --no-flush` gives \
              them up"
         )
-    } else if status.origin_errors > origin_errors_before || damaged == 0 {
+    } else if status.origin.errors > origin_errors_before || damaged == 0 {
         format!(
             "writing {name} back: its backing disk {origin}: {error}; {dirty} dirty lines stay \
              safe on {ssd}; see `dmesg`, repair the disk and try again, or `voltier detach \

@@ -105,6 +105,6 @@ pub(crate) async fn finish_reshape(fixture: &Rc<ArrayFixture>) {
     fixture.until("the move ends", |fixture| fixture.array().reshape_status().is_none()).await;
     array.scrub(ScrubRepair::Nothing).expect("nothing else is running");
     array.ended(BackgroundTask::Scrub).await;
-    let found = array.scrub_status();
+    let found = array.scrub_status().counts;
     assert_eq!((found.mismatched_blocks, found.skipped_bytes), (0, 0), "the scrub behind the move");
 }

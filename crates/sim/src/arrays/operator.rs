@@ -123,7 +123,7 @@ pub(crate) async fn finish(fixture: &Rc<ArrayFixture>) {
     finish_reshape(fixture).await;
     array.ended(BackgroundTask::Scrub).await;
     if !fixture.bit_rot.was_there.get() {
-        assert_eq!(array.scrub_status().mismatched_blocks, 0, "the scrub finds what is not");
+        assert_eq!(array.scrub_status().counts.mismatched_blocks, 0, "the scrub finds what is not");
     }
 }
 

@@ -92,12 +92,12 @@ async fn scrub(fixture: &ArrayFixture) {
     array.ended(BackgroundTask::Scrub).await;
     array.scrub(ScrubRepair::Nothing).expect("none is running");
     array.ended(BackgroundTask::Scrub).await;
-    assert_eq!(array.scrub_status().mismatched_blocks, 0, "the scrub finds what is not");
+    assert_eq!(array.scrub_status().counts.mismatched_blocks, 0, "the scrub finds what is not");
 }
 
 fn unprotected(fixture: &ArrayFixture) -> u64 {
     let status = fixture.array().status().expect("an array with superblocks");
-    status.members.iter().map(|member| member.checksums.unprotected_pages).sum()
+    status.members.iter().map(|member| member.health.counts.unprotected_pages).sum()
 }
 
 /// As many members of each group as it can lose, or fewer, with their drives.

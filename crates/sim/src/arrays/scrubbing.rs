@@ -90,7 +90,7 @@ pub(crate) async fn scrub_for_bit_rot(fixture: &Rc<ArrayFixture>, dice: &mut Prn
     scrub(fixture, repair).await;
     let status = fixture.array().scrub_status();
     // Located data are rewritten where nobody wrote since they matched: only the array knows where.
-    let is_free = is_parity || fixture.setup.geometry.is_mirror() || status.left_blocks == 0;
+    let is_free = is_parity || fixture.setup.geometry.is_mirror() || status.counts.left_blocks == 0;
     let is_repaired = match repair {
         ScrubRepair::Nothing => false,
         ScrubRepair::Located => is_locatable(&fixture.setup) && is_free,
@@ -122,7 +122,7 @@ async fn scrub_beside_clients(fixture: &Rc<ArrayFixture>, bit_rot: &BitRot, dice
     let modes = [ScrubRepair::Nothing, ScrubRepair::Located, ScrubRepair::Everything];
     scrub(fixture, *dice.pick(&modes)).await;
     let status = fixture.array().scrub_status();
-    assert_eq!(status.mismatched_blocks, 0, "the scrub takes rot for a mismatch of parity");
+    assert_eq!(status.counts.mismatched_blocks, 0, "the scrub takes rot for a mismatch of parity");
     assert!(found_on(bit_rot, fixture) != bit_rot.wrong, "the scrub leaves rot in its place");
     // A cut may take the repair away again: the block stays known until the array is stopped.
 }
@@ -144,7 +144,11 @@ pub(crate) async fn scrub_again(fixture: &Rc<ArrayFixture>) {
 /// Where nothing is wrong nothing is found.
 async fn scrub_in_vain(fixture: &ArrayFixture) {
     scrub(fixture, ScrubRepair::Located).await;
-    assert_eq!(fixture.array().scrub_status().mismatched_blocks, 0, "the scrub finds what is not");
+    assert_eq!(
+        fixture.array().scrub_status().counts.mismatched_blocks,
+        0,
+        "the scrub finds what is not"
+    );
 }
 
 async fn scrub(fixture: &ArrayFixture, repair: ScrubRepair) {

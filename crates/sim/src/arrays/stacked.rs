@@ -485,7 +485,7 @@ async fn take_apart(fixture: &Rc<StackFixture>, dut: &Rc<DeviceUnderTest<Stacked
     let settings = voltier_cache::Settings { mode: Mode::PassThrough, ..dut.device.settings() };
     dut.device.configure(settings).expect("a mode switch works");
     dut.device.drain().await.expect("a drain works");
-    assert_eq!(dut.device.status().lines_dirty, 0, "dirty lines after a drain");
+    assert_eq!(dut.device.status().lines.dirty, 0, "dirty lines after a drain");
     fixture.is_dissolving.set(true);
     dut.device.dissolve().await.expect("a dissolve works");
     rest::check_cache(&fixture.world, &dut.device).await;
@@ -508,7 +508,7 @@ async fn check_origin(fixture: &Rc<StackFixture>) {
         }
         array.scrub(ScrubRepair::Nothing).expect("none is running");
         array.ended(BackgroundTask::Scrub).await;
-        let found = array.scrub_status().mismatched_blocks;
+        let found = array.scrub_status().counts.mismatched_blocks;
         assert_eq!(found, 0, "the scrub of the {side:?} finds what does not match");
         array.stop().await.expect("a stop works");
     }

@@ -135,7 +135,7 @@ fn a_write_that_finds_no_room_fails_and_works_again_when_the_origin_takes_writes
         world.refuse_all_writes();
         assert_eq!(world.write_until_an_error().await, IoError::Medium);
         let status = world.volume.cache().expect("it has one").status();
-        assert!(status.lines_dirty >= status.lines_total * 9 / 10, "{status:?}");
+        assert!(status.lines.dirty >= status.lines.total * 9 / 10, "{status:?}");
         assert!(status.origin_refuses_ns.is_some_and(|ns| ns >= 30 * SECOND_NS), "{status:?}");
         let begun = world.handle.now();
         for _ in 0..100 {
@@ -247,7 +247,7 @@ fn one_bad_place_of_the_origin_does_not_hang_an_ordered_volume() {
             world.acknowledged.set(turns.min(64));
         };
         let status = world.volume.cache().expect("it has one").status();
-        assert_eq!((error, status.lines_dirty), (IoError::Medium, 64));
+        assert_eq!((error, status.lines.dirty), (IoError::Medium, 64));
         for _ in 0..100 {
             assert_eq!(write(&world.volume, 1).await, Err(IoError::Medium));
         }

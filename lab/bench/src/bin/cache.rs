@@ -41,7 +41,7 @@ async fn warm_cache<S: DriveControl, O: DriveControl>(
     let cache = new_cache(handle, ssd, origin, LineSize::DEFAULT, policy).await;
     let data = Buf::zeroed(1 << 20).freeze();
     // Until the log has been around the SSD, so that none of its memory is fresh either.
-    while cache.status().ssd_written_bytes < cache.ssd().limits().bytes() {
+    while cache.status().device_bytes.ssd_written < cache.ssd().limits().bytes() {
         for megabyte in 0..lines / 256 {
             let at = Lba(megabyte * 2048);
             cache.write(at, data.clone().into(), Durability::Cached).await.expect("a write works");
@@ -136,9 +136,9 @@ fn one_core(work: Work, seconds: f64, cores: Arc<Barrier>) -> Measured {
         let origin = written(WORKING_SET_BYTES).await;
         let cache = warm_cache(&handle, ssd, origin, PolicyKind::Lru, lines).await;
         cores.wait();
-        let (begun, before) = (handle.now(), cache.status().destaged_lines);
+        let (begun, before) = (handle.now(), cache.status().counts.destaged_lines);
         let requests_per_s = rate(&handle, cache.clone(), work, lines, DEPTH, seconds).await;
-        let destaged = (cache.status().destaged_lines - before) as f64;
+        let destaged = (cache.status().counts.destaged_lines - before) as f64;
         let destaged_lines_per_s = destaged * 1e9 / (handle.now() - begun) as f64;
         cores.wait();
         cache.stop().await.expect("a stop works");
@@ -176,7 +176,7 @@ fn write_amplification(depth: u64) -> f64 {
         rate(&handle, cache.clone(), Work::Write, lines, depth, 1.0).await;
         let after = cache.status();
         let user = (after.writes.bytes - before.writes.bytes) as f64;
-        (after.ssd_written_bytes - before.ssd_written_bytes) as f64 / user
+        (after.device_bytes.ssd_written - before.device_bytes.ssd_written) as f64 / user
     })
 }
 
@@ -245,7 +245,7 @@ fn memory_per_line(policy: PolicyKind) -> f64 {
         let (ssd, origin) = (MemoryDevice::new(32 << 30), MemoryDevice::new(256 << 30));
         let cache = new_cache(&handle, ssd, origin, LineSize::DEFAULT, policy).await;
         let status = cache.status();
-        status.memory_bytes as f64 / status.lines_total as f64
+        status.counts.memory_bytes as f64 / status.lines.total as f64
     })
 }
 

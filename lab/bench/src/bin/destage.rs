@@ -101,7 +101,7 @@ fn ios_per_line(work: Work, ssd_bytes: u64, has_stripes: bool) -> f64 {
         let counts = array.counts();
         let ios = counts.member_reads + counts.member_writes
             - (before.member_reads + before.member_writes);
-        ios as f64 / cache.status().destaged_lines as f64
+        ios as f64 / cache.status().counts.destaged_lines as f64
     })
 }
 

@@ -140,7 +140,7 @@ async fn fill_and_kill(handle: &Handle, path: &Path, ssd_bytes: u64) -> (u64, u6
     let origin = MemoryDevice::with_block_bytes(ORIGIN_BYTES, 4096);
     let cache = new_cache(handle, ssd, origin, LineSize::DEFAULT, PolicyKind::Lru).await;
     // All but the last of it: nothing is evicted, so every line that is asked for stays.
-    let lines = cache.status().lines_total - (BATCH_BYTES + DIRTY_BYTES) / 4096;
+    let lines = cache.status().lines.total - (BATCH_BYTES + DIRTY_BYTES) / 4096;
     let mut at = 0;
     while at / 4096 < lines {
         let end = at + BATCH_BYTES;
@@ -150,7 +150,7 @@ async fn fill_and_kill(handle: &Handle, path: &Path, ssd_bytes: u64) -> (u64, u6
             at += MIB;
         }
         // Fills do not wait for the log, and are given up when it falls behind.
-        while cache.status().lines_used < at / 4096 {
+        while cache.status().lines.used < at / 4096 {
             handle.sleep(20_000).await;
         }
     }
@@ -162,7 +162,7 @@ async fn fill_and_kill(handle: &Handle, path: &Path, ssd_bytes: u64) -> (u64, u6
     cache.flush().await.expect("a flush works");
     let status = cache.status();
     cache.kill();
-    (status.lines_used, status.lines_dirty)
+    (status.lines.used, status.lines.dirty)
 }
 
 fn main() {
@@ -187,14 +187,14 @@ fn main() {
         let (ssd, origin) = (file(&handle, &ssd_path, false), file(&handle, &origin_path, false));
         let opened = Cache::open(&handle, ssd, origin, write_back()).await;
         let (cache, opened) = opened.expect("the cache opens");
-        assert_eq!(cache.status().lines_dirty, dirty, "dirty lines are exact");
+        assert_eq!(cache.status().lines.dirty, dirty, "dirty lines are exact");
         serve(&cache).await;
         let serving = seconds();
         cache.loaded().await;
         let loaded = seconds();
         eprintln!("{} records were replayed", opened.records);
         // Each line read or written meanwhile may have pushed two out, no more.
-        let back = cache.status().lines_used;
+        let back = cache.status().lines.used;
         assert!(back + 4 * SERVED >= used, "{back} lines of {used} are back");
         cache.kill();
         (serving, loaded)

@@ -72,8 +72,8 @@ impl Meter {
             write_hits: since(&|status| status.writes.hits),
             write_bypassed: since(&|status| status.writes.bypassed),
             ssd_bytes_written: since(&|status| status.device_bytes.ssd_written),
-            origin_bytes_read: since(&|status| status.device_bytes.hdd_read),
-            origin_bytes_written: since(&|status| status.device_bytes.hdd_written),
+            origin_bytes_read: since(&|status| status.device_bytes.origin_read),
+            origin_bytes_written: since(&|status| status.device_bytes.origin_written),
             dirty_lines: now.lines.dirty,
         })
     }

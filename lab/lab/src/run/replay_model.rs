@@ -75,10 +75,10 @@ fn window_of(status: &Status) -> CacheWindow {
         write_requests: status.writes.requests,
         write_hits: status.writes.hits,
         write_bypassed: status.writes.bypassed,
-        ssd_bytes_written: status.ssd_written_bytes,
-        origin_bytes_read: status.origin_read_bytes,
-        origin_bytes_written: status.origin_written_bytes,
-        dirty_lines: status.lines_dirty,
+        ssd_bytes_written: status.device_bytes.ssd_written,
+        origin_bytes_read: status.device_bytes.origin_read,
+        origin_bytes_written: status.device_bytes.origin_written,
+        dirty_lines: status.lines.dirty,
     }
 }
 

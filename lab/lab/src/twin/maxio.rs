@@ -5,9 +5,7 @@ use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Durability, GIB, KIB, Lba, MIB};
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{
-    DirectionCounts, FormatOptions, LineSize, Mode, OpenOptions, Settings, Status,
-};
+use voltier_cache::{FormatOptions, LineSize, Mode, OpenOptions, RequestCounts, Settings, Status};
 use voltier_drive::ModelDevice;
 use voltier_drive::model::Profile;
 use voltier_results::table::percent;
@@ -227,7 +225,7 @@ async fn run_job(
         Extent::Full => Window { warm_ns: 500_000_000, ns: 2_000_000_000 },
         Extent::Quick => Window { warm_ns: 100_000_000, ns: 150_000_000 },
     };
-    let edges: [Cell<Option<(DirectionCounts, DirectionCounts)>>; 2] = Default::default();
+    let edges: [Cell<Option<(RequestCounts, RequestCounts)>>; 2] = Default::default();
     let counts = || {
         let status: Status = volume.status().cache.expect("the volume has a cache");
         (status.reads, status.writes)

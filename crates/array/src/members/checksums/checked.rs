@@ -35,9 +35,10 @@ use crate::format::region_map::RegionGrid;
 use crate::format::void_pages::{VoidPages, place_of_list};
 use crate::geometry::numbers::Region;
 use crate::members::checksums::page_errors::{ErrorCounts, PageErrors};
-use crate::members::checksums::table::{BlockState, ChecksumCounts, DuePage, Pins, Table};
+use crate::members::checksums::table::{BlockState, DuePage, Pins, Table};
 use crate::members::checksums::void_list::VoidList;
 use crate::members::clear::{Clear, clear_device};
+use crate::members::counts::MemberCounts;
 use crate::members::refusals::RESTS_NS;
 
 /// Pages that are stored at once.
@@ -219,7 +220,7 @@ impl Checked {
         }
     }
 
-    pub(crate) fn counts(&self) -> ChecksumCounts {
+    pub(crate) fn counts(&self) -> MemberCounts {
         self.table.counts()
     }
 

@@ -8,8 +8,8 @@ use crate::format::bits::Bits;
 use crate::geometry::numbers::Region;
 use crate::members::checksums::checked::Checked;
 use crate::members::checksums::registry::Checksums;
-use crate::members::checksums::table::ChecksumCounts;
 use crate::members::clear::{Clear, clear_device};
+use crate::members::counts::MemberCounts;
 
 /// The devices of an array. The requests with checksums are in boxes: others do not carry their room along.
 pub(crate) struct CheckedDevices<D> {
@@ -99,7 +99,7 @@ impl<D: DriveControl> CheckedDevices<D> {
     }
 
     /// The blocks of a device that did not match their checksums.
-    pub(crate) fn counts(&self, device: &Rc<D>) -> ChecksumCounts {
+    pub(crate) fn counts(&self, device: &Rc<D>) -> MemberCounts {
         self.checked(device).map(|checked| checked.counts()).unwrap_or_default()
     }
 

@@ -15,21 +15,10 @@ use crate::format::checksum_page::{
 };
 use crate::format::region_map::RegionGrid;
 use crate::geometry::numbers::Region;
+use crate::members::counts::MemberCounts;
 
 /// Pages of a device that stay in memory although no request needs them: 32 MiB.
 const PAGES_MAX: usize = 8192;
-
-/// The findings of the checksums of a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ChecksumCounts {
-    /// Blocks that did not match.
-    pub found: u64,
-    /// Those of them that were written since.
-    pub mended: u64,
-    /// Pages of checksums that the device does not take, of whose blocks the next start knows nothing, and
-    /// pages that could not be read, some of whose blocks nothing has been held against yet.
-    pub unprotected_pages: u64,
-}
 
 /// What its checksum says of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +71,7 @@ pub(super) struct Table {
     /// Where to go on looking for a page that may leave.
     hand: Cell<u64>,
     bad: RefCell<BTreeSet<u64>>,
-    counts: Cell<ChecksumCounts>,
+    counts: Cell<MemberCounts>,
 }
 
 /// Pages that a request needs, until dropped.
@@ -135,9 +124,9 @@ impl Table {
         }
     }
 
-    pub(super) fn counts(&self) -> ChecksumCounts {
+    pub(super) fn counts(&self) -> MemberCounts {
         let unprotected_pages = self.refused.borrow().union(&self.damaged.borrow()).count() as u64;
-        ChecksumCounts { unprotected_pages, ..self.counts.get() }
+        MemberCounts { unprotected_pages, ..self.counts.get() }
     }
 
     /// Nothing of some blocks is pinned yet.
@@ -254,7 +243,8 @@ impl Table {
             self.put(block, *sum);
             if self.bad.borrow_mut().remove(&block) {
                 let counts = self.counts.get();
-                self.counts.set(ChecksumCounts { mended: counts.mended + 1, ..counts });
+                let checksum_mended = counts.checksum_mended + 1;
+                self.counts.set(MemberCounts { checksum_mended, ..counts });
             }
         }
     }
@@ -332,7 +322,8 @@ impl Table {
         for block in blocks {
             if self.bad.borrow_mut().insert(*block) {
                 let counts = self.counts.get();
-                self.counts.set(ChecksumCounts { found: counts.found + 1, ..counts });
+                let checksum_errors = counts.checksum_errors + 1;
+                self.counts.set(MemberCounts { checksum_errors, ..counts });
             }
         }
     }
@@ -517,7 +508,11 @@ mod tests {
         assert_eq!(bad, [5]);
         table.note_bad(&bad);
         table.note_bad(&bad);
-        let counts = |found, mended| ChecksumCounts { found, mended, unprotected_pages: 0 };
+        let counts = |checksum_errors, checksum_mended| MemberCounts {
+            checksum_errors,
+            checksum_mended,
+            ..MemberCounts::default()
+        };
         assert_eq!(table.counts(), counts(1, 0));
         table.note_written(5, &[sum_of(&block)]);
         assert_eq!(table.counts(), counts(1, 1));

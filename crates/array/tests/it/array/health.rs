@@ -147,7 +147,10 @@ fn read_errors_are_repaired_and_counted_and_the_member_stays_until_they_are_too_
         world.fill().await;
         let member = world.errors(5, 20).await;
         let health = world.array.health(MemberIndex(member));
-        assert_eq!((health.errors_read, health.repaired, health.errors_recent), (20, 20, 20));
+        assert_eq!(
+            (health.counts.errors_read, health.counts.repaired, health.counts.errors_recent),
+            (20, 20, 20)
+        );
         assert!(
             world.array.is_online(MemberIndex(member)) && world.array.take_health_news().is_empty()
         );
@@ -171,10 +174,10 @@ fn errors_with_hours_between_them_never_add_up() {
         }
         let (member, _) = world.place(9);
         let health = world.array.health(MemberIndex(member));
-        assert_eq!((health.errors_read, health.errors_recent), (100, 9));
+        assert_eq!((health.counts.errors_read, health.counts.errors_recent), (100, 9));
         // With a window of a minute instead the last ones are long ago.
         world.set(|policy| policy.error_window_ns = 60 * SECOND_NS);
-        assert_eq!(world.array.health(MemberIndex(member)).errors_recent, 0);
+        assert_eq!(world.array.health(MemberIndex(member)).counts.errors_recent, 0);
     });
 }
 
@@ -221,12 +224,12 @@ fn a_write_that_fails_once_is_made_again_and_one_that_always_fails_costs_the_mem
             world.write(3, 0).await.expect("the second try is taken");
             assert!(world.array.is_online(MemberIndex(member)));
             let health = world.array.health(MemberIndex(member));
-            assert_eq!((health.errors_write, health.errors_recent), (1, 1));
+            assert_eq!((health.counts.errors_write, health.counts.errors_recent), (1, 1));
             assert_eq!(world.read(3).await, Ok(3));
             world.faults[member].inject(Fault::WriteError { range, times: u32::MAX });
             world.write(3, 0).await.expect("the others have it");
             assert!(!world.array.is_online(MemberIndex(member)));
-            assert_eq!(world.array.health(MemberIndex(member)).errors_write, 3);
+            assert_eq!(world.array.health(MemberIndex(member)).counts.errors_write, 3);
             assert_eq!(world.read(3).await, Ok(3));
         });
     }

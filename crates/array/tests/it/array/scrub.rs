@@ -68,7 +68,11 @@ fn each_member(level: Level, members: usize, block_bytes: u32) {
             let at = dice.below(MEMBER_BYTES);
             world.flip(member, at).await;
             let found = scrubbed(&world, ScrubRepair::Nothing).await;
-            assert_eq!((found.located_blocks, found.repaired_blocks), (1, 0), "{level} {member}");
+            assert_eq!(
+                (found.counts.located_blocks, found.counts.repaired_blocks),
+                (1, 0),
+                "{level} {member}"
+            );
             assert!(media(&world).await != before, "it only looked");
             let writes: Vec<u64> = world.watches.iter().map(|it| it.writes.get()).collect();
             let found = scrubbed(&world, ScrubRepair::RewriteData).await;
@@ -76,7 +80,7 @@ fn each_member(level: Level, members: usize, block_bytes: u32) {
             let group = member / world.array.geometry().width();
             let expected = ScrubFinding { member: Some(member), sectors, group, is_repaired: true };
             assert_eq!(found.findings, [expected]);
-            assert_eq!((found.mismatched_blocks, found.repaired_blocks), (1, 1));
+            assert_eq!((found.counts.mismatched_blocks, found.counts.repaired_blocks), (1, 1));
             assert_eq!(found.blocks_by_member[member], 1);
             for (index, (watch, before)) in world.watches.iter().zip(writes).enumerate() {
                 let written = watch.writes.get() - before;
@@ -88,7 +92,7 @@ fn each_member(level: Level, members: usize, block_bytes: u32) {
             assert_eq!(progress.total_bytes, MEMBER_BYTES * members as u64);
         }
         let found = scrubbed(&world, ScrubRepair::Everything).await;
-        assert_eq!((found.mismatched_blocks, found.skipped_bytes), (0, 0));
+        assert_eq!((found.counts.mismatched_blocks, found.counts.skipped_bytes), (0, 0));
         world.check_stripes(&volume).await;
     });
 }
@@ -121,15 +125,19 @@ fn with_one_parity_or_two_copies_a_mismatch_is_reported_and_repaired_only_by_cho
             world.flip(1, 77_000).await;
             let flipped = media(&world).await;
             let found = scrubbed(&world, ScrubRepair::Located).await;
-            let counts = [found.mismatched_blocks, found.located_blocks, found.repaired_blocks];
+            let counts = [
+                found.counts.mismatched_blocks,
+                found.counts.located_blocks,
+                found.counts.repaired_blocks,
+            ];
             assert_eq!(counts, [1, 0, 0], "{level}");
             assert_eq!(found.findings[0].member, None);
             assert_eq!(found.findings[0].sectors, SectorRange::new(Lba(77_000 / 512), 1));
             assert!(media(&world).await == flipped);
             let found = scrubbed(&world, ScrubRepair::Everything).await;
-            assert_eq!((found.mismatched_blocks, found.repaired_blocks), (1, 1));
+            assert_eq!((found.counts.mismatched_blocks, found.counts.repaired_blocks), (1, 1));
             let found = scrubbed(&world, ScrubRepair::Nothing).await;
-            assert_eq!(found.mismatched_blocks, 0);
+            assert_eq!(found.counts.mismatched_blocks, 0);
         });
     }
 }
@@ -149,7 +157,7 @@ fn blocks_of_several_members_in_one_stripe_are_each_put_right() {
         world.flip(0, 600).await;
         world.flip(2, 600).await;
         let found = scrubbed(&world, ScrubRepair::RewriteData).await;
-        assert_eq!((found.mismatched_blocks, found.located_blocks), (1, 0));
+        assert_eq!((found.counts.mismatched_blocks, found.counts.located_blocks), (1, 0));
     });
 }
 
@@ -162,8 +170,12 @@ fn medium_errors_are_computed_and_written() {
             // At other places of the same chunks: each piece can be computed.
             world.watches[1].bad.borrow_mut().extend([40, 1020]);
             let found = scrubbed(&world, ScrubRepair::Nothing).await;
-            assert_eq!((found.mismatched_blocks, found.lost_stripes), (0, 0), "{level}");
-            assert!(found.unreadable_stripes >= 3);
+            assert_eq!(
+                (found.counts.mismatched_blocks, found.counts.lost_stripes),
+                (0, 0),
+                "{level}"
+            );
+            assert!(found.counts.unreadable_stripes >= 3);
             assert!(world.watches.iter().all(|watch| watch.bad.borrow().is_empty()));
             world.check_stripes(&volume).await;
         });
@@ -174,7 +186,7 @@ fn medium_errors_are_computed_and_written() {
             world.watches[member].bad.borrow_mut().insert(9);
         }
         let found = scrubbed(&world, ScrubRepair::RewriteData).await;
-        assert_eq!((found.unreadable_stripes, found.lost_stripes), (1, 1));
+        assert_eq!((found.counts.unreadable_stripes, found.counts.lost_stripes), (1, 1));
     });
 }
 
@@ -194,12 +206,12 @@ fn writers_go_on_beside_a_scrub_and_nothing_of_theirs_is_called_wrong() {
             world.array.write(Lba(at), data.into(), Durability::Cached).await.expect("write");
             volume[at as usize * 512..][..bytes.len()].copy_from_slice(&bytes);
         }
-        assert_eq!(world.array.scrub_status().mismatched_blocks, 0);
+        assert_eq!(world.array.scrub_status().counts.mismatched_blocks, 0);
         world.check_stripes(&volume).await;
         // A group that lacks a member is left out, and that is said.
         world.array.fail(MemberIndex(2)).expect("one may go");
         let found = scrubbed(&world, ScrubRepair::RewriteData).await;
-        assert_eq!(found.skipped_bytes, MEMBER_BYTES * 5);
+        assert_eq!(found.counts.skipped_bytes, MEMBER_BYTES * 5);
     });
 }
 
@@ -216,7 +228,11 @@ fn overwritten_bit_rot(level: Level, members: usize) {
         world.array.write(Lba(0), data.into(), Durability::Cached).await.expect("write");
         for repair in [ScrubRepair::Located, ScrubRepair::Everything] {
             let found = scrubbed(&world, repair).await;
-            let counts = [found.mismatched_blocks, found.repaired_blocks, found.left_blocks];
+            let counts = [
+                found.counts.mismatched_blocks,
+                found.counts.repaired_blocks,
+                found.counts.left_blocks,
+            ];
             assert_eq!(counts, [1, 0, 1], "{level}");
             let read = world.array.read(Lba(0), Buf::new(512)).await.expect("read");
             assert_eq!(read[..], new[..], "{level}: acknowledged data");
@@ -235,12 +251,16 @@ fn what_a_client_wrote_over_a_block_with_bit_rot_survives_a_scrub() {
 fn a_default_scrub_rewrites_data_where_nobody_wrote_since_they_matched() {
     in_virtual_time(|handle| async move {
         let (world, volume) = filled(&handle, Level::Raid6, 6, 512).await;
-        assert_eq!(scrubbed(&world, ScrubRepair::Located).await.mismatched_blocks, 0);
+        assert_eq!(scrubbed(&world, ScrubRepair::Located).await.counts.mismatched_blocks, 0);
         world.flip(2, 77_000).await;
         let found = scrubbed(&world, ScrubRepair::Nothing).await;
-        assert_eq!((found.mismatched_blocks, found.repaired_blocks), (1, 0));
+        assert_eq!((found.counts.mismatched_blocks, found.counts.repaired_blocks), (1, 0));
         let found = scrubbed(&world, ScrubRepair::Located).await;
-        assert_eq!((found.repaired_blocks, found.left_blocks), (1, 0), "counting changes nothing");
+        assert_eq!(
+            (found.counts.repaired_blocks, found.counts.left_blocks),
+            (1, 0),
+            "counting changes nothing"
+        );
         world.check_stripes(&volume).await;
         // The region was written: the next one is left.
         let same = Bytes::copy_of(&volume[..512]);
@@ -248,9 +268,12 @@ fn a_default_scrub_rewrites_data_where_nobody_wrote_since_they_matched() {
         let member = world.array.geometry().member_of(StripeNumber(1), StripeSlot(0));
         world.flip(member.0, CHUNK_BYTES + 7).await;
         let found = scrubbed(&world, ScrubRepair::Located).await;
-        assert_eq!((found.located_blocks, found.repaired_blocks, found.left_blocks), (1, 0, 1));
+        assert_eq!(
+            (found.counts.located_blocks, found.counts.repaired_blocks, found.counts.left_blocks),
+            (1, 0, 1)
+        );
         let found = scrubbed(&world, ScrubRepair::RewriteData).await;
-        assert_eq!((found.repaired_blocks, found.left_blocks), (1, 0));
+        assert_eq!((found.counts.repaired_blocks, found.counts.left_blocks), (1, 0));
         world.check_stripes(&volume).await;
     });
 }

@@ -84,7 +84,7 @@ fn an_array_starts_without_a_member_that_hangs_in_a_flush_or_a_write() {
                     started.unwrap_or_else(|error| panic!("{level} {hang:?}: {error}"));
                 let status = array.status().expect("it has one");
                 assert_eq!(status.members[1].state, MemberState::Lost, "{level} {hang:?}");
-                assert!(status.members[1].undrained > 0, "{level} {hang:?}");
+                assert!(status.members[1].health.counts.undrained_requests > 0, "{level} {hang:?}");
                 write(&array, 1, 2).await.expect("write");
                 assert_eq!((read(&array, 0).await, read(&array, 1).await), (Ok(1), Ok(2)));
                 array.stop().await.expect("stop");

@@ -52,8 +52,8 @@ fn rot(world: &World, drive: usize, byte: u8) {
 
 fn found(array: &Array<Drive>) -> (u64, u64) {
     let status = array.status().expect("durable");
-    let all = status.members.iter().map(|member| member.checksums);
-    all.fold((0, 0), |sum, it| (sum.0 + it.found, sum.1 + it.mended))
+    let all = status.members.iter().map(|member| member.health.counts);
+    all.fold((0, 0), |sum, it| (sum.0 + it.checksum_errors, sum.1 + it.checksum_mended))
 }
 
 /// The sectors of a copy of the first page of a member's checksums.
@@ -74,7 +74,7 @@ fn whole_page(consistency: Consistency) -> std::ops::Range<u64> {
 
 fn unprotected(array: &Array<Drive>) -> u64 {
     let status = array.status().expect("durable");
-    status.members.iter().map(|member| member.checksums.unprotected_pages).sum()
+    status.members.iter().map(|member| member.health.counts.unprotected_pages).sum()
 }
 
 fn lost(array: &Array<Drive>) -> u64 {
@@ -99,7 +99,7 @@ fn rot_is_not_answered_but_mended() {
                 }
                 array.scrub(ScrubRepair::Located).expect("none runs");
                 array.ended(BackgroundTask::Scrub).await;
-                assert_eq!(array.scrub_status().mismatched_blocks, 0);
+                assert_eq!(array.scrub_status().counts.mismatched_blocks, 0);
                 let (found, mended) = found(&array);
                 assert!(found >= 1 && found == mended, "{level}: {found} {mended}");
             });
@@ -119,7 +119,7 @@ fn a_client_writes_over_rot_and_parity_stays_right() {
         write(&array, 1, 0x61).await;
         array.scrub(ScrubRepair::Nothing).expect("none runs");
         array.ended(BackgroundTask::Scrub).await;
-        assert_eq!(array.scrub_status().mismatched_blocks, 0);
+        assert_eq!(array.scrub_status().counts.mismatched_blocks, 0);
         for member in 0..2 {
             array.fail(MemberIndex(member)).expect("it can be spared");
         }
@@ -332,9 +332,13 @@ fn a_mismatch_is_no_error_of_the_device() {
         array.ended(BackgroundTask::Scrub).await;
         let status = array.status().expect("durable");
         let own = &status.members[member];
-        assert!(own.checksums.found > 20, "{:?}", own.checksums);
-        assert_eq!(own.checksums.found, own.checksums.mended);
-        assert_eq!((own.health.errors_read, own.health.errors_recent, lost(&array)), (0, 0, 0));
+        assert!(own.health.counts.checksum_errors > 20, "{:?}", own.health);
+        let counts = own.health.counts;
+        assert_eq!(counts.checksum_errors, counts.checksum_mended);
+        assert_eq!(
+            (own.health.counts.errors_read, own.health.counts.errors_recent, lost(&array)),
+            (0, 0, 0)
+        );
     });
 }
 
@@ -405,7 +409,7 @@ fn of_copies_the_one_with_a_checksum_counts() {
             }
             array.scrub(ScrubRepair::Located).expect("none runs");
             array.ended(BackgroundTask::Scrub).await;
-            assert_eq!(array.scrub_status().left_blocks, 0);
+            assert_eq!(array.scrub_status().counts.left_blocks, 0);
             for member in (1..members).rev() {
                 array.fail(MemberIndex(member)).expect("it can be spared");
             }

@@ -82,7 +82,7 @@ async fn check_moved(world: &World, array: &Array<Drive>, model: &mut Model, whe
     }
     array.scrub(ScrubRepair::Nothing).expect("it can");
     array.ended(BackgroundTask::Scrub).await;
-    let found = array.scrub_status();
+    let found = array.scrub_status().counts;
     assert_eq!((found.mismatched_blocks, found.skipped_bytes), (0, 0), "{when}");
     array.stop().await.unwrap_or_else(|error| panic!("{when}: {error}"));
     let (rows, members) = (array.geometry().parity_chunks(), array.geometry().member_count());

@@ -90,7 +90,7 @@ fn an_unreadable_block_is_computed_and_the_rest_of_its_chunk_is_left_alone() {
         world.handle.sleep(10 * SECOND_NS).await;
         assert_eq!(to_resync(&array), 0);
         assert!(world.drives[data].unreadable.borrow().is_empty(), "it is written");
-        assert_eq!(array.health(MemberIndex(data)).repaired, 1);
+        assert_eq!(array.health(MemberIndex(data)).counts.repaired, 1);
         array.fail(MemberIndex(parity)).expect("one may go");
         for block in 0..100 {
             assert_eq!(read(&array, block).await, Ok(1), "block {block}");

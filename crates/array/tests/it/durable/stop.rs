@@ -31,7 +31,7 @@ async fn mismatches(world: &World) -> u64 {
     array.ended(BackgroundTask::Scrub).await;
     let status = array.scrub_status();
     assert_eq!(read(&array, 0).await, Ok(2), "{status:?}");
-    status.mismatched_blocks
+    status.counts.mismatched_blocks
 }
 
 /// A write of which the member with the parity has not done its part.

@@ -23,20 +23,20 @@ fn hits_and_writes_go_on_while_the_origin_does_not_answer() {
             assert_eq!(read(&cache, 7, LINE).await, Ok(turn as u8));
             world.handle.sleep(SECOND_NS / 10).await;
         }
-        assert!(cache.status().ssd_written_bytes > (3 * 32) << 20);
+        assert!(cache.status().device_bytes.ssd_written > (3 * 32) << 20);
         assert_eq!((miss.end(), cache.status().health), (None, Health::Online));
         let silent = cache.silent_drive().expect("the origin is silent");
         assert!(silent.side == Side::Origin && silent.silent_ns > DEADLINE_S * SECOND_NS);
         // The cleaner rests.
-        let (asked, read_bytes) = (world.origin_hang.asked(), cache.status().ssd_read_bytes);
+        let (asked, read_bytes) = (world.origin_hang.asked(), cache.status().device_bytes.ssd_read);
         world.seconds(100 * SILENT_S).await;
-        let now = (world.origin_hang.asked(), cache.status().ssd_read_bytes);
-        assert_eq!((now, cache.status().lines_dirty), ((asked, read_bytes), 64));
+        let now = (world.origin_hang.asked(), cache.status().device_bytes.ssd_read);
+        assert_eq!((now, cache.status().lines.dirty), ((asked, read_bytes), 64));
         world.origin_hang.end();
         world.seconds(3).await;
         assert_eq!((miss.end(), cache.silent_drive()), (Some(Ok(0)), None));
         cache.drain().await.expect("the origin takes them");
-        assert_eq!((world.on_origin(7).await, cache.status().lines_dirty), (143, 0));
+        assert_eq!((world.on_origin(7).await, cache.status().lines.dirty), (143, 0));
         check_no_errors(&cache);
         cache.stop().await.expect("the cache stops in order");
         cache.audit().expect("nothing is held");
@@ -108,7 +108,7 @@ fn zeroes_go_to_the_log_while_the_origin_does_not_answer() {
         assert!(cache.silent_drive().is_some());
         let range = SectorRange::from_bytes(0, 64 * 4096);
         cache.write_zeroes(range, Durability::Durable).await.expect("the log takes them");
-        assert_eq!((read(&cache, 7, LINE).await, cache.status().lines_dirty), (Ok(0), 64));
+        assert_eq!((read(&cache, 7, LINE).await, cache.status().lines.dirty), (Ok(0), 64));
         world.origin_hang.end();
         world.seconds(3).await;
         assert_eq!(miss.end(), Some(Ok(0)));

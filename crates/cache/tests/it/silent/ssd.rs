@@ -126,7 +126,7 @@ fn a_drain_ends_well_when_the_ssd_is_given_up_with_nothing_dirty() {
         let draining = cache.clone();
         let drains = world.ask(async move { draining.drain().await });
         // The origin has the line, and the news of that is on its way to the SSD.
-        while cache.status().lines_dirty > 0 {
+        while cache.status().lines.dirty > 0 {
             world.handle.sleep(1000).await;
         }
         world.ssd_hang.begin();

@@ -137,6 +137,7 @@ pub(crate) async fn write(cache: &Tested, line: u64, byte: u8) -> IoResult<()> {
 /// Nothing that was released or ended counts as an error of the SSD.
 pub(crate) fn check_no_errors(cache: &Tested) {
     let status = cache.status();
-    let seen = (status.ssd_errors, status.repaired_lines, status.damaged_reads);
+    let seen =
+        (status.counts.ssd_errors, status.counts.repaired_lines, status.counts.damaged_reads);
     assert_eq!(seen, (0, 0, 0), "errors of the SSD, lines repaired and damaged");
 }

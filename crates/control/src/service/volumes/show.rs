@@ -1,5 +1,7 @@
 //! The state of volumes, put together from the registry, the service and the data path.
 
+use voltier_cache::{CacheCounts, DeviceBytes, LineCounts, OriginCounts, RequestCounts};
+
 use crate::array_status::{ArrayDetail, ArrayState};
 use crate::engine::Engine;
 use crate::error::ControlResult;
@@ -16,8 +18,8 @@ use crate::service::state::jobs::Purpose;
 use crate::service::state::turn::Turn;
 use crate::state_dir::StateDir;
 use crate::status::{
-    DeviceBytes, DeviceState, DeviceStatus, ExportState, ExportStatus, HitRates, LineCounts,
-    RequestCounts, Tunables, VolumeState, VolumeStatus,
+    DeviceState, DeviceStatus, ExportState, ExportStatus, HitRates, Tunables, VolumeState,
+    VolumeStatus,
 };
 
 /// Ranges of each list in the state of all volumes: 10,000 of them fit in one answer.
@@ -268,7 +270,6 @@ pub(in crate::service) fn recorded(record: &VolumeRecord) -> VolumeStatus {
             state: devices,
         },
         lines: LineCounts { dirty, ..LineCounts::default() },
-        memory_bytes: 0,
         reads: RequestCounts::default(),
         writes: RequestCounts::default(),
         hit_rate: HitRates::default(),
@@ -283,9 +284,8 @@ pub(in crate::service) fn recorded(record: &VolumeRecord) -> VolumeStatus {
         waits_seconds: None,
         lost_ranges_unlisted: cache
             .map_or(0, |cache| cache.lost_total.saturating_sub(cache.lost.len() as u64)),
-        overwritten_writes: 0,
-        congested_reads: 0,
-        hdd_failed_flushes: 0,
+        counts: CacheCounts::default(),
+        origin: OriginCounts::default(),
         write_amplification: 0.0,
         destage: "idle".to_owned(),
         tunables: Tunables {

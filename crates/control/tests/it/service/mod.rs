@@ -4,6 +4,7 @@ mod arrays;
 mod books;
 mod exports;
 mod faults;
+mod figures;
 mod fixture;
 mod hangs;
 mod import;

@@ -179,7 +179,7 @@ impl FakeEngine for VolumeWorld {
             (generation, evacuates) = (opened.generation, opened.evacuates);
         }
         let size_bytes = volume.limits().bytes();
-        let dirty_lines = volume.cache().map_or(0, |cache| cache.status().lines_dirty);
+        let dirty_lines = volume.cache().map_or(0, |cache| cache.status().lines.dirty);
         self.0.volume.replace(Some(volume));
         self.0.step();
         Ok(OpenedVolume { size_bytes, generation, dirty_lines, evacuates })
@@ -272,7 +272,7 @@ impl FakeEngine for VolumeWorld {
 
     fn health(&self, _: &VolumeName) -> CacheHealth {
         let cache = self.0.volume.borrow().as_ref().and_then(Volume::cache);
-        let dirty_lines = cache.map_or(0, |cache| cache.status().lines_dirty);
+        let dirty_lines = cache.map_or(0, |cache| cache.status().lines.dirty);
         // Time passes before the service makes use of the answer.
         self.0.step();
         CacheHealth { dirty_lines: Some(dirty_lines), ..CacheHealth::default() }

@@ -115,7 +115,7 @@ fn can_tell_origins(
         let opened = Cache::open(&handle, ssd, hdd, options).await;
         let Ok((cache, opened)) = opened else { return false };
         cache.kill();
-        opened.sampled_lines > 0 && cache.status().lines_dirty > 0
+        opened.sampled_lines > 0 && cache.status().lines.dirty > 0
     })
 }
 

@@ -124,7 +124,7 @@ fn a_place_of_the_fingerprint_that_cannot_be_read_drops_clean_lines_and_keeps_di
         let opened = stand.on_sick_origin(media, options(Mode::WriteBack, 0), harm).await;
         let (again, opened) = opened.expect("a bad sector is no other origin");
         assert!(opened.origin_changed, "{opened:?}");
-        assert_eq!(again.cache.status().lines_dirty, LINES.div_ceil(3));
+        assert_eq!(again.cache.status().lines.dirty, LINES.div_ceil(3));
         again.origin.mend();
         assert_eq!(again.failing_lines().await, [0_u64; 0]);
         again.cache.drain().await.expect("a drain works");
@@ -137,7 +137,7 @@ fn a_line_that_is_written_anew_while_its_old_copy_cannot_be_read_is_not_damaged(
     in_virtual_time(|world| async move {
         let mut stand = Stand::filled(world).await;
         // All of the log so far.
-        let written_bytes = stand.cache.status().ssd_written_bytes;
+        let written_bytes = stand.cache.status().device_bytes.ssd_written;
         stand.ssd.fail_reads(SectorRange::from_bytes(LOG, written_bytes));
         let cache = stand.cache.clone();
         let drain = stand.world.handle().spawn(async move { cache.drain().await });

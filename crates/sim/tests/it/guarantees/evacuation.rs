@@ -29,7 +29,7 @@ async fn sleep(stand: &Stand, time_ns: Nanos) {
 async fn check_evacuated(stand: &Stand) {
     stand.cache.flush().await.expect("nothing is lost");
     assert_eq!(stand.cache.status().health, Health::Failed);
-    assert_eq!(stand.cache.status().lines_dirty, 0);
+    assert_eq!(stand.cache.status().lines.dirty, 0);
     assert_eq!(stand.cache.lost_ranges(usize::MAX), []);
     assert_eq!(stand.failing_lines().await, [0_u64; 0]);
     assert_eq!(stand.lines_not_on_origin(), [0_u64; 0]);

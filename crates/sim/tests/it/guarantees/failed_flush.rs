@@ -24,14 +24,14 @@ fn lines_whose_flush_failed_are_written_again_before_they_are_clean() {
                 stand.cache.flush().await.expect("the SSD has it all");
                 stand.origin.mend();
                 stand.cache.drain().await.expect("the origin flushes again");
-                assert_eq!(stand.cache.status().lines_dirty, 0);
+                assert_eq!(stand.cache.status().lines.dirty, 0);
                 assert_eq!(stand.lines_not_on_origin(), [0_u64; 0], "round {round}");
                 for line in 0..LINES {
                     stand.write(line_range(line), round + line as u8).await.expect("it works");
                 }
                 stand.cache.flush().await.expect("the SSD has it all");
             }
-            assert!(stand.cache.status().origin_failed_flushes >= 20);
+            assert!(stand.cache.status().origin.failed_flushes >= 20);
             assert_eq!(stand.failing_lines().await, [0_u64; 0]);
         });
     }
@@ -66,7 +66,7 @@ fn of_writes_past_the_log_the_next_flush_of_a_client_tells_once() {
         flush_loses(&stand, 1);
         // The stop is refused; another part of the cache has met the error.
         let status = stand.cache.status();
-        assert!(!status.origin_loss_untold && status.origin_failed_flushes == 0);
+        assert!(!status.origin_loss_untold && status.origin.failed_flushes == 0);
         assert_eq!(stand.cache.flush().await, Err(IoError::Medium), "told");
         stand.origin.mend();
         assert!(!stand.cache.status().origin_loss_untold);

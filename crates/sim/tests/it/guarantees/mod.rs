@@ -135,7 +135,7 @@ fn a_damaged_intent_block_costs_clean_lines_only() {
         let (again, opened) = opened.expect("it opens");
         assert_eq!(opened.suspect_lines, LINES - LINES.div_ceil(3));
         assert_eq!(again.failing_lines().await, [0_u64; 0]);
-        assert_eq!(again.cache.status().lines_dirty, LINES.div_ceil(3));
+        assert_eq!(again.cache.status().lines.dirty, LINES.div_ceil(3));
     });
 }
 
@@ -366,12 +366,12 @@ fn dirty_lines_wait_for_an_origin_that_fails() {
                 stand.origin.fail_flushes()
             }
             assert!(stand.cache.drain().await.is_err());
-            assert_eq!(stand.cache.status().lines_dirty, dirty.len() as u64);
+            assert_eq!(stand.cache.status().lines.dirty, dirty.len() as u64);
             assert_eq!(stand.failing_lines().await, [0_u64; 0], "the SSD has them");
             stand.origin.mend();
         }
         stand.cache.drain().await.expect("the origin is back");
-        assert_eq!(stand.cache.status().lines_dirty, 0);
+        assert_eq!(stand.cache.status().lines.dirty, 0);
         assert_eq!(stand.lines_not_on_origin(), [0_u64; 0]);
     });
 }

@@ -49,7 +49,7 @@ fn after_a_drain_and_a_power_cut_nothing_is_dirty() {
             stand.cache.drain().await.expect("a drain works");
             let media = stand.crash(Cut::Power);
             let (again, _) = stand.on(media, options(Mode::WriteBack, 0)).await.expect("a start");
-            assert_eq!(again.cache.status().lines_dirty, 0, "whoever drained counts on that");
+            assert_eq!(again.cache.status().lines.dirty, 0, "whoever drained counts on that");
         });
     }
 }

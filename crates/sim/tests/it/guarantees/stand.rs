@@ -82,8 +82,8 @@ impl Stand {
             stand.write(line_range(line), line as u8).await.expect("a write works");
         }
         stand.cache.flush().await.expect("a flush works");
-        assert_eq!(stand.cache.status().lines_used, LINES);
-        assert_eq!(stand.cache.status().lines_dirty, LINES.div_ceil(3));
+        assert_eq!(stand.cache.status().lines.used, LINES);
+        assert_eq!(stand.cache.status().lines.dirty, LINES.div_ceil(3));
         stand
     }
 

@@ -120,7 +120,7 @@ fn rot_under_a_page_that_cannot_be_read_is_not_answered_but_mended() {
                     assert_eq!(found(&array), (1, 1), "{why}");
                     array.scrub(ScrubRepair::Nothing).expect("none runs");
                     array.ended(BackgroundTask::Scrub).await;
-                    assert_eq!(array.scrub_status().mismatched_blocks, 0, "{why}");
+                    assert_eq!(array.scrub_status().counts.mismatched_blocks, 0, "{why}");
                     array.stop().await.expect("stop");
                     world.drives[member].unreadable.borrow_mut().clear();
                     world.media()
@@ -154,7 +154,7 @@ fn a_write_computes_nothing_from_rot_under_a_page_that_cannot_be_read() {
                     holds(&array, &[(written, 0x70)], &why).await;
                     array.scrub(ScrubRepair::Nothing).expect("none runs");
                     array.ended(BackgroundTask::Scrub).await;
-                    assert_eq!(array.scrub_status().mismatched_blocks, 0, "{why}");
+                    assert_eq!(array.scrub_status().counts.mismatched_blocks, 0, "{why}");
                     array.fail(MemberIndex((member + 1) % members)).expect("it can be spared");
                     holds(&array, &[(written, 0x70)], &why).await;
                 });
@@ -188,7 +188,7 @@ fn pages_of_two_members_are_made_good_where_others_are_enough_and_counted_elsewh
             holds(&array, &[(1, 0x61)], "when the rot is written over").await;
             array.scrub(ScrubRepair::Nothing).expect("none runs");
             array.ended(BackgroundTask::Scrub).await;
-            assert_eq!(array.scrub_status().mismatched_blocks, 0, "{level}");
+            assert_eq!(array.scrub_status().counts.mismatched_blocks, 0, "{level}");
             rest(&world, 70).await;
             assert_eq!(unprotected(&array), 0, "{level}");
         });

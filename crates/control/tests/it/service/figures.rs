@@ -1,0 +1,125 @@
+//! Figures on their way to users: what JSON and the guide say of them is what their declarations say.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde_json::Value;
+use voltier_cache::Mode;
+use voltier_control::{ArrayDetail, ShownFigure, VolumeStatus, of_group};
+
+use super::fixture::Fixture;
+
+/// Set to write the tables into the guide.
+const WRITE: &str = "VOLTIER_WRITE_GUIDE";
+
+fn volume() -> VolumeStatus {
+    let mut fixture = Fixture::new();
+    fixture.create(Mode::WriteBack);
+    let mut volume = fixture.state();
+    (volume.lines.loading, volume.reads.hits, volume.writes.bytes) = (1, 2, 3);
+    (volume.device_bytes.origin_read, volume.counts.congested_reads) = (4, 5);
+    volume.origin.failed_flushes = 6;
+    volume
+}
+
+fn array() -> ArrayDetail {
+    let mut fixture = Fixture::new();
+    let (mut array, _) = fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+    array.counts.held_ns = 7_000_000;
+    array.scrub_found.lost_stripes = 8;
+    array.members[1].health.counts.checksum_mended = 9;
+    array
+}
+
+fn are_shown(figures: impl Iterator<Item = ShownFigure>, json: &Value) {
+    for ShownFigure { group, figure, value } in figures {
+        let object = if group.is_empty() { json } else { &json[group] };
+        let shown = value / figure.unit.counted_per_shown();
+        assert_eq!(object[figure.name], shown, "{group} {}: {json:#}", figure.name);
+    }
+}
+
+#[test]
+fn json_has_all_figures_and_brings_them_back() {
+    let volume = volume();
+    let json = serde_json::to_value(&volume).unwrap();
+    are_shown(volume.figures(), &json);
+    assert_eq!(
+        (&json["hdd_failed_flushes"], &json["device_bytes"]["hdd_read"]),
+        (&6.into(), &4.into())
+    );
+    assert_eq!(json.get("evictions"), None, "it is not listed");
+    assert_eq!(serde_json::from_value::<VolumeStatus>(json).unwrap(), volume);
+    let array = array();
+    let json = serde_json::to_value(&array).unwrap();
+    are_shown(array.figures(), &json);
+    assert_eq!(json["counts"]["held_us"], 7000);
+    are_shown(of_group("", &array.members[1].health.counts), &json["members"][1]);
+    assert_eq!(serde_json::from_value::<ArrayDetail>(json).unwrap(), array);
+}
+
+#[test]
+fn a_figure_that_an_older_daemon_lacks_is_zero_and_one_that_is_no_number_an_error() {
+    let volume = volume();
+    let mut json = serde_json::to_value(&volume).unwrap();
+    json.as_object_mut().unwrap().remove("congested_reads");
+    json["lines"].as_object_mut().unwrap().remove("loading");
+    let old: VolumeStatus = serde_json::from_value(json.clone()).unwrap();
+    assert_eq!((old.counts.congested_reads, old.lines.loading), (0, 0));
+    json["lines"]["used"] = (-1).into();
+    let error = serde_json::from_value::<VolumeStatus>(json).unwrap_err().to_string();
+    assert!(error.contains("used is -1, not a number of 0 or more"), "{error}");
+}
+
+/// The table of the guide: a row per figure, and one for figures that mean the same in several groups.
+fn table(figures: impl Iterator<Item = ShownFigure>) -> String {
+    let mut rows: Vec<(String, ShownFigure)> = Vec::new();
+    for shown in figures {
+        let dot = if shown.group.is_empty() { "" } else { "." };
+        let field = format!("`{}{dot}{}`", shown.group, shown.figure.name);
+        match rows.iter_mut().find(|(_, row)| row.figure == shown.figure) {
+            Some((fields, _)) => *fields += &format!(", {field}"),
+            None => rows.push((field, shown)),
+        }
+    }
+    let mut text = "| field | kind | meaning |\n| --- | --- | --- |\n".to_owned();
+    for (fields, ShownFigure { figure, .. }) in rows {
+        let _ = writeln!(text, "| {fields} | {} | {} |", figure.kind.name(), cell(figure.help));
+    }
+    text
+}
+
+/// A sentence as it is in a table: in lower case, without a full stop.
+fn cell(sentence: &str) -> String {
+    let sentence = sentence.trim_end_matches('.');
+    let is_word = sentence.chars().nth(1).is_some_and(|second| !second.is_uppercase());
+    let (first, rest) = sentence.split_at(if is_word { 1 } else { 0 });
+    first.to_lowercase() + rest
+}
+
+#[test]
+fn the_guide_lists_all_figures() {
+    let page = Path::new("../../docs/guide/show.md");
+    let text = std::fs::read_to_string(page).unwrap();
+    let array = array();
+    let members = of_group("members[]", &array.members[1].health.counts);
+    let tables = [
+        ("<!-- figures of volumes -->\n", table(volume().figures())),
+        ("<!-- figures of arrays -->\n", table(members.chain(array.figures()))),
+    ];
+    let mut right = text.clone();
+    for (begin, table) in tables {
+        let (before, rest) = right.split_once(begin).expect("the guide has both tables");
+        let (_, after) = rest.split_once("<!-- end -->").expect("each has an end");
+        right = format!("{before}{begin}{table}<!-- end -->{after}");
+    }
+    if std::env::var_os(WRITE).is_some() {
+        std::fs::write(page, &right).unwrap();
+        return;
+    }
+    assert!(
+        text == right,
+        "docs/guide/show.md does not list the figures as they are declared: write it with \
+         `{WRITE}=1 cargo test -p voltier-control --test it the_guide_lists_all_figures`"
+    );
+}
