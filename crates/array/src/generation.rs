@@ -403,10 +403,14 @@ impl<D: DriveControl> Generation<D> {
 
     /// Why the array takes no changes any more.
     pub(crate) fn failure(&self) -> Option<IoError> {
-        let Ground { membership, journal, members, .. } = &self.ground;
         // Members that take changes again do not have what they dropped before the replay has ended.
-        let stale = || members.are_stale().then_some(IoError::Medium);
-        membership.failure().or(journal.check().err()).or_else(stale)
+        let stale = || self.ground.members.are_stale().then_some(IoError::Medium);
+        self.refusal().or_else(stale)
+    }
+
+    /// What the members refuse. An array that has failed and is refused nothing is being replayed.
+    pub(crate) fn refusal(&self) -> Option<IoError> {
+        self.ground.membership.failure().or(self.ground.journal.check().err())
     }
 
     /// Replays the journal once more. Nothing is under way.

@@ -93,7 +93,9 @@ pub(crate) async fn is_back<D: DriveControl>(array: &Generations<D>) -> bool {
     }
     let handle = &array.ground.handle;
     let until = array.failed_since() + AWAITED_NS;
-    while array.failure().is_some() && !is_stopped(array) && handle.now() < until {
+    // A replay that has begun is waited for, however long it takes.
+    let has_time = || handle.now() < until || array.refusal().is_none();
+    while array.failure().is_some() && !is_stopped(array) && has_time() {
         handle.sleep(TRY_NS / 10).await;
     }
     array.failure().is_none()

@@ -111,7 +111,12 @@ async fn drive_rests<D: DriveControl>(
     if silence.is_given_up() {
         return Ok(());
     }
-    let (patience_ns, began_ns) = (deadline_over(device.device(), deadline_ns), handle.now());
+    // Without a deadline a drive is waited for. An array has a patience of its own all the same.
+    let patience_ns = match deadline_over(device.device(), deadline_ns) {
+        0 => device.patience_ns(),
+        patience_ns => patience_ns,
+    };
+    let began_ns = handle.now();
     while device.requests().are_any() || device.under_way().count() > 0 {
         handle.sleep(REST_LOOK_NS).await;
         if patience_ns > 0 && handle.now() - began_ns >= patience_ns {

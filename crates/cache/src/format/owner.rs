@@ -97,7 +97,17 @@ fn text_of(field: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::PolicyKind;
     use voltier_block::Prng;
+
+    #[test]
+    fn the_numbers_of_modes_and_policies_on_the_ssd_stay_what_they_are() {
+        use Mode::*;
+        let on_ssd = [WriteThrough, WriteBack, ReadOnly, WriteOnly, PassThrough];
+        assert_eq!(Mode::ALL, on_ssd, "1 to 5");
+        let on_ssd = [PolicyKind::Lru, PolicyKind::Fifo, PolicyKind::Rand, PolicyKind::S3Fifo];
+        assert_eq!(PolicyKind::ALL[..4], on_ssd, "0 to 3: a new one goes to the end");
+    }
 
     fn owner() -> Owner {
         Owner {

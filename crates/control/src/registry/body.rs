@@ -172,9 +172,16 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Body, Refused> {
     }
     let head: Head = serde_json::from_str(&format!("{head}}}")).map_err(|error| wrong(&error))?;
     REGISTRY_FORMAT.check_names(head.version, &head.features).map_err(Refused::Unsupported)?;
-    // No damage: the checksum is right. It is a word or a setting that came later, without a feature of its own.
-    let body: Body = serde_json::from_str(body)
-        .map_err(|error| Refused::Unsupported(Unsupported::Content(error.to_string())))?;
+    let body: Body = serde_json::from_str(body).map_err(|error| {
+        let why = error.to_string();
+        // No damage: the checksum is right. What is missing was never there; all else is a word or a setting that
+        // came later, without a feature of its own.
+        if why.starts_with("missing field") {
+            wrong(&why)
+        } else {
+            Refused::Unsupported(Unsupported::Content(why))
+        }
+    })?;
     body.check().map_err(|why| wrong(&why))?;
     Ok(body)
 }

@@ -3,6 +3,12 @@
 use super::*;
 use voltier_block::{MIB, Prng, Unsupported};
 
+#[test]
+fn the_codes_of_consistencies_stay_what_they_are() {
+    let codes = [Consistency::Journal, Consistency::Bitmap, Consistency::None];
+    assert_eq!(Consistency::ALL, codes, "1 to 3: a new one goes to the end");
+}
+
 fn superblock(level: Level, members: usize, chunk_bytes: u64) -> Superblock {
     superblock_with(level, members, chunk_bytes, Integrity::None)
 }

@@ -319,6 +319,39 @@ fn a_read_waits_for_the_replay_that_brings_back_what_members_dropped() {
 }
 
 #[test]
+fn a_replay_that_has_begun_is_waited_for_however_long_it_takes() {
+    with_drives(3, |world| async move {
+        let array = made(&world, Level::Raid5, 3, Consistency::Journal).await;
+        for block in 0..array.limits().sectors / 8 {
+            write(&array, block, 1).await.expect("write");
+        }
+        let each = |change: fn(&Drive)| world.drives.iter().for_each(change);
+        each(|drive| drive.drops_flushes.set(true));
+        assert!(array.empty_journal().await.is_err());
+        each(|drive| drive.drops_flushes.set(false));
+        each(|drive| drive.refuses.set(Some(IoError::ReadOnly)));
+        let (writer, reader) = (array.clone(), array.clone());
+        let written = world.handle.spawn(async move { write(&writer, 0, 2).await });
+        let found = world.handle.spawn(async move { read(&reader, 1).await });
+        world.handle.sleep(28 * SECOND_NS).await;
+        each(|drive| *drive.slow.borrow_mut() = 0..u64::MAX);
+        each(|drive| drive.refuses.set(None));
+        let stored = world.drives[0].superblock_writes.get();
+        while world.drives[0].superblock_writes.get() == stored {
+            world.handle.sleep(SECOND_NS / 1000).await;
+        }
+        // The record is in place by then, and the replay under way.
+        world.handle.sleep(SECOND_NS / 200).await;
+        each(|drive| drive.set_holds_writes(true));
+        world.handle.sleep(5 * SECOND_NS).await;
+        each(|drive| drive.set_holds_writes(false));
+        assert_eq!((written.await, found.await), (Ok(()), Ok(1)));
+        assert_eq!(read(&array, 0).await, Ok(2));
+        array.stop().await.expect("stop");
+    });
+}
+
+#[test]
 fn a_client_is_told_of_what_its_flush_may_have_cost_though_the_array_comes_back_meanwhile() {
     for (level, members) in SHAPES.into_iter().chain([(Level::Raid0, 2)]) {
         with_drives(members, move |world| async move {
