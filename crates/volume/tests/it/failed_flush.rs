@@ -117,6 +117,15 @@ impl VirtualFiles for Files {
                 outcome.result = Ok(buf.len() as u32);
                 outcome.buf = Some(buf);
             }
+            Op::ReadVectored { fd, mut offset, mut bufs } => {
+                let begin = offset;
+                for buf in &mut bufs {
+                    self.read(number(&fd), offset, buf);
+                    offset += buf.len() as u64;
+                }
+                outcome.result = Ok((offset - begin) as u32);
+                outcome.bufs = bufs;
+            }
             Op::Write { fd, offset, data, dsync } => {
                 let mut bytes = vec![0; data.len()];
                 data.copy_to(0, &mut bytes);
