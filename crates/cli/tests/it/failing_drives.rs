@@ -255,6 +255,8 @@ fn a_line_of_the_ssd_that_cannot_be_read_sixty_five_times_and_more_costs_no_othe
     let instance = Instance::new();
     let Some(Filled { shelf, ssd, mut ledger, mut nbd }) = filled(&instance) else { return };
     shelf.tell(&ssd, Conduct::RefusesReads(Errno::IO));
+    // Dirty from now on, whatever was written back before: what cannot be read cannot be.
+    ledger.write(&mut nbd, 7).unwrap();
     for _ in 0..70 {
         assert!(ledger.read(&mut nbd, 7).is_err(), "never the origin's older data");
     }
