@@ -54,6 +54,10 @@ pub(crate) enum Verb {
     Export(OpenExport),
     /// Close one or all exports of a volume
     Unexport(Unexport),
+    /// Mount the file system of a volume at a folder
+    Mount(Mount),
+    /// Check what this machine can do, what is missing, and what to install
+    Doctor,
     /// Recover volumes and arrays from their drives when the state folder is lost
     Import(Import),
     /// Create, show and change arrays of drives
@@ -123,7 +127,22 @@ pub(crate) struct Create {
     #[command(flatten)]
     pub(crate) choices: CacheChoices,
     #[command(flatten)]
+    pub(crate) export: NewExport,
+    #[command(flatten)]
     pub(crate) name: Named,
+}
+
+/// How a new volume is reached.
+#[derive(Debug, Args)]
+pub(crate) struct NewExport {
+    #[arg(
+        long = "export",
+        value_name = "KIND",
+        env = "VOLTIER_EXPORT",
+        hide_env_values = true,
+        help = export_args::help_of_new()
+    )]
+    pub(crate) kind: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -231,6 +250,22 @@ pub(crate) struct Unexport {
     /// Disconnect clients that are using it; what they have not written yet is lost
     #[arg(long)]
     pub(crate) now: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Mount {
+    /// Name of the volume
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// An empty folder
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: PathBuf,
+    /// Options of mount(8), as noatime
+    #[arg(short = 'o', long, value_name = "OPTIONS")]
+    pub(crate) options: Vec<String>,
+    /// Make an empty file system of this type first; refused if the volume holds anything
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) mkfs: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -71,6 +71,13 @@ impl fmt::Display for ArrayName {
     }
 }
 
+impl ArrayName {
+    /// The name of the volume that `array create` makes on the array.
+    pub fn of_its_volume(&self) -> VolumeName {
+        VolumeName(self.0.clone())
+    }
+}
+
 /// A valid name of a pool of spares, of the same letters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

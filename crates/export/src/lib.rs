@@ -1,4 +1,4 @@
-//! The exports: NBD and the FUSE file.
+//! The exports: NBD, the FUSE file, and the block device over one.
 //!
 //! An export serves anything that is a [`BlockDevice`](voltier_block::BlockDevice), on the device's
 //! core. All exports of a device share one [`ByteDevice`], so that none loses bytes of another.
@@ -17,6 +17,7 @@
 //! | `nbd/budget` | the memory and connections that all NBD clients of a daemon share |
 //! | `nbd/server`, `nbd/link` | the server of an export; connections that are cut off |
 //! | `fuse/file`, `fuse/mailbox`, `fuse/mount` | the file; from the kernel's thread to the core; mounting |
+//! | `loop_device` | the block device: a loop device over the file, and its name |
 //!
 //! A *peer* of an NBD export is a host, or all who open one Unix socket. The clients of a peer share a part
 //! of the *budget*.
@@ -26,6 +27,7 @@ mod bytes;
 mod counters;
 mod error;
 pub mod fuse;
+pub mod loop_device;
 #[cfg(test)]
 #[path = "../tests/it/support/memory.rs"]
 mod memory;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::nbd::NbdClient;
-use crate::support::{Answer, Instance, fio_is_content, until};
+use crate::support::{Answer, Instance, fio_is_content};
 
 const MIB: u64 = 1 << 20;
 
@@ -402,9 +402,11 @@ fn a_flush_and_a_detach_can_be_given_up_and_what_is_dirty_stays_so() {
         assert!(said.err.ends_with("dirty lines stay on its SSD: v was stopped\n"), "{said:?}");
     }
     instance.run(&["start", "v"]).ok();
-    until("its lines are read in", || number(&instance, "/lines/dirty") > 0);
+    // Some or all may have been written back by now; none is lost.
     let mut nbd = client(&instance);
-    assert_eq!(nbd.read(3999 * 7919 % 4000 * 65536, 4096).unwrap(), [1; 4096]);
+    for block in 0..4000 {
+        assert_eq!(nbd.read(block * 65536, 4096).unwrap(), [1; 4096], "block {block}");
+    }
     drop(nbd);
     instance.run(&["delete", "v", "--no-flush"]).ok();
 }

@@ -6,6 +6,7 @@ mod array_integrity;
 mod array_journal;
 mod array_merge;
 mod arrays;
+mod block_device;
 mod cached_volumes;
 mod clock;
 mod command_line;

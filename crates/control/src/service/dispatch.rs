@@ -49,8 +49,8 @@ fn dispatch<E: Engine>(turn: &mut Turn<E>, request: Request) -> ControlResult<Re
     }
     match request {
         Request::Ping => Ok(pong()),
-        Request::Create { name, origin, cache } => {
-            volumes::commands::create(turn, name, origin, cache)
+        Request::Create { name, origin, cache, export } => {
+            volumes::commands::create(turn, name, origin, cache, export)
         }
         Request::Delete { name, flush } => volumes::commands::delete(turn, &name, flush),
         Request::Show { name: Some(name) } => show::show(turn, &name),
@@ -96,8 +96,8 @@ fn dispatch_array<E: Engine>(turn: &mut Turn<E>, ask: ArrayRequest) -> ControlRe
         turn.array_record(name)?.must_take_changes()?;
     }
     match ask {
-        ArrayRequest::Create { array, integrity } => {
-            arrays::commands::create(turn, array, integrity)
+        ArrayRequest::Create { array, integrity, export } => {
+            arrays::commands::create_with(turn, array, integrity, export)
         }
         ArrayRequest::Show { name: Some(name) } => {
             turn.array_record(&name)?;

@@ -162,6 +162,8 @@ impl Instance {
         let mut command = Command::new(program());
         command.args(args).env("VOLTIER_STATE", self.state());
         command.env("VOLTIER_DEVICE_WAIT", "0").env("VOLTIER_STOP_WAIT", "0");
+        // Most tests need no block device; those that do ask for one.
+        command.env("VOLTIER_EXPORT", "none");
         // scripts/run-tests.sh names the test that left a daemon behind.
         command.env("VOLTIER_TEST", std::thread::current().name().unwrap_or_default());
         command.current_dir(self.dir.path());
@@ -230,7 +232,15 @@ impl Drop for Instance {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
             self.ends(pid);
         }
-        // A test that failed may leave files of a dead daemon mounted: its folder could not go.
+        // A test that failed may leave loop devices over files of a dead daemon, and these mounted: its folder could
+        // not go.
+        for name in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+            let file = fs::read_to_string(name.path().join("loop/backing_file"));
+            if file.is_ok_and(|file| Path::new(file.trim_end()).starts_with(self.dir.path())) {
+                let node = Path::new("/dev").join(name.file_name());
+                let _ = Command::new("losetup").arg("--detach").arg(node).status();
+            }
+        }
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let ours = |path: &&str| Path::new(path).starts_with(self.dir.path());
         for path in mounts.lines().filter_map(|line| line.split(' ').nth(1)).filter(ours) {

@@ -7,6 +7,7 @@ use voltier_array::{Consistency, Integrity};
 use crate::array_settings::ArraySettings;
 use crate::engine::{Engine, JournalDeviceLabel, MemberLabel};
 use crate::error::{ControlError, ControlResult};
+use crate::export_spec::ExportSpec;
 use crate::name::ArrayName;
 use crate::protocol::{MemberName, NewArray, Response};
 use crate::records::{Identity, RegisteredArray};
@@ -19,10 +20,39 @@ use crate::service::presence::{admit, late, look};
 use crate::service::state::live::{LiveArray, now};
 use crate::service::state::subjects;
 use crate::service::state::turn::{Turn, of_all};
+use crate::service::volumes;
+use crate::service::volumes::exports;
 use crate::spec::DeviceSpec;
 use crate::units::exact_size;
 
-pub(in crate::service) fn create<E: Engine>(
+/// Makes an array, and a volume of the same name on it if that is to have an export.
+pub(in crate::service) fn create_with<E: Engine>(
+    turn: &mut Turn<E>,
+    new: NewArray,
+    integrity: Integrity,
+    export: Option<ExportSpec>,
+) -> ControlResult<Response> {
+    let Some(export) = export else { return create(turn, new, integrity) };
+    let (name, volume) = (new.name.clone(), new.name.of_its_volume());
+    if turn.registry.find(&volume).is_some() {
+        return Err(ControlError::failed(format!(
+            "a volume `{volume}` exists, and the array would be served by one of its name; choose another \
+             name, or add --export none"
+        )));
+    }
+    exports::check(turn, &volume, &export)?;
+    let made = create(turn, new, integrity)?;
+    let origin = DeviceSpec::Array(name.clone());
+    if let Err(error) = volumes::commands::create(turn, volume, origin, None, Some(export)) {
+        if let Err(undoing) = delete(turn, &name, true) {
+            tracing::warn!("array {name}: {}", undoing.message);
+        }
+        return Err(error);
+    }
+    Ok(made)
+}
+
+fn create<E: Engine>(
     turn: &mut Turn<E>,
     new: NewArray,
     integrity: Integrity,

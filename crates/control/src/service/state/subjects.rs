@@ -19,7 +19,7 @@ pub(in crate::service) fn of_request(request: &Request) -> Option<BTreeSet<Subje
         | Request::Job { .. }
         | Request::EndJob { .. }
         | Request::StopDaemon { .. } => return None,
-        Request::Create { name, origin, cache } => {
+        Request::Create { name, origin, cache, .. } => {
             (vec![volume(name)], std::iter::once(origin).chain(device_of(cache.as_ref())).collect())
         }
         Request::Attach { name, cache } => (vec![volume(name)], vec![&cache.device]),
@@ -58,7 +58,11 @@ fn of_array_request(ask: &ArrayRequest) -> Option<Vec<Subject>> {
         | ArrayRequest::Fail { .. }
         | ArrayRequest::Rebuild { .. }
         | ArrayRequest::Scrub { .. } => None,
-        ArrayRequest::Create { array: new, .. } => array(&new.name),
+        ArrayRequest::Create { array: new, export: None, .. } => array(&new.name),
+        ArrayRequest::Create { array: new, .. } => {
+            let volume = Subject::Volume(new.name.of_its_volume());
+            Some(vec![Subject::Array(new.name.clone()), volume])
+        }
         // The members say which array it is.
         ArrayRequest::Assemble { .. } => Some(Vec::new()),
         ArrayRequest::PoolAdd { pool, .. } | ArrayRequest::PoolRemove { pool, .. } => {

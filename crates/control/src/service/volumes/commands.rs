@@ -6,6 +6,7 @@ use voltier_cache::Mode;
 
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
+use crate::export_spec::ExportSpec;
 use crate::name::VolumeName;
 use crate::protocol::{NewCache, Response};
 use crate::records::{CacheRecord, Desired, VolumeRecord};
@@ -27,11 +28,15 @@ pub(in crate::service) fn create<E: Engine>(
     name: VolumeName,
     origin: DeviceSpec,
     cache: Option<NewCache>,
+    export: Option<ExportSpec>,
 ) -> ControlResult<Response> {
     if turn.registry.find(&name).is_some() {
         return Err(ControlError::failed(format!(
             "a volume `{name}` exists; choose another name or `voltier delete {name}` first"
         )));
+    }
+    if let Some(export) = &export {
+        exports::check(turn, &name, export)?;
     }
     let Admitted { size_bytes, mark } =
         admit::admit(turn, &origin, Role::Origin, false, Beside::None)?;
@@ -64,7 +69,12 @@ pub(in crate::service) fn create<E: Engine>(
         return Err(error);
     }
     turn.live.insert(name.clone(), Live { is_open: true, ..Live::new() });
-    Ok(show::volume(turn, &name))
+    let Some(export) = export else { return Ok(show::volume(turn, &name)) };
+    exports::export(turn, &name, export, false, None).inspect_err(|_| {
+        // Nothing was written to the volume yet.
+        let undone = removal::drop_volume(turn, &name, false);
+        turn.note(&name, undone);
+    })
 }
 
 fn undo_create<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) -> ControlResult<()> {

@@ -46,22 +46,13 @@ pub(in crate::service) fn export<E: Engine>(
     if is_open {
         return Ok(show::volume(turn, name));
     }
-    if export.leaves_host() && !insecure {
-        return Err(ControlError::usage(format!(
-            "{uri} would let every host that reaches the port read and write {name}: there is no \
-             password and no encryption; export a Unix socket and forward that (ssh -L), or say \
-             --insecure if only trusted hosts reach the port"
-        )));
+    if !insecure {
+        stays_on_host(name, &export)?;
     }
     if turn.jobs.running(name).is_some_and(|(_, purpose)| purpose.verb() == "delete") {
         return Err(ControlError::failed(format!("{name} is being deleted; export another")));
     }
-    if let Some(other) = holder_of(turn, name, &export) {
-        return Err(ControlError::failed(format!(
-            "{} is an export of volume {other}; choose another address",
-            export.uri(&other)
-        )));
-    }
+    is_free(turn, name, &export)?;
     let access = access.or_else(|| record.access_of(&export).cloned());
     let export = turn.opening(export.uri(name)).export(name, &export, access.as_ref())?;
     record = turn.record(name)?;
@@ -77,6 +68,49 @@ pub(in crate::service) fn export<E: Engine>(
         live.closed_exports.retain(|closed| closed.export != export);
     }
     Ok(show::volume(turn, name))
+}
+
+/// Refuses an export of a new volume that cannot be opened, before anything is changed.
+pub(in crate::service) fn check<E: Engine>(
+    turn: &mut Turn<E>,
+    name: &VolumeName,
+    export: &ExportSpec,
+) -> ControlResult<()> {
+    stays_on_host(name, export)?;
+    is_free(turn, name, export)?;
+    turn.opening(export.uri(name)).check_export(export)
+}
+
+fn stays_on_host(name: &VolumeName, export: &ExportSpec) -> ControlResult<()> {
+    if !export.leaves_host() {
+        return Ok(());
+    }
+    Err(ControlError::usage(format!(
+        "{} would let every host that reaches the port read and write {name}: there is no password and no \
+         encryption; export a Unix socket and forward that (ssh -L), or `voltier export` it with --insecure if \
+         only trusted hosts reach the port",
+        export.uri(name)
+    )))
+}
+
+/// Refuses an export that another volume has, and a second block device.
+fn is_free<E: Engine>(turn: &Turn<E>, name: &VolumeName, export: &ExportSpec) -> ControlResult<()> {
+    if let Some(other) = holder_of(turn, name, export) {
+        return Err(ControlError::failed(format!(
+            "{} is an export of volume {other}; choose another address",
+            export.uri(&other)
+        )));
+    }
+    let own = turn.registry.find(name).into_iter().flat_map(|record| &record.exports);
+    match own.filter(|it| *it != export).find(|it| it.is_device() && export.is_device()) {
+        None => Ok(()),
+        // Two devices have caches of their own, and neither sees what the other holds.
+        Some(device) => Err(ControlError::failed(format!(
+            "{name} has a block device already, {}; `voltier unexport {name} {}` takes it away",
+            device.uri(name),
+            device.option()
+        ))),
+    }
 }
 
 /// Closes an open export through which no client can come any more. The export stays on record, to be
@@ -257,8 +291,17 @@ fn holder_of<E: Engine>(
     turn.registry
         .volumes()
         .iter()
-        .find(|volume| volume.name != *name && volume.exports.contains(export))
+        .filter(|volume| volume.name != *name)
+        .find(|volume| volume.exports.iter().any(|it| it == export || is_same_device(it, export)))
         .map(|volume| volume.name.clone())
+}
+
+fn is_same_device(one: &ExportSpec, other: &ExportSpec) -> bool {
+    let device = |export: &ExportSpec| match export {
+        ExportSpec::Loop { device, .. } => Some(device.clone()),
+        ExportSpec::Nbd(_) | ExportSpec::Fuse(_) => None,
+    };
+    device(one).is_some() && device(one) == device(other)
 }
 
 /// Refuses an access that the export cannot have. The command line checks words too; another client of the

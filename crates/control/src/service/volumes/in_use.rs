@@ -17,7 +17,7 @@ pub(in crate::service) fn sync_above<E: Engine>(
 ) {
     for export in exports {
         if let Some(path) = export.file()
-            && turn.engine.clients(name, export) > 0
+            && (export.is_device() || turn.engine.clients(name, export) > 0)
         {
             let step = format!("syncing what is mounted over {}", path.display());
             users::sync_above(turn.apart(step).machine(), path);
@@ -45,25 +45,27 @@ fn users_of<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord, own: Own) -> V
     if !turn.is_open(name) {
         return Vec::new();
     }
-    let in_words = |export: &ExportSpec| match turn.engine.clients(name, export) {
-        0 => None,
-        clients => Some(match export.file() {
-            None => format!("{clients} client(s) use {} of {name}", export.uri(name)),
-            Some(path) => {
-                let (volumes, devices) = stacked::users_of(turn, turn.engine.machine(), path);
-                let others = users::users_of_file(turn.engine.machine(), path, &devices);
-                if own == Own::StopsFirst && !volumes.is_empty() && others.is_empty() {
-                    return None;
-                }
-                let volumes = volumes
-                    .into_iter()
-                    .map(|it| format!("volume {it} (`voltier stop {it}` first)"));
-                match volumes.chain(others).collect::<Vec<_>>().join(", ") {
-                    known if known.is_empty() => format!("{} of {name} is open", path.display()),
-                    known => format!("{} of {name} is in use by {known}", path.display()),
-                }
-            }
-        }),
+    let in_words = |export: &ExportSpec| {
+        let clients = turn.engine.clients(name, export);
+        let (uri, is_device) = (export.uri(name), export.is_device());
+        if clients == 0 && !is_device {
+            return None;
+        }
+        let Some(path) = export.file() else {
+            return Some(format!("{clients} client(s) use {uri} of {name}"));
+        };
+        let (volumes, devices) = stacked::users_of(turn, turn.engine.machine(), path);
+        let others = users::users_of_file(turn.engine.machine(), path, is_device, &devices);
+        if own == Own::StopsFirst && !volumes.is_empty() && others.is_empty() {
+            return None;
+        }
+        let volumes =
+            volumes.into_iter().map(|it| format!("volume {it} (`voltier stop {it}` first)"));
+        match volumes.chain(others).collect::<Vec<_>>().join(", ") {
+            known if !known.is_empty() => Some(format!("{uri} of {name} is in use by {known}")),
+            _ if clients > 0 => Some(format!("{uri} of {name} is open")),
+            _ => None,
+        }
     };
     record.exports.iter().filter_map(in_words).collect()
 }

@@ -1,5 +1,7 @@
 //! The state of volumes, put together from the registry, the service and the data path.
 
+use std::collections::BTreeSet;
+
 use voltier_cache::{CacheCounts, DeviceBytes, LineCounts, OriginCounts, RequestCounts};
 
 use crate::array_status::{ArrayDetail, ArrayState};
@@ -11,7 +13,7 @@ use crate::name::VolumeName;
 use crate::protocol::Response;
 use crate::records::{Desired, RegisteredArray, VolumeRecord};
 use crate::registry::Registry;
-use crate::safety::DriveIdentity;
+use crate::safety::{DriveIdentity, users};
 use crate::service::arrays;
 use crate::service::state::claims::Subject;
 use crate::service::state::jobs::Purpose;
@@ -30,7 +32,14 @@ pub(in crate::service) fn show<E: Engine>(
     name: &VolumeName,
 ) -> ControlResult<Response> {
     let record = turn.record(name)?;
-    Ok(Response::Volume { volume: Box::new(status(turn, &record)) })
+    let mut volume = Box::new(status(turn, &record));
+    for (shown, export) in volume.exports.iter_mut().zip(&record.exports) {
+        if let Some(file) = export.file() {
+            let machine = turn.engine.machine();
+            shown.users = users::users_of_file(machine, file, export.is_device(), &BTreeSet::new());
+        }
+    }
+    Ok(Response::Volume { volume })
 }
 
 pub(in crate::service) fn show_all<E: Engine>(turn: &mut Turn<E>) -> Response {
@@ -62,6 +71,7 @@ fn export_status<E: Engine>(
         state,
         error,
         access: record.and_then(|record| record.access_of(export)).cloned(),
+        users: Vec::new(),
     }
 }
 
@@ -182,6 +192,7 @@ fn closed_exports(record: &VolumeRecord) -> Vec<ExportStatus> {
         state: ExportState::Closed,
         error: why.to_owned(),
         access: record.access_of(export).cloned(),
+        users: Vec::new(),
     };
     record.exports.iter().map(status).collect()
 }

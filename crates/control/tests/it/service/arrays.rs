@@ -23,7 +23,7 @@ pub(super) fn on(array: &str) -> DeviceSpec {
 }
 
 pub(super) fn over_r5() -> Request {
-    Request::Create { name: name(), origin: on("r5"), cache: None }
+    Request::Create { name: name(), origin: on("r5"), cache: None, export: None }
 }
 
 pub(super) fn delete_r5(erase: bool) -> Request {
@@ -49,6 +49,7 @@ impl Fixture {
             ask: ArrayRequest::Create {
                 array: self.new_array(members),
                 integrity: voltier_array::Integrity::None,
+                export: None,
             },
         }
     }
@@ -101,7 +102,11 @@ fn a_journal_device_is_on_record_before_it_is_the_arrays_and_looked_at_after_a_c
     let mut new = fixture.new_array(&["d1", "d2", "d3"]);
     new.journal = Some(fixture.device("d4"));
     fixture.ask(Request::Array {
-        ask: ArrayRequest::Create { array: new, integrity: voltier_array::Integrity::None },
+        ask: ArrayRequest::Create {
+            array: new,
+            integrity: voltier_array::Integrity::None,
+            export: None,
+        },
     });
     fixture.restart(false);
     assert_eq!(fixture.calls(), ["assemble r5 of 4", "pace r5 normal"]);
@@ -148,7 +153,11 @@ fn members_that_are_given_twice_taken_or_hold_something_are_refused() {
     let mut nested = fixture.new_array(&["d1", "d2", "d3"]);
     nested.members[2] = on("r5");
     let error = fixture.error(Request::Array {
-        ask: ArrayRequest::Create { array: nested, integrity: voltier_array::Integrity::None },
+        ask: ArrayRequest::Create {
+            array: nested,
+            integrity: voltier_array::Integrity::None,
+            export: None,
+        },
     });
     assert!(error.contains("arrays cannot be nested"), "{error}");
     assert_eq!(fixture.calls(), [""; 0], "nothing was asked of the drives");
@@ -156,11 +165,19 @@ fn members_that_are_given_twice_taken_or_hold_something_are_refused() {
     let mut forced = fixture.new_array(&["d1", "d2", "d4"]);
     forced.force = true;
     fixture.ask(Request::Array {
-        ask: ArrayRequest::Create { array: forced, integrity: voltier_array::Integrity::None },
+        ask: ArrayRequest::Create {
+            array: forced,
+            integrity: voltier_array::Integrity::None,
+            export: None,
+        },
     });
     assert!(fixture.error(fixture.make(&["d1", "d2", "d3"])).contains("an array `r5` exists"));
-    let taken =
-        Request::Create { name: "w".parse().unwrap(), origin: fixture.device("d1"), cache: None };
+    let taken = Request::Create {
+        name: "w".parse().unwrap(),
+        origin: fixture.device("d1"),
+        cache: None,
+        export: None,
+    };
     assert!(fixture.error(taken).contains("already part of array r5"));
 }
 
@@ -181,12 +198,14 @@ fn one_volume_uses_an_array_at_a_time_and_it_is_not_deleted_under_it() {
     let mut fixture = Fixture::new();
     fixture.ask(fixture.make(&["d1", "d2", "d3"]));
     let cache = |force| NewCache { device: on("r5"), settings: Settings::default(), force };
-    let both = Request::Create { name: name(), origin: on("r5"), cache: Some(cache(false)) };
+    let both =
+        Request::Create { name: name(), origin: on("r5"), cache: Some(cache(false)), export: None };
     assert!(fixture.error(both).contains("same device as the other side"));
-    let other = Request::Create { name: name(), origin: on("r7"), cache: None };
+    let other = Request::Create { name: name(), origin: on("r7"), cache: None, export: None };
     assert!(fixture.error(other).contains("no array `r7`; did you mean `r5`"));
     fixture.service.handle(over_r5());
-    let second = Request::Create { name: "w".parse().unwrap(), origin: on("r5"), cache: None };
+    let second =
+        Request::Create { name: "w".parse().unwrap(), origin: on("r5"), cache: None, export: None };
     assert!(fixture.error(second).contains("already part of volume v"));
     assert!(fixture.error(delete_r5(true)).contains("in use by volume v"));
     fixture.service.handle(Request::Delete { name: name(), flush: false });
@@ -205,6 +224,7 @@ fn what_an_array_holds_is_not_overwritten_by_a_cache_without_force() {
         name: name(),
         origin: fixture.device("hdd"),
         cache: Some(NewCache { device: on("r5"), settings: Settings::default(), force }),
+        export: None,
     };
     let error = fixture.error(create(&fixture, false));
     assert!(error.contains("array:r5 holds an ext2/3/4 file system"), "{error}");
@@ -334,7 +354,11 @@ fn a_drive_of_a_volume_that_has_the_path_of_a_lost_member_does_not_come_to_the_a
     let mut new = fixture.new_array(&["d1", "d2", "d3"]);
     new.journal = Some(fixture.device("d5"));
     fixture.ask(Request::Array {
-        ask: ArrayRequest::Create { array: new, integrity: voltier_array::Integrity::None },
+        ask: ArrayRequest::Create {
+            array: new,
+            integrity: voltier_array::Integrity::None,
+            export: None,
+        },
     });
     fixture.create(Mode::WriteThrough);
     fixture.ask(fixture.fail("d2"));
@@ -368,7 +392,8 @@ fn a_lost_member_is_replaced_and_the_new_one_is_there_after_a_restart() {
     assert!(fixture.registry().arrays()[0].incoming.is_empty());
     fixture.restart(false);
     assert_eq!(fixture.array().state, ArrayState::Running);
-    let again = Request::Create { name: name(), origin: fixture.device("d2"), cache: None };
+    let again =
+        Request::Create { name: name(), origin: fixture.device("d2"), cache: None, export: None };
     fixture.service.handle(again);
     assert_eq!(fixture.state().hdd.path, fixture.path("d2").display().to_string(), "it is free");
 }
@@ -380,7 +405,8 @@ fn a_member_in_service_stays_on_record_until_its_copy_is_done() {
     fixture.ask(fixture.replace(0, "d4", false));
     assert_eq!(fixture.paths()[0], Some(fixture.device("d1")));
     assert_eq!(fixture.registry().arrays()[0].incoming, [fixture.device("d4")]);
-    let taken = Request::Create { name: name(), origin: fixture.device("d4"), cache: None };
+    let taken =
+        Request::Create { name: name(), origin: fixture.device("d4"), cache: None, export: None };
     assert!(fixture.error(taken).contains("already part of array r5"));
     let d4 = fixture.device("d4");
     fixture.steer(|books| {
@@ -396,7 +422,11 @@ fn spares_wait_take_places_and_come_back_after_a_restart_unless_they_hold_someth
     let mut fixture = Fixture::new();
     let mut array = fixture.new_array(&["d1", "d2", "d3"]);
     array.spares = vec![fixture.device("d4")];
-    fixture.ask(ask_of(ArrayRequest::Create { array, integrity: voltier_array::Integrity::None }));
+    fixture.ask(ask_of(ArrayRequest::Create {
+        array,
+        integrity: voltier_array::Integrity::None,
+        export: None,
+    }));
     fixture.ask(fixture.spare("d5", false));
     assert!(fixture.error(fixture.spare("d5", false)).contains("already part of array r5"));
     fixture.restart(true);
@@ -461,7 +491,8 @@ fn an_array_grows_and_has_its_new_level_and_member_after_a_restart() {
     let array = fixture.array();
     assert_eq!((array.level.as_str(), array.members.len()), ("6", 4));
     assert_eq!(fixture.paths()[3], Some(fixture.device("d4")));
-    let taken = Request::Create { name: name(), origin: fixture.device("d4"), cache: None };
+    let taken =
+        Request::Create { name: name(), origin: fixture.device("d4"), cache: None, export: None };
     assert!(fixture.error(taken).contains("already part of array r5"));
 }
 
@@ -473,7 +504,7 @@ fn room_is_not_added_below_or_before_a_cache_which_is_made_for_one_size() {
         let (hdd, ssd) = (fixture.device("hdd"), fixture.device("ssd"));
         let (origin, device) = if is_origin { (on("r5"), ssd) } else { (hdd, on("r5")) };
         let cache = Some(NewCache { device, settings: Settings::default(), force: true });
-        fixture.service.handle(Request::Create { name: name(), origin, cache });
+        fixture.service.handle(Request::Create { name: name(), origin, cache, export: None });
         let devices = vec![fixture.device("d4")];
         let by = Growth::Capacity;
         let error =

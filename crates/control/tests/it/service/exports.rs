@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use voltier_cache::Mode;
-use voltier_control::protocol::Request;
+use voltier_control::protocol::{ArrayRequest, Request};
 use voltier_control::{ExportSpec, ExportState};
 
 use super::fixture::{Fixture, name};
@@ -111,4 +111,42 @@ fn an_export_to_other_hosts_needs_consent_and_a_recorded_one_has_it() {
     let again = request(&fixture, "tcp:0.0.0.0:10809", false);
     fixture.service.handle(again);
     assert_eq!(export(&mut fixture).0, ExportState::Open);
+}
+
+#[test]
+fn a_volume_or_array_whose_export_cannot_be_opened_is_not_made() {
+    let mut fixture = Fixture::new();
+    let Request::Export { export, .. } = request(&fixture, "", false) else { unreachable!() };
+    let (export, array_export) = (
+        Some(export),
+        Some(ExportSpec::Nbd(voltier_control::NbdAddress::Unix(fixture.path("r5.sock")))),
+    );
+    fixture.steer(|books| books.exports_fail = true);
+    let cache = Some(fixture.cache("ssd", Mode::WriteBack));
+    let create = Request::Create { name: name(), origin: fixture.device("hdd"), cache, export };
+    assert!(fixture.error(create.clone()).contains("cannot listen there"));
+    assert!(fixture.registry().volumes().is_empty());
+    let array = |fixture: &Fixture| Request::Array {
+        ask: ArrayRequest::Create {
+            array: fixture.new_array(&["d1", "d2", "d3"]),
+            integrity: voltier_array::Integrity::None,
+            export: array_export.clone(),
+        },
+    };
+    let make = array(&fixture);
+    assert!(fixture.error(make).contains("cannot listen there"));
+    assert!(fixture.registry().volumes().is_empty() && fixture.registry().arrays().is_empty());
+    // The drives are free again.
+    fixture.steer(|books| books.exports_fail = false);
+    fixture.service.handle(create);
+    let make = array(&fixture);
+    fixture.ask(make);
+    let made: Vec<_> = fixture
+        .registry()
+        .volumes()
+        .iter()
+        .map(|volume| (volume.name.to_string(), volume.origin.to_string(), volume.exports.len()))
+        .collect();
+    let hdd = fixture.device("hdd").to_string();
+    assert_eq!(made, [("r5".into(), "array:r5".into(), 1), ("v".into(), hdd, 1)]);
 }

@@ -86,7 +86,12 @@ impl Fixture {
 
     pub(super) fn create(&mut self, mode: Mode) -> Response {
         let cache = Some(self.cache("ssd", mode));
-        self.service.handle(Request::Create { name: name(), origin: self.device("hdd"), cache })
+        self.service.handle(Request::Create {
+            name: name(),
+            origin: self.device("hdd"),
+            cache,
+            export: None,
+        })
     }
 
     pub(super) fn error(&mut self, request: Request) -> String {

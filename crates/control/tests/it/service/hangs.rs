@@ -92,7 +92,12 @@ fn a_cached_volume_on_an_array() -> Fixture {
     let mut fixture = Fixture::new();
     fixture.ask(fixture.make(&["d1", "d2", "d3"]));
     let cache = Some(fixture.cache("ssd", Mode::WriteThrough));
-    volume_of(fixture.service.handle(Request::Create { name: name(), origin: on("r5"), cache }));
+    volume_of(fixture.service.handle(Request::Create {
+        name: name(),
+        origin: on("r5"),
+        cache,
+        export: None,
+    }));
     fixture
 }
 
@@ -179,7 +184,11 @@ fn a_member_is_failed_while_a_command_for_another_array_and_for_the_same_one_han
     fixture.ask(fixture.make(&["d1", "d2", "d3"]));
     let other = NewArray { name: s5(), ..fixture.new_array(&["d4", "d5", "d6"]) };
     fixture.ask(Request::Array {
-        ask: ArrayRequest::Create { array: other, integrity: voltier_array::Integrity::None },
+        ask: ArrayRequest::Create {
+            array: other,
+            integrity: voltier_array::Integrity::None,
+            export: None,
+        },
     });
     let hung = replace(&fixture, "d7");
     let replaced = while_it_hangs(&fixture, "replace", hung, |service| {
@@ -216,7 +225,12 @@ fn a_command_goes_on_while_one_for_another_volume_hangs_and_waits_for_one_for_th
         assert!(refused.contains("the array r5 is busy with another command"), "{refused}");
         assert!(refused.contains("array replace: writing to"), "{refused}");
         // A volume that is to stand on the array waits for it as well.
-        let cached = Request::Create { name: "w".parse().unwrap(), origin: on("r5"), cache: None };
+        let cached = Request::Create {
+            name: "w".parse().unwrap(),
+            origin: on("r5"),
+            cache: None,
+            export: None,
+        };
         let refused = error_of(service.handle(cached));
         assert!(refused.contains("the array r5 is busy"), "{refused}");
     });
@@ -233,6 +247,7 @@ fn two_commands_at_a_time_never_take_the_same_device() {
         name: volume.parse().unwrap(),
         origin: fixture.device(origin),
         cache: None,
+        export: None,
     };
     let made = while_it_hangs(&fixture, "plain w", create("w", "hdd"), |service| {
         let refused = error_of(service.handle(create("v", "hdd")));

@@ -37,7 +37,7 @@ fn label(owner: Owner) -> CacheLabel {
 fn owner(fixture: &mut Fixture) -> Owner {
     let other: VolumeName = "asked".parse().unwrap();
     let origin = fixture.device("hdd");
-    let create = Request::Create { name: other.clone(), origin, cache: None };
+    let create = Request::Create { name: other.clone(), origin, cache: None, export: None };
     fixture.service.handle(create);
     let record = fixture.registry().find(&other).cloned().unwrap();
     fixture.service.handle(Request::Delete { name: other, flush: true });
@@ -187,7 +187,12 @@ fn a_cache_that_names_nothing_needs_a_name_and_an_origin() {
 fn a_taken_name_is_refused_with_the_choice_of_another() {
     let mut fixture = lost_volume();
     let cache = None;
-    fixture.service.handle(Request::Create { name: name(), origin: fixture.device("ssd2"), cache });
+    fixture.service.handle(Request::Create {
+        name: name(),
+        origin: fixture.device("ssd2"),
+        cache,
+        export: None,
+    });
     let as_it_says = order(&fixture, &["ssd", "hdd"]);
     refused(&mut fixture, as_it_says.clone(), &["another volume `v`", "--name NEW"]);
     let renamed = ImportOrder { name: Some("w".parse().unwrap()), ..as_it_says };
@@ -312,7 +317,11 @@ fn lost_array() -> (Fixture, Identity) {
     let fixture = Fixture::new();
     let array = new_array(&fixture, ["d1", "d2", "d3"]);
     fixture.service.handle(Request::Array {
-        ask: ArrayRequest::Create { array, integrity: voltier_array::Integrity::None },
+        ask: ArrayRequest::Create {
+            array,
+            integrity: voltier_array::Integrity::None,
+            export: None,
+        },
     });
     let uuid = fixture.registry().arrays()[0].uuid;
     let name = "a".parse().unwrap();
@@ -417,7 +426,11 @@ fn an_array_with_a_taken_name_gets_another_one() {
     let (mut fixture, uuid) = lost_array();
     let array = new_array(&fixture, ["d4", "d5", "d6"]);
     fixture.service.handle(Request::Array {
-        ask: ArrayRequest::Create { array, integrity: voltier_array::Integrity::None },
+        ask: ArrayRequest::Create {
+            array,
+            integrity: voltier_array::Integrity::None,
+            export: None,
+        },
     });
     let as_it_says = order(&fixture, &["d1", "d2", "d3"]);
     refused(&mut fixture, as_it_says.clone(), &["another array `a`", "--name NEW"]);
@@ -437,7 +450,7 @@ fn an_origin_whose_newest_data_may_be_on_an_ssd_gets_no_new_volume() {
     fixture.steer(|books| books.own_devices = vec![ssd]);
     let create = |fixture: &Fixture, cache| {
         let (name, origin) = ("plain".parse().unwrap(), fixture.device("hdd"));
-        Request::Create { name, origin, cache }
+        Request::Create { name, origin, cache, export: None }
     };
     let refused = |fixture: &mut Fixture, words: &[&str]| {
         let error = fixture.error(create(fixture, None));

@@ -367,7 +367,7 @@ fn a_cache_on_an_array_that_waits_is_not_given_up_either() {
     let settings = Settings { mode: Mode::WriteThrough, ..Settings::default() };
     let cache = Some(NewCache { device: on("r5"), settings, force: false });
     let origin = fixture.device("hdd");
-    fixture.service.handle(Request::Create { name: name(), origin, cache });
+    fixture.service.handle(Request::Create { name: name(), origin, cache, export: None });
     fixture.take_away("d2");
     let begun = fixture.start_waiting();
     fixture.look(begun, 60);

@@ -448,7 +448,11 @@ fn arrays_that_have_swapped_all_their_paths_keep_their_members() {
     let mut other = fixture.new_array(&["d4", "d5", "d6"]);
     other.name = "other".parse().unwrap();
     fixture.ask(Request::Array {
-        ask: ArrayRequest::Create { array: other, integrity: voltier_array::Integrity::None },
+        ask: ArrayRequest::Create {
+            array: other,
+            integrity: voltier_array::Integrity::None,
+            export: None,
+        },
     });
     let pairs = [("d1", "d4"), ("d2", "d5"), ("d3", "d6")];
     let back = pairs.map(|(one, other)| (other, one));

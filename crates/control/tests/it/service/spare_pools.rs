@@ -21,9 +21,11 @@ fn named(name: &str) -> ArrayName {
 impl Fixture {
     fn make_array(&mut self, name: &str, members: [&str; 3]) {
         let array = NewArray { name: named(name), ..self.new_array(&members) };
-        let made = self
-            .service
-            .handle(ask(ArrayRequest::Create { array, integrity: voltier_array::Integrity::None }));
+        let made = self.service.handle(ask(ArrayRequest::Create {
+            array,
+            integrity: voltier_array::Integrity::None,
+            export: None,
+        }));
         assert!(matches!(made, Response::Array { .. }), "{made:?}");
     }
 

@@ -50,15 +50,21 @@ fn a_volume_is_created_exported_and_back_after_a_restart_of_either_kind() {
 fn a_name_in_use_a_device_in_use_and_the_same_device_twice_are_refused() {
     let mut fixture = Fixture::new();
     fixture.create(Mode::WriteThrough);
-    let again = Request::Create { name: name(), origin: fixture.device("ssd2"), cache: None };
+    let again =
+        Request::Create { name: name(), origin: fixture.device("ssd2"), cache: None, export: None };
     assert!(fixture.error(again).contains("exists"));
     let other: VolumeName = "w".parse().unwrap();
     std::os::unix::fs::symlink(fixture.path("hdd"), fixture.path("link")).unwrap();
-    let taken =
-        Request::Create { name: other.clone(), origin: fixture.device("link"), cache: None };
+    let taken = Request::Create {
+        name: other.clone(),
+        origin: fixture.device("link"),
+        cache: None,
+        export: None,
+    };
     assert!(fixture.error(taken).contains("already part of volume v"));
     let cache = Some(fixture.cache("ssd2", Mode::WriteThrough));
-    let twice = Request::Create { name: other, origin: fixture.device("ssd2"), cache };
+    let twice =
+        Request::Create { name: other, origin: fixture.device("ssd2"), cache, export: None };
     assert!(fixture.error(twice).contains("same device as the other side"));
     assert_eq!(fixture.registry().volumes().len(), 1);
 }
@@ -391,6 +397,7 @@ fn an_origin_that_shrank_or_vanished_is_not_served_and_the_rest_is() {
         name: other.clone(),
         origin: fixture.device("ssd2"),
         cache: None,
+        export: None,
     });
     File::options().write(true).open(fixture.path("hdd")).unwrap().set_len(1 << 19).unwrap();
     fixture.restart(false);
@@ -404,10 +411,20 @@ fn volatile_devices_do_not_come_back_as_if_nothing_had_happened() {
     let mut fixture = Fixture::new();
     let settings = Settings::default();
     let cache = Some(NewCache { device: DeviceSpec::Memory(1 << 20), settings, force: false });
-    fixture.service.handle(Request::Create { name: name(), origin: fixture.device("hdd"), cache });
+    fixture.service.handle(Request::Create {
+        name: name(),
+        origin: fixture.device("hdd"),
+        cache,
+        export: None,
+    });
     let other: VolumeName = "w".parse().unwrap();
     let origin = DeviceSpec::Memory(1 << 20);
-    fixture.service.handle(Request::Create { name: other.clone(), origin, cache: None });
+    fixture.service.handle(Request::Create {
+        name: other.clone(),
+        origin,
+        cache: None,
+        export: None,
+    });
     fixture.restart(true);
     assert_eq!(fixture.state().state, VolumeState::Running, "a clean memory cache starts empty");
     assert_eq!(fixture.calls(), ["open Format"]);
@@ -530,7 +547,7 @@ fn lost_ranges_are_listed_while_it_serves_and_after_a_restart() {
 fn an_attach_that_was_cut_off_is_taken_back_at_the_start() {
     let mut fixture = Fixture::new();
     let origin = fixture.device("hdd");
-    fixture.service.handle(Request::Create { name: name(), origin, cache: None });
+    fixture.service.handle(Request::Create { name: name(), origin, cache: None, export: None });
     let before = fixture.registry().volumes().to_vec();
     let mut cut_off = before[0].clone();
     let settings = Settings { mode: Mode::WriteThrough, ..Settings::default() };
@@ -583,7 +600,8 @@ fn a_drive_of_a_stopped_volume_is_taken_for_no_new_one_under_another_path() {
         std::fs::rename(fixture.path(was), fixture.path(is)).unwrap();
     }
     let other: VolumeName = "w".parse().unwrap();
-    let create = |origin, cache| Request::Create { name: other.clone(), origin, cache };
+    let create =
+        |origin, cache| Request::Create { name: other.clone(), origin, cache, export: None };
     let taken = create(fixture.device("hdd-now"), None);
     assert!(fixture.error(taken).contains("hdd-now is a drive of volume v"));
     let cache = NewCache { force: true, ..fixture.cache("ssd-now", Mode::WriteBack) };
