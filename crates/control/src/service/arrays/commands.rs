@@ -5,7 +5,7 @@ use std::time::Instant;
 use voltier_array::{Consistency, Integrity};
 
 use crate::array_settings::ArraySettings;
-use crate::engine::{Engine, JournalDeviceLabel, MemberLabel};
+use crate::engine::{JournalDeviceLabel, MemberLabel};
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::protocol::{MemberName, NewArray, Response};
@@ -22,8 +22,8 @@ use crate::service::state::turn::{Turn, of_all};
 use crate::spec::DeviceSpec;
 use crate::units::exact_size;
 
-pub(in crate::service) fn create<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn create(
+    turn: &mut Turn,
     new: NewArray,
     integrity: Integrity,
 ) -> ControlResult<Response> {
@@ -80,11 +80,7 @@ pub(in crate::service) fn create<E: Engine>(
 }
 
 /// Checks all members of a new array; their sizes.
-fn admit_members<E: Engine>(
-    turn: &mut Turn<E>,
-    members: &[DeviceSpec],
-    force: bool,
-) -> ControlResult<Vec<u64>> {
+fn admit_members(turn: &mut Turn, members: &[DeviceSpec], force: bool) -> ControlResult<Vec<u64>> {
     let mut sizes = Vec::with_capacity(members.len());
     for (at, member) in members.iter().enumerate() {
         if member.array().is_some() {
@@ -98,8 +94,8 @@ fn admit_members<E: Engine>(
     Ok(sizes)
 }
 
-pub(in crate::service) fn assemble<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn assemble(
+    turn: &mut Turn,
     devices: Vec<DeviceSpec>,
     force: bool,
     read_only: bool,
@@ -146,18 +142,14 @@ pub(in crate::service) fn assemble<E: Engine>(
 }
 
 /// Has a recorded array for this command alone.
-fn claim_array_of<E: Engine>(turn: &mut Turn<E>, uuid: Identity) -> ControlResult<()> {
+fn claim_array_of(turn: &mut Turn, uuid: Identity) -> ControlResult<()> {
     let known = turn.registry.arrays().iter().find(|array| array.uuid == uuid);
     let Some(name) = known.map(|array| array.name.clone()) else { return Ok(()) };
     turn.claim_also(subjects::of_array(&turn.registry, &name))
 }
 
 /// The label that all these devices share: they are the members of one array, and free.
-fn labels<E: Engine>(
-    turn: &mut Turn<E>,
-    devices: &[DeviceSpec],
-    read_only: bool,
-) -> ControlResult<MemberLabel> {
+fn labels(turn: &mut Turn, devices: &[DeviceSpec], read_only: bool) -> ControlResult<MemberLabel> {
     let mut found: Option<(MemberLabel, &DeviceSpec)> = None;
     let (mut journals, mut clash) = (Vec::new(), None);
     for (at, device) in devices.iter().enumerate() {
@@ -229,7 +221,7 @@ fn labels<E: Engine>(
 }
 
 /// The name that a label gives, if no other array has it.
-fn free_name<E: Engine>(turn: &Turn<E>, text: &str) -> ControlResult<ArrayName> {
+fn free_name(turn: &Turn, text: &str) -> ControlResult<ArrayName> {
     let name: ArrayName =
         text.parse().map_err(|error: ControlError| ControlError::failed(error.message))?;
     if turn.registry.find_array(&name).is_some() {
@@ -241,8 +233,8 @@ fn free_name<E: Engine>(turn: &Turn<E>, text: &str) -> ControlResult<ArrayName> 
     Ok(name)
 }
 
-pub(in crate::service) fn fail_member<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn fail_member(
+    turn: &mut Turn,
     name: &ArrayName,
     member: &MemberName,
 ) -> ControlResult<Response> {
@@ -261,11 +253,7 @@ pub(in crate::service) fn fail_member<E: Engine>(
     Ok(arrays::show::response(turn, name, if is_on_record { Vec::new() } else { vec![late] }))
 }
 
-pub(in crate::service) fn delete<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &ArrayName,
-    erase: bool,
-) -> ControlResult<Response> {
+pub(crate) fn delete(turn: &mut Turn, name: &ArrayName, erase: bool) -> ControlResult<Response> {
     let record = turn.array_record(name)?;
     if let Some(user) = turn.user_of_array(name, None) {
         return Err(ControlError::failed(format!(
@@ -285,7 +273,7 @@ pub(in crate::service) fn delete<E: Engine>(
 }
 
 /// Makes plain devices of the members. Each is told what became of it before the first error.
-fn erase_labels<E: Engine>(turn: &mut Turn<E>, record: &RegisteredArray) -> ControlResult<()> {
+fn erase_labels(turn: &mut Turn, record: &RegisteredArray) -> ControlResult<()> {
     let mut result = Ok(());
     for member in record.devices().filter(|member| !member.is_volatile()) {
         let erased = erase_label(turn, record, member);
@@ -303,12 +291,12 @@ fn erase_labels<E: Engine>(turn: &mut Turn<E>, record: &RegisteredArray) -> Cont
     })
 }
 
-fn erase_label<E: Engine>(
-    turn: &mut Turn<E>,
+fn erase_label(
+    turn: &mut Turn,
     record: &RegisteredArray,
     member: &DeviceSpec,
 ) -> ControlResult<()> {
-    let erase = |turn: &mut Turn<E>, member: &DeviceSpec| {
+    let erase = |turn: &mut Turn, member: &DeviceSpec| {
         turn.apart(format!("erasing the label of {member}")).erase_label(member)
     };
     look::look_at(turn, member, 0, "member")?;
@@ -334,7 +322,7 @@ fn erase_label<E: Engine>(
 
 /// Assembles a recorded array, unless it is to stay at rest. One that cannot be is shown as failed, with
 /// the reason.
-pub(in crate::service) fn start<E: Engine>(turn: &mut Turn<E>, name: &ArrayName, now: Instant) {
+pub(crate) fn start(turn: &mut Turn, name: &ArrayName, now: Instant) {
     let Some(record) = turn.registry.find_array(name).cloned() else { return };
     if record.stopped {
         let stopped = LiveArray::stopped(name);

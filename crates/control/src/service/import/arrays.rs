@@ -9,7 +9,7 @@ use super::find::Found;
 use super::find::FoundArray;
 use super::find::FoundMember;
 use crate::array_settings::ArraySettings;
-use crate::engine::{Engine, MemberLabel};
+use crate::engine::MemberLabel;
 use crate::error::{ControlError, ControlResult};
 use crate::import_report::ImportedArray;
 use crate::name::ArrayName;
@@ -51,8 +51,8 @@ pub(super) fn reported(record: &RegisteredArray) -> ImportedArray {
 ///
 /// # Errors
 /// When an array is on record, has another one's name, or cannot be assembled.
-pub(super) fn plan<E: Engine>(
-    service: &mut Turn<E>,
+pub(super) fn plan(
+    service: &mut Turn,
     found: &Found,
     chosen: Option<&ArrayName>,
 ) -> ControlResult<Vec<ArrayPlan>> {
@@ -86,8 +86,8 @@ fn name_is_taken(name: &ArrayName, uuid: Identity) -> ControlError {
     ))
 }
 
-fn plan_one<E: Engine>(
-    service: &Turn<E>,
+fn plan_one(
+    service: &Turn,
     uuid: Identity,
     array: &FoundArray,
     chosen: Option<&ArrayName>,
@@ -186,8 +186,8 @@ fn plan_of(name: ArrayName, newest: &MemberLabel, array: &FoundArray) -> ArrayPl
 ///
 /// # Errors
 /// The array's, as at any start; nothing of it is on record then.
-pub(super) fn open<E: Engine>(
-    service: &mut Turn<E>,
+pub(super) fn open(
+    service: &mut Turn,
     plan: ArrayPlan,
     done: &mut Done,
 ) -> ControlResult<Vec<String>> {

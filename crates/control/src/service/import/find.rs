@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use voltier_array::MemberState;
 
-use crate::engine::{CacheLabel, Engine, MemberLabel, SpareOwner};
+use crate::engine::{CacheLabel, MemberLabel, SpareOwner};
 use crate::error::{Clash, ControlError, ControlResult};
 use crate::records::Identity;
 use crate::service::presence::{admit, look};
@@ -134,10 +134,7 @@ impl FoundArray {
 
 /// Looks at the devices of an import, and for what is missing of their arrays at all block devices. Nothing
 /// is written.
-pub(super) fn examine<E: Engine>(
-    service: &mut Turn<E>,
-    devices: &[DeviceSpec],
-) -> ControlResult<Found> {
+pub(super) fn examine(service: &mut Turn, devices: &[DeviceSpec]) -> ControlResult<Found> {
     let mut found = Found::default();
     for (at, device) in devices.iter().enumerate() {
         if devices[..at].iter().any(|other| admit::is_same(service, other, device)) {
@@ -151,7 +148,7 @@ pub(super) fn examine<E: Engine>(
 }
 
 /// The size in bytes of a device that may be imported.
-fn size_of_free<E: Engine>(service: &mut Turn<E>, device: &DeviceSpec) -> ControlResult<u64> {
+fn size_of_free(service: &mut Turn, device: &DeviceSpec) -> ControlResult<u64> {
     if device.is_volatile() {
         return Err(ControlError::usage(format!(
             "{device} is empty at every start, so nothing can be imported from it; leave it out"
@@ -177,8 +174,8 @@ pub(super) fn in_use(device: &DeviceSpec, user: &str) -> ControlError {
     ))
 }
 
-fn sort_in<E: Engine>(
-    service: &mut Turn<E>,
+fn sort_in(
+    service: &mut Turn,
     found: &mut Found,
     device: &DeviceSpec,
     size_bytes: u64,
@@ -236,8 +233,8 @@ fn unless_clashing<T>(
 }
 
 /// Whether a device is no member, journal, spare or cache.
-pub(super) fn holds_nothing_of_ours<E: Engine>(
-    service: &mut Turn<E>,
+pub(super) fn holds_nothing_of_ours(
+    service: &mut Turn,
     device: &DeviceSpec,
 ) -> ControlResult<bool> {
     let mut seen = Found::default();
@@ -247,11 +244,7 @@ pub(super) fn holds_nothing_of_ours<E: Engine>(
 
 /// Looks at all block devices for parts of arrays of which something is missing. A device that cannot be
 /// used, or that somebody has, is passed over, unless only a newer program can read that it is of such an array.
-fn look_further<E: Engine>(
-    service: &mut Turn<E>,
-    found: &mut Found,
-    given: &[DeviceSpec],
-) -> ControlResult<()> {
+fn look_further(service: &mut Turn, found: &mut Found, given: &[DeviceSpec]) -> ControlResult<()> {
     if !found.arrays.values().any(FoundArray::is_incomplete) {
         return Ok(());
     }

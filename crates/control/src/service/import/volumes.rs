@@ -10,7 +10,6 @@ use super::names::Names;
 use super::origins;
 use super::origins::Known;
 use super::origins::Origin;
-use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::import_report::ImportedVolume;
 use crate::name::VolumeName;
@@ -55,8 +54,8 @@ impl VolumePlan {
 ///
 /// # Errors
 /// When a volume is on record, has another one's name, or its origin is not found.
-pub(super) fn plan<E: Engine>(
-    service: &mut Turn<E>,
+pub(super) fn plan(
+    service: &mut Turn,
     names: &Names,
     found: &Found,
     known: Known<'_>,
@@ -89,7 +88,7 @@ pub(super) fn plan<E: Engine>(
 }
 
 /// Refuses a cache that a volume on record has, or that a volume on record has given up.
-fn is_unknown<E: Engine>(service: &Turn<E>, cache: &FoundCache) -> ControlResult<()> {
+fn is_unknown(service: &Turn, cache: &FoundCache) -> ControlResult<()> {
     let (device, label) = (&cache.device, &cache.label);
     for known in service.registry.volumes() {
         let name = &known.name;
@@ -112,8 +111,8 @@ fn is_unknown<E: Engine>(service: &Turn<E>, cache: &FoundCache) -> ControlResult
 }
 
 /// Devices of the order that hold nothing of Voltier, and are the origin of no volume of it.
-pub(super) fn left_over<E: Engine>(
-    service: &mut Turn<E>,
+pub(super) fn left_over(
+    service: &mut Turn,
     found: &Found,
     plans: &[VolumePlan],
 ) -> Vec<OtherDevice> {
@@ -131,8 +130,8 @@ pub(super) fn no_origin(OtherDevice { device, clash, .. }: &OtherDevice) -> Cont
     ))
 }
 
-fn plan_one<E: Engine>(
-    service: &mut Turn<E>,
+fn plan_one(
+    service: &mut Turn,
     names: &Names,
     cache: &FoundCache,
     origin: Origin,
@@ -204,11 +203,7 @@ fn plan_one<E: Engine>(
 }
 
 /// The name of a volume: the user's, or the one that its SSD has.
-fn name_of<E: Engine>(
-    service: &Turn<E>,
-    names: &Names,
-    cache: &FoundCache,
-) -> ControlResult<VolumeName> {
+fn name_of(service: &Turn, names: &Names, cache: &FoundCache) -> ControlResult<VolumeName> {
     let recorded = || cache.label.owner.volume.parse().ok();
     let Some(name) = names.volume.clone().or_else(recorded) else {
         return Err(ControlError::failed(format!(

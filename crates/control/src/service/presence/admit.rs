@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::protocol::NewCache;
@@ -15,7 +14,7 @@ use crate::spec::DeviceSpec;
 
 /// The other devices of a command.
 #[derive(Clone, Copy)]
-pub(in crate::service) enum Beside<'a> {
+pub(crate) enum Beside<'a> {
     /// Nothing.
     None,
     /// The other side of the volume.
@@ -59,15 +58,15 @@ impl Beside<'_> {
 }
 
 /// A device that may be used.
-pub(in crate::service) struct Admitted {
-    pub(in crate::service) size_bytes: u64,
+pub(crate) struct Admitted {
+    pub(crate) size_bytes: u64,
     /// The mark that its drive is known by.
-    pub(in crate::service) mark: Option<DriveIdentity>,
+    pub(crate) mark: Option<DriveIdentity>,
 }
 
 /// Checks an SSD and makes its record.
-pub(in crate::service) fn admit_cache<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn admit_cache(
+    turn: &mut Turn,
     new: NewCache,
     origin: &DeviceSpec,
 ) -> ControlResult<CacheRecord> {
@@ -97,10 +96,7 @@ pub(in crate::service) fn admit_cache<E: Engine>(
 }
 
 /// The mark that a device of a volume is to be known by from now on: of an array the identity.
-pub(in crate::service) fn mark_of<E: Engine>(
-    turn: &mut Turn<E>,
-    device: &DeviceSpec,
-) -> Option<DriveIdentity> {
+pub(crate) fn mark_of(turn: &mut Turn, device: &DeviceSpec) -> Option<DriveIdentity> {
     let Some(name) = device.array() else {
         return drives::identity_of(&*turn.reading_identity_of(device), device);
     };
@@ -108,8 +104,8 @@ pub(in crate::service) fn mark_of<E: Engine>(
 }
 
 /// Checks a device that is to be used.
-pub(in crate::service) fn admit<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn admit(
+    turn: &mut Turn,
     device: &DeviceSpec,
     role: Role,
     force: bool,
@@ -155,8 +151,8 @@ pub(in crate::service) fn admit<E: Engine>(
 
 /// Refuses a device that is a part of the same disk, or of the same file, as a member of its array: one failure
 /// would take both.
-pub(in crate::service) fn is_a_drive_of_its_own<E: Engine>(
-    turn: &Turn<E>,
+pub(crate) fn is_a_drive_of_its_own(
+    turn: &Turn,
     device: &DeviceSpec,
     members: &[DeviceSpec],
 ) -> ControlResult<()> {
@@ -177,8 +173,8 @@ pub(in crate::service) fn is_a_drive_of_its_own<E: Engine>(
 ///
 /// # Errors
 /// When somebody uses the device, or it is the other side of the volume.
-pub(in crate::service) fn admit_ssd_again<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn admit_ssd_again(
+    turn: &mut Turn,
     device: &DeviceSpec,
     volume: &VolumeRecord,
 ) -> ControlResult<()> {
@@ -212,8 +208,8 @@ pub(in crate::service) fn admit_ssd_again<E: Engine>(
     look::look_at(turn, device, 0, "SSD")
 }
 
-fn admit_array<E: Engine>(
-    turn: &mut Turn<E>,
+fn admit_array(
+    turn: &mut Turn,
     name: &ArrayName,
     role: Role,
     force: bool,
@@ -238,14 +234,14 @@ fn admit_array<E: Engine>(
     Ok(size_bytes)
 }
 
-fn log_override<E: Engine>(turn: &mut Turn<E>, shown: &str, findings: &[Finding]) {
+fn log_override(turn: &mut Turn, shown: &str, findings: &[Finding]) {
     for finding in findings {
         turn.engine.log(&format!("{shown} {finding} (overridden by -f)"));
     }
 }
 
 /// Refuses a device that another command is about to take.
-fn is_not_being_taken<E: Engine>(turn: &Turn<E>, path: &Path, id: &DeviceId) -> ControlResult<()> {
+fn is_not_being_taken(turn: &Turn, path: &Path, id: &DeviceId) -> ControlResult<()> {
     match turn.claims.taker(id, turn.own()) {
         None => Ok(()),
         Some(command) => Err(ControlError::failed(format!(
@@ -256,17 +252,14 @@ fn is_not_being_taken<E: Engine>(turn: &Turn<E>, path: &Path, id: &DeviceId) -> 
 }
 
 /// Takes a device before any other command can, until the command has ended: by then it is on record.
-pub(in crate::service) fn reserve<E: Engine>(turn: &mut Turn<E>, id: DeviceId) {
+pub(crate) fn reserve(turn: &mut Turn, id: DeviceId) {
     if let Some(own) = turn.own() {
         turn.claims.reserve(own, id);
     }
 }
 
 /// Takes a device that an import is about to put on record.
-pub(in crate::service) fn take_for_import<E: Engine>(
-    turn: &mut Turn<E>,
-    device: &DeviceSpec,
-) -> ControlResult<()> {
+pub(crate) fn take_for_import(turn: &mut Turn, device: &DeviceSpec) -> ControlResult<()> {
     let Some(path) = device.path() else { return Ok(()) };
     let id = storage_at(turn, path, Role::Origin)?;
     is_not_being_taken(turn, path, &id)?;
@@ -278,7 +271,7 @@ pub(in crate::service) fn take_for_import<E: Engine>(
 ///
 /// # Errors
 /// When there is none, or it does not answer.
-fn storage_at<E: Engine>(turn: &mut Turn<E>, path: &Path, role: Role) -> ControlResult<DeviceId> {
+fn storage_at(turn: &mut Turn, path: &Path, role: Role) -> ControlResult<DeviceId> {
     match turn.id_at(path) {
         Some(id) => Ok(id),
         None => turn.looking_at(path).examine(path, role).map(|examined| examined.id),
@@ -286,11 +279,7 @@ fn storage_at<E: Engine>(turn: &mut Turn<E>, path: &Path, role: Role) -> Control
 }
 
 /// Whether two devices are the same storage, whatever they are called.
-pub(in crate::service) fn is_same<E: Engine>(
-    turn: &Turn<E>,
-    one: &DeviceSpec,
-    other: &DeviceSpec,
-) -> bool {
+pub(crate) fn is_same(turn: &Turn, one: &DeviceSpec, other: &DeviceSpec) -> bool {
     match [one, other].map(|device| turn.id_of(device)) {
         [Some(one), Some(other)] => one.overlaps(&other),
         _ => one == other,
@@ -298,16 +287,13 @@ pub(in crate::service) fn is_same<E: Engine>(
 }
 
 /// The volume, array or pool on record that has a device.
-pub(in crate::service) fn user_of_device<E: Engine>(
-    turn: &Turn<E>,
-    device: &DeviceSpec,
-) -> Option<String> {
+pub(crate) fn user_of_device(turn: &Turn, device: &DeviceSpec) -> Option<String> {
     user_of(turn, &turn.id_of(device)?, None)
 }
 
 /// The volume, array or pool a piece of storage already belongs to, other than the volume or array
 /// `but`.
-fn user_of<E: Engine>(turn: &Turn<E>, id: &DeviceId, but: Option<Identity>) -> Option<String> {
+fn user_of(turn: &Turn, id: &DeviceId, but: Option<Identity>) -> Option<String> {
     let registry = &turn.registry;
     let is_it = |device: &DeviceSpec| turn.id_of(device).is_some_and(|used| used.overlaps(id));
     let mut others = registry.volumes().iter().filter(|volume| Some(volume.uuid) != but);
@@ -326,11 +312,7 @@ fn user_of<E: Engine>(turn: &Turn<E>, id: &DeviceId, but: Option<Identity>) -> O
 
 /// The volume or pool that knows a drive, or the disk of a partition, by this mark: other than the volume
 /// `but`. The recorded path of a volume that is stopped may lead to another drive by now.
-fn user_by_mark<E: Engine>(
-    turn: &Turn<E>,
-    mark: &DriveIdentity,
-    but: Option<Identity>,
-) -> Option<String> {
+fn user_by_mark(turn: &Turn, mark: &DriveIdentity, but: Option<Identity>) -> Option<String> {
     let is_it = |known: Option<&DriveIdentity>| {
         let known = known.filter(|known| known.is_known());
         known.is_some_and(|known| mark.is_on(known) || known.is_on(mark))
@@ -350,8 +332,8 @@ fn user_by_mark<E: Engine>(
 }
 
 /// Refuses a device that another volume or array has than the array it says it is a member of.
-pub(in crate::service) fn is_nobody_elses<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn is_nobody_elses(
+    turn: &mut Turn,
     device: &DeviceSpec,
     array: Identity,
 ) -> ControlResult<()> {
@@ -366,7 +348,7 @@ pub(in crate::service) fn is_nobody_elses<E: Engine>(
 }
 
 /// Refuses an array for a cache, before it or below it, while its size is about to change.
-fn check_size_stays<E: Engine>(turn: &mut Turn<E>, device: &DeviceSpec) -> ControlResult<()> {
+fn check_size_stays(turn: &mut Turn, device: &DeviceSpec) -> ControlResult<()> {
     let record = device.array().and_then(|name| turn.registry.find_array(name)).cloned();
     match record {
         Some(record) if arrays::show::status(turn, &record).reshape.is_some() => {

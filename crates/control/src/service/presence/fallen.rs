@@ -6,7 +6,6 @@
 
 use std::time::Instant;
 
-use crate::engine::Engine;
 use crate::error::ControlError;
 use crate::name::ArrayName;
 use crate::records::RegisteredArray;
@@ -16,11 +15,7 @@ use crate::service::state::turn::Turn;
 use crate::service::volumes::open::close_volume;
 
 /// Assembles an array anew whose members are back.
-pub(in crate::service) fn look_for_members<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &ArrayName,
-    now: Instant,
-) {
+pub(crate) fn look_for_members(turn: &mut Turn, name: &ArrayName, now: Instant) {
     let Some(mut record) = turn.registry.find_array(name).cloned() else { return };
     if moved::has_news(turn, &record) {
         record = moved::follow(turn, record);
@@ -45,11 +40,7 @@ pub(in crate::service) fn look_for_members<E: Engine>(
 }
 
 /// Closes an array that has fallen, and the volumes on it, and starts them as after a crash.
-pub(in crate::service) fn assemble_anew<E: Engine>(
-    turn: &mut Turn<E>,
-    record: RegisteredArray,
-    now: Instant,
-) {
+pub(crate) fn assemble_anew(turn: &mut Turn, record: RegisteredArray, now: Instant) {
     let name = record.name.clone();
     turn.fallen.remove(&name);
     turn.engine.log(&format!(

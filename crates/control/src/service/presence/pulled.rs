@@ -7,7 +7,6 @@
 
 use std::time::Instant;
 
-use crate::engine::Engine;
 use crate::error::ControlError;
 use crate::name::VolumeName;
 use crate::service::presence::late;
@@ -16,11 +15,7 @@ use crate::service::volumes::open::close_volume;
 
 /// Closes a volume whose SSD is gone with dirty lines, and opens the volume as a start does: when the SSD is
 /// there. Clients are cut off.
-pub(in crate::service) fn wait_for_ssd<E: Engine>(
-    service: &mut Turn<E>,
-    name: &VolumeName,
-    now: Instant,
-) {
+pub(crate) fn wait_for_ssd(service: &mut Turn, name: &VolumeName, now: Instant) {
     let Some(dirty_lines) = service.pulled.remove(name) else { return };
     let Some(mut record) = service.registry.find(name).cloned() else { return };
     // A command that had the volume until now may have ended it.

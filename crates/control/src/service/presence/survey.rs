@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use voltier_array::MemberState;
 
-use crate::engine::{CacheLabel, Engine, MemberLabel};
+use crate::engine::{CacheLabel, MemberLabel};
 use crate::error::ErrorKind;
 use crate::records::{CacheRecord, RegisteredArray, VolumeRecord};
 use crate::safety::DriveIdentity;
@@ -21,30 +21,30 @@ use crate::spec::DeviceSpec;
 const EXPOSED_FACTOR: u32 = 3;
 
 /// The devices of an array as a start finds them.
-pub(in crate::service) struct Survey {
+pub(crate) struct Survey {
     /// Devices that may be used.
-    pub(in crate::service) present: Vec<DeviceSpec>,
+    pub(crate) present: Vec<DeviceSpec>,
     /// Devices that may not, and why.
-    pub(in crate::service) left_out: Vec<String>,
+    pub(crate) left_out: Vec<String>,
     /// Devices that the array counts on and that may still come.
-    pub(in crate::service) missing: Vec<Missing>,
+    pub(crate) missing: Vec<Missing>,
     /// Places whose members the labels count on, that are not there, and for which the record has no path.
-    pub(in crate::service) places: BTreeSet<u32>,
+    pub(crate) places: BTreeSet<u32>,
     /// Whether no redundancy would be left without them, or the array not be assembled at all.
     is_exposed: bool,
 }
 
 impl Survey {
     /// The end of a hold-off that has begun.
-    pub(in crate::service) fn until(&self, since: Instant, wait: Duration) -> Instant {
+    pub(crate) fn until(&self, since: Instant, wait: Duration) -> Instant {
         since + if self.is_exposed { wait * EXPOSED_FACTOR } else { wait }
     }
 }
 
 /// Looks at the recorded devices of an array and at `others` that say they are of it; nothing is written. A
 /// member counts as there when it says that it is one.
-pub(in crate::service) fn survey<E: Engine>(
-    service: &mut Turn<E>,
+pub(crate) fn survey(
+    service: &mut Turn,
     record: &RegisteredArray,
     others: &[DeviceSpec],
 ) -> Survey {
@@ -99,8 +99,8 @@ pub(in crate::service) fn survey<E: Engine>(
 
 /// The members that are there with their labels, among them devices on their way and spares that became
 /// members. Recorded members that have none of the array are missing, and such devices are left as they are.
-fn labels_of<E: Engine>(
-    service: &mut Turn<E>,
+fn labels_of(
+    service: &mut Turn,
     record: &RegisteredArray,
     present: &mut Vec<DeviceSpec>,
     left_out: &mut Vec<String>,
@@ -149,8 +149,8 @@ fn labels_of<E: Engine>(
 }
 
 /// A device that has the path of a part of an array, and is none of it, in words.
-fn stranger<E: Engine>(
-    service: &mut Turn<E>,
+fn stranger(
+    service: &mut Turn,
     record: &RegisteredArray,
     device: &DeviceSpec,
     label: Option<MemberLabel>,
@@ -183,19 +183,15 @@ fn is_elsewhere(
 }
 
 /// A device on its way that has become a member, by what other labels say, and is not under its path.
-fn unlabelled<E: Engine>(
-    service: &mut Turn<E>,
-    record: &RegisteredArray,
-    device: &DeviceSpec,
-) -> Missing {
+fn unlabelled(service: &mut Turn, record: &RegisteredArray, device: &DeviceSpec) -> Missing {
     let why = (Hindrance::Absent, stranger(service, record, device, None));
     missing_as(service, device, "pending member", None, why)
 }
 
 /// Members that are not there, and under whose recorded paths are other devices of the array: those that they
 /// replaced, or members of other places. The members themselves may still come.
-fn displaced<E: Engine>(
-    service: &mut Turn<E>,
+fn displaced(
+    service: &mut Turn,
     record: &RegisteredArray,
     newest: &MemberLabel,
     (devices, labels): (&[DeviceSpec], &[MemberLabel]),
@@ -242,15 +238,12 @@ fn lacks_a_member(newest: &MemberLabel, labels: &[MemberLabel]) -> bool {
     places.any(|(place, own)| is_counted_on(own.state) && !is_there(place))
 }
 
-pub(in crate::service) fn is_counted_on(state: MemberState) -> bool {
+pub(crate) fn is_counted_on(state: MemberState) -> bool {
     matches!(state, MemberState::InService | MemberState::Rebuilding)
 }
 
 /// The recorded drives that a volume needs and that are not there.
-pub(in crate::service) fn missing_drives<E: Engine>(
-    service: &mut Turn<E>,
-    record: &VolumeRecord,
-) -> Vec<Missing> {
+pub(crate) fn missing_drives(service: &mut Turn, record: &VolumeRecord) -> Vec<Missing> {
     let origin = (&record.origin, "backing disk", record.origin_identity.as_ref());
     let ssd = record.cache.as_ref().filter(|cache| is_needed(cache));
     let ssd = ssd.map(|cache| (&cache.device, "SSD", cache.identity.as_ref()));
@@ -277,8 +270,8 @@ pub(in crate::service) fn missing_drives<E: Engine>(
 
 /// The SSD of a volume that could not be opened, if it is there and does not hold the cache, or an older state
 /// of it: the right one may come under the same path.
-pub(in crate::service) fn wrong_ssd<E: Engine>(
-    service: &mut Turn<E>,
+pub(crate) fn wrong_ssd(
+    service: &mut Turn,
     record: &VolumeRecord,
     missing: &[Missing],
 ) -> Option<Missing> {
@@ -302,18 +295,14 @@ pub(in crate::service) fn wrong_ssd<E: Engine>(
 }
 
 /// The cache that a missing SSD is to hold.
-fn awaited<E: Engine>(
-    service: &mut Turn<E>,
-    device: &DeviceSpec,
-    cache: &CacheRecord,
-) -> AwaitedCache {
+fn awaited(service: &mut Turn, device: &DeviceSpec, cache: &CacheRecord) -> AwaitedCache {
     let awaited =
         AwaitedCache { uuid: cache.uuid, generation_min: cache.generation, was_there: false };
     AwaitedCache { was_there: is_on(service, device, awaited), ..awaited }
 }
 
 /// Whether an awaited cache is on a device.
-fn is_on<E: Engine>(service: &mut Turn<E>, device: &DeviceSpec, awaited: AwaitedCache) -> bool {
+fn is_on(service: &mut Turn, device: &DeviceSpec, awaited: AwaitedCache) -> bool {
     if look::look_once(service, device).is_err() {
         return false;
     }
@@ -322,8 +311,8 @@ fn is_on<E: Engine>(service: &mut Turn<E>, device: &DeviceSpec, awaited: Awaited
 }
 
 /// A device that cannot be used now; `None` of one that can.
-pub(in crate::service) fn hindered<E: Engine>(
-    service: &mut Turn<E>,
+pub(crate) fn hindered(
+    service: &mut Turn,
     device: &DeviceSpec,
     part: &'static str,
 ) -> Option<Missing> {
@@ -337,8 +326,8 @@ pub(in crate::service) fn hindered<E: Engine>(
     Some(missing_as(service, device, part, None, why))
 }
 
-pub(in crate::service) fn missing_as<E: Engine>(
-    service: &mut Turn<E>,
+pub(crate) fn missing_as(
+    service: &mut Turn,
     device: &DeviceSpec,
     part: &'static str,
     identity: Option<&DriveIdentity>,
@@ -350,8 +339,8 @@ pub(in crate::service) fn missing_as<E: Engine>(
 }
 
 /// Where a drive is now; `None` when nothing, or another drive, is under its path, and its mark on no other.
-fn found<E: Engine>(
-    service: &mut Turn<E>,
+fn found(
+    service: &mut Turn,
     device: &DeviceSpec,
     identity: Option<&DriveIdentity>,
 ) -> Option<DeviceSpec> {
@@ -372,7 +361,7 @@ fn found<E: Engine>(
 }
 
 /// Whether a device may have come since it was looked for, or can be used again.
-pub(in crate::service) fn has_come<E: Engine>(service: &mut Turn<E>, missing: &Missing) -> bool {
+pub(crate) fn has_come(service: &mut Turn, missing: &Missing) -> bool {
     let Missing { device, identity, seen, hindrance, .. } = missing;
     if !device.is_external() {
         return false;
@@ -437,8 +426,8 @@ fn is_exposed(newest: Option<&MemberLabel>, labels: &[MemberLabel], missing: &[M
 }
 
 /// The superblock of the SSD of a volume that could not be opened, if the SSD is there and the volume's.
-pub(in crate::service) fn ssd_label<E: Engine>(
-    service: &mut Turn<E>,
+pub(crate) fn ssd_label(
+    service: &mut Turn,
     record: &VolumeRecord,
     missing: &[Missing],
 ) -> Option<CacheLabel> {
@@ -453,9 +442,6 @@ pub(in crate::service) fn ssd_label<E: Engine>(
 }
 
 /// Where the SSD of a cache is now; `None` when the SSD is not there.
-pub(in crate::service) fn ssd_of<E: Engine>(
-    service: &mut Turn<E>,
-    cache: &CacheRecord,
-) -> Option<DeviceSpec> {
+pub(crate) fn ssd_of(service: &mut Turn, cache: &CacheRecord) -> Option<DeviceSpec> {
     found(service, &cache.device, cache.identity.as_ref())
 }

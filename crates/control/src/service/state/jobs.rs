@@ -11,14 +11,14 @@ const FINISHED_MAX: usize = 64;
 
 /// The purpose of a drain, and so the step at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::service) enum Purpose {
+pub(crate) enum Purpose {
     Flush,
     Detach,
     Delete,
 }
 
 impl Purpose {
-    pub(in crate::service) fn verb(self) -> &'static str {
+    pub(crate) fn verb(self) -> &'static str {
         match self {
             Purpose::Flush => "flush",
             Purpose::Detach => "detach",
@@ -42,21 +42,21 @@ struct Job {
 
 /// All jobs of the daemon, by number; at most one runs per volume.
 #[derive(Default)]
-pub(in crate::service) struct Jobs {
+pub(crate) struct Jobs {
     jobs: BTreeMap<u64, Job>,
     last_id: u64,
 }
 
 impl Jobs {
     /// The job that works on a volume now.
-    pub(in crate::service) fn running(&self, name: &VolumeName) -> Option<(u64, Purpose)> {
+    pub(crate) fn running(&self, name: &VolumeName) -> Option<(u64, Purpose)> {
         self.jobs
             .iter()
             .find(|(_, job)| job.volume == *name && job.state == JobState::Running)
             .map(|(id, job)| (*id, job.purpose))
     }
 
-    pub(in crate::service) fn status(&self, id: u64) -> ControlResult<JobStatus> {
+    pub(crate) fn status(&self, id: u64) -> ControlResult<JobStatus> {
         let job = self.jobs.get(&id).ok_or_else(|| {
             ControlError::failed(format!(
                 "the daemon was restarted and does not know job {id}; \
@@ -75,7 +75,7 @@ impl Jobs {
     }
 
     /// A delete that ended well and whose client went away before it heard so.
-    pub(in crate::service) fn untold_delete(&self, name: &VolumeName) -> Option<u64> {
+    pub(crate) fn untold_delete(&self, name: &VolumeName) -> Option<u64> {
         let is_it = |job: &Job| {
             let ended = job.purpose == Purpose::Delete && job.state == JobState::Done;
             ended && !job.is_told && job.volume == *name
@@ -83,12 +83,7 @@ impl Jobs {
         self.jobs.iter().find(|(_, job)| is_it(job)).map(|(id, _)| *id)
     }
 
-    pub(in crate::service) fn add(
-        &mut self,
-        purpose: Purpose,
-        volume: VolumeName,
-        lines_dirty: u64,
-    ) -> u64 {
+    pub(crate) fn add(&mut self, purpose: Purpose, volume: VolumeName, lines_dirty: u64) -> u64 {
         let finished: Vec<u64> = self
             .jobs
             .iter()
@@ -116,25 +111,25 @@ impl Jobs {
     }
 
     /// The jobs that have not ended.
-    pub(in crate::service) fn all_running(&self) -> Vec<(u64, VolumeName, Purpose)> {
+    pub(crate) fn all_running(&self) -> Vec<(u64, VolumeName, Purpose)> {
         let running = self.jobs.iter().filter(|(_, job)| job.state == JobState::Running);
         running.map(|(id, job)| (*id, job.volume.clone(), job.purpose)).collect()
     }
 
     /// Notes that a job is to end early. Its volume, if the job runs.
-    pub(in crate::service) fn ask_to_end(&mut self, id: u64) -> Option<VolumeName> {
+    pub(crate) fn ask_to_end(&mut self, id: u64) -> Option<VolumeName> {
         let job = self.jobs.get_mut(&id).filter(|job| job.state == JobState::Running)?;
         job.is_to_end = true;
         Some(job.volume.clone())
     }
 
     /// Whether a user has asked for the early end of a job.
-    pub(in crate::service) fn is_to_end(&self, id: u64) -> bool {
+    pub(crate) fn is_to_end(&self, id: u64) -> bool {
         self.jobs.get(&id).is_some_and(|job| job.is_to_end)
     }
 
     /// How many dirty lines a job has still to write back.
-    pub(in crate::service) fn progress(&mut self, id: u64, dirty: u64) {
+    pub(crate) fn progress(&mut self, id: u64, dirty: u64) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.lines_total = job.lines_total.max(dirty);
         // Lines that clients dirty meanwhile do not make the bar run backwards.
@@ -142,18 +137,14 @@ impl Jobs {
     }
 
     /// How many dirty lines a job gave up instead of writing them back.
-    pub(in crate::service) fn gave_up(&mut self, id: u64, lines: u64) {
+    pub(crate) fn gave_up(&mut self, id: u64, lines: u64) {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.lines_given_up = lines;
         }
     }
 
     /// Ends a job; its volume.
-    pub(in crate::service) fn end(
-        &mut self,
-        id: u64,
-        outcome: ControlResult<()>,
-    ) -> Option<VolumeName> {
+    pub(crate) fn end(&mut self, id: u64, outcome: ControlResult<()>) -> Option<VolumeName> {
         let job = self.jobs.get_mut(&id)?;
         job.state = match outcome {
             Ok(()) => {
@@ -166,7 +157,7 @@ impl Jobs {
     }
 
     /// A client has received this status.
-    pub(in crate::service) fn tell(&mut self, told: &JobStatus) {
+    pub(crate) fn tell(&mut self, told: &JobStatus) {
         if let Some(job) = self.jobs.get_mut(&told.id) {
             job.is_told |= told.state != JobState::Running;
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use voltier_cache::Mode;
 
-use crate::engine::{CacheStart, Engine};
+use crate::engine::CacheStart;
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
 use crate::protocol::{NewCache, Response};
@@ -22,8 +22,8 @@ use crate::settings::{ORIGIN_KEY, SSD_KEY};
 use crate::spec::DeviceSpec;
 use crate::status::DeviceState;
 
-pub(in crate::service) fn create<E: Engine>(
-    turn: &mut Turn<E>,
+pub(in crate::service) fn create(
+    turn: &mut Turn,
     name: VolumeName,
     origin: DeviceSpec,
     cache: Option<NewCache>,
@@ -67,14 +67,14 @@ pub(in crate::service) fn create<E: Engine>(
     Ok(show::volume(turn, &name))
 }
 
-fn undo_create<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) -> ControlResult<()> {
+fn undo_create(turn: &mut Turn, name: &VolumeName) -> ControlResult<()> {
     // Without a cache there is none to take away: that is no error here.
     let _ = turn.apart(format!("taking the cache of {name} away")).detach(name, false);
     close_volume(turn, name)
 }
 
-pub(in crate::service) fn set<E: Engine>(
-    turn: &mut Turn<E>,
+pub(in crate::service) fn set(
+    turn: &mut Turn,
     name: &VolumeName,
     changes: &[(String, String)],
 ) -> ControlResult<Response> {
@@ -105,10 +105,7 @@ pub(in crate::service) fn set<E: Engine>(
     Ok(show::volume(turn, name))
 }
 
-pub(in crate::service) fn flush<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &VolumeName,
-) -> ControlResult<Response> {
+pub(in crate::service) fn flush(turn: &mut Turn, name: &VolumeName) -> ControlResult<Response> {
     let mut record = turn.open_record(name)?;
     live_cache(&mut record)?;
     silence::must_answer(turn, &record, WayOn::Wait)?;
@@ -116,8 +113,8 @@ pub(in crate::service) fn flush<E: Engine>(
     drains::job_response(turn, id)
 }
 
-pub(in crate::service) fn attach<E: Engine>(
-    turn: &mut Turn<E>,
+pub(in crate::service) fn attach(
+    turn: &mut Turn,
     name: &VolumeName,
     new: NewCache,
 ) -> ControlResult<Response> {
@@ -161,8 +158,8 @@ pub(in crate::service) fn attach<E: Engine>(
     Ok(show::volume(turn, name))
 }
 
-pub(in crate::service) fn detach<E: Engine>(
-    turn: &mut Turn<E>,
+pub(in crate::service) fn detach(
+    turn: &mut Turn,
     name: &VolumeName,
     flush: bool,
 ) -> ControlResult<Response> {
@@ -190,12 +187,12 @@ pub(in crate::service) fn detach<E: Engine>(
 }
 
 /// Detaches without a drain; dirty lines are given up.
-fn detach_at_once<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) -> ControlResult<Response> {
+fn detach_at_once(turn: &mut Turn, name: &VolumeName) -> ControlResult<Response> {
     drains::at_once(turn, name, Purpose::Detach, |turn| finish::drop_cache(turn, name, false))
 }
 
-pub(in crate::service) fn delete<E: Engine>(
-    turn: &mut Turn<E>,
+pub(in crate::service) fn delete(
+    turn: &mut Turn,
     name: &VolumeName,
     flush: bool,
 ) -> ControlResult<Response> {
@@ -241,7 +238,7 @@ pub(in crate::service) fn delete<E: Engine>(
 }
 
 /// Refuses changes of a cache whose SSD takes no writes: its dirty lines reach the origin first.
-fn not_evacuating<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> ControlResult<()> {
+fn not_evacuating(turn: &mut Turn, record: &VolumeRecord) -> ControlResult<()> {
     let status = show::status(turn, record);
     if status.ssd.state != DeviceState::Evacuating {
         return Ok(());
@@ -256,8 +253,8 @@ fn not_evacuating<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> Contr
 }
 
 /// Sends a volume on its way out: no new dirty lines, the old ones drained as a job.
-fn leave<E: Engine>(
-    turn: &mut Turn<E>,
+fn leave(
+    turn: &mut Turn,
     name: &VolumeName,
     record: &mut VolumeRecord,
     desired: Desired,

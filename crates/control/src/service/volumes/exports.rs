@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::export_access::ExportAccess;
 use crate::export_spec::ExportSpec;
@@ -20,8 +19,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-pub(in crate::service) fn export<E: Engine>(
-    turn: &mut Turn<E>,
+pub(in crate::service) fn export(
+    turn: &mut Turn,
     name: &VolumeName,
     export: ExportSpec,
     insecure: bool,
@@ -81,8 +80,8 @@ pub(in crate::service) fn export<E: Engine>(
 
 /// Closes an open export through which no client can come any more. The export stays on record, to be
 /// opened again.
-fn close_unreachable<E: Engine>(
-    turn: &mut Turn<E>,
+fn close_unreachable(
+    turn: &mut Turn,
     record: &VolumeRecord,
     export: &ExportSpec,
     why: String,
@@ -96,7 +95,7 @@ fn close_unreachable<E: Engine>(
 }
 
 /// Opens what the record of a volume says. Those that cannot be opened now are tried again later.
-pub(in crate::service) fn open_exports<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) {
+pub(in crate::service) fn open_exports(turn: &mut Turn, record: &VolumeRecord) {
     let name = &record.name;
     for export in &record.exports {
         if export.leaves_host() {
@@ -108,7 +107,7 @@ pub(in crate::service) fn open_exports<E: Engine>(turn: &mut Turn<E>, record: &V
             turn.log(name, &line);
         }
         let access = record.access_of(export);
-        let open = |turn: &mut Turn<E>| turn.opening(export.uri(name)).export(name, export, access);
+        let open = |turn: &mut Turn| turn.opening(export.uri(name)).export(name, export, access);
         if let Err(error) = look::again(turn, open) {
             turn.log(name, &error.message);
             try_later(turn, name, export, error.message);
@@ -117,8 +116,8 @@ pub(in crate::service) fn open_exports<E: Engine>(turn: &mut Turn<E>, record: &V
 }
 
 /// Notes that an export could not be opened; the watch tries again.
-pub(in crate::service) fn try_later<E: Engine>(
-    turn: &mut Turn<E>,
+pub(in crate::service) fn try_later(
+    turn: &mut Turn,
     name: &VolumeName,
     export: &ExportSpec,
     error: String,
@@ -130,18 +129,14 @@ pub(in crate::service) fn try_later<E: Engine>(
 }
 
 /// The volumes with exports whose pause is over.
-pub(in crate::service) fn due_exports<E: Engine>(turn: &Turn<E>, now: Instant) -> Vec<VolumeName> {
+pub(in crate::service) fn due_exports(turn: &Turn, now: Instant) -> Vec<VolumeName> {
     let open = turn.live.iter().filter(|(_, live)| live.is_open);
     let due = open.filter(|(_, live)| live.closed_exports.iter().any(|it| it.next <= now));
     due.map(|(name, _)| name.clone()).collect()
 }
 
 /// Tries again to open the exports of a volume whose pause is over: their address may be there now.
-pub(in crate::service) fn try_exports_again<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &VolumeName,
-    now: Instant,
-) {
+pub(in crate::service) fn try_exports_again(turn: &mut Turn, name: &VolumeName, now: Instant) {
     let Some(live) = turn.live.get(name).filter(|live| live.is_open) else { return };
     let due = live.closed_exports.iter().filter(|closed| closed.next <= now);
     let due: Vec<ExportSpec> = due.map(|closed| closed.export.clone()).collect();
@@ -151,18 +146,13 @@ pub(in crate::service) fn try_exports_again<E: Engine>(
 }
 
 /// How soon to try exports again, if there are any to try.
-pub(in crate::service) fn next_export<E: Engine>(turn: &Turn<E>, now: Instant) -> Option<Duration> {
+pub(in crate::service) fn next_export(turn: &Turn, now: Instant) -> Option<Duration> {
     let open = turn.live.values().filter(|live| live.is_open);
     let next = open.flat_map(|live| &live.closed_exports).map(|closed| closed.next).min();
     next.map(|next| next.saturating_duration_since(now))
 }
 
-fn try_export_again<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &VolumeName,
-    export: &ExportSpec,
-    now: Instant,
-) {
+fn try_export_again(turn: &mut Turn, name: &VolumeName, export: &ExportSpec, now: Instant) {
     let access = turn.registry.find(name).and_then(|record| record.access_of(export)).cloned();
     let opened = turn.opening(export.uri(name)).export(name, export, access.as_ref());
     let Some(live) = turn.live.get_mut(name) else { return };
@@ -185,8 +175,8 @@ fn try_export_again<E: Engine>(
     }
 }
 
-pub(in crate::service) fn unexport<E: Engine>(
-    turn: &mut Turn<E>,
+pub(in crate::service) fn unexport(
+    turn: &mut Turn,
     name: &VolumeName,
     export: Option<&ExportSpec>,
     now: bool,
@@ -213,16 +203,16 @@ pub(in crate::service) fn unexport<E: Engine>(
 }
 
 /// Closes every export of a volume for good.
-pub(in crate::service) fn close_exports<E: Engine>(
-    turn: &mut Turn<E>,
+pub(in crate::service) fn close_exports(
+    turn: &mut Turn,
     record: &mut VolumeRecord,
 ) -> ControlResult<()> {
     let exports = record.exports.clone();
     close_these(turn, record, &exports, false)
 }
 
-fn close_these<E: Engine>(
-    turn: &mut Turn<E>,
+fn close_these(
+    turn: &mut Turn,
     record: &mut VolumeRecord,
     exports: &[ExportSpec],
     cut_off: bool,
@@ -249,11 +239,7 @@ fn close_these<E: Engine>(
 }
 
 /// Another volume that has this very export.
-fn holder_of<E: Engine>(
-    turn: &Turn<E>,
-    name: &VolumeName,
-    export: &ExportSpec,
-) -> Option<VolumeName> {
+fn holder_of(turn: &Turn, name: &VolumeName, export: &ExportSpec) -> Option<VolumeName> {
     turn.registry
         .volumes()
         .iter()
