@@ -133,10 +133,9 @@ impl<E: Engine> Service<E> {
     /// Whether something recorded is not open yet because a device of it is awaited, or not tried yet.
     pub(crate) fn waits_for_devices(&self) -> bool {
         let turn = self.turn();
-        let arrays = turn.live_arrays.values().map(|live| &live.absence);
-        let mut absences = arrays.chain(turn.live.values().map(|live| &live.absence));
         let hangs = |claim: &ClaimId| turn.claims.hangs(*claim, START_HANG);
-        absences.any(|absence| absence.is_waiting()) || !turn.starting.iter().all(hangs)
+        let is_waiting = turn.absences().any(|absence| absence.is_waiting());
+        is_waiting || !turn.starting.iter().all(hangs)
     }
 
     /// The devices that the next start or look will open, to be knocked at.

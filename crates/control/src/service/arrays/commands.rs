@@ -12,7 +12,7 @@ use crate::protocol::{MemberName, NewArray, Response};
 use crate::records::{Identity, RegisteredArray};
 use crate::safety::Role;
 use crate::service::arrays;
-use crate::service::arrays::open::close_array;
+use crate::service::arrays::open::close_array_and_note;
 use crate::service::arrays::spare_labels;
 use crate::service::presence::admit::Beside;
 use crate::service::presence::{admit, late, look};
@@ -102,7 +102,7 @@ pub(crate) fn assemble(
 ) -> ControlResult<Response> {
     let label = labels(turn, &devices, read_only)?;
     claim_array_of(turn, label.array)?;
-    let known = turn.registry.arrays().iter().find(|array| array.uuid == label.array).cloned();
+    let known = turn.registry.array_with(label.array).cloned();
     if let Some(known) = &known
         && turn.size_of_array(&known.name).is_ok()
     {
@@ -116,23 +116,7 @@ pub(crate) fn assemble(
         None => free_name(turn, &label.name)?,
     };
     turn.claim_also(subjects::of_array(&turn.registry, &name))?;
-    let mut record = known.unwrap_or_else(|| RegisteredArray {
-        name: name.clone(),
-        uuid: label.array,
-        level: label.level,
-        chunk_bytes: label.chunk_bytes,
-        consistency: label.consistency,
-        integrity: label.integrity,
-        size_bytes: 0,
-        events: 0,
-        members: Vec::new(),
-        spares: Vec::new(),
-        incoming: Vec::new(),
-        journal: None,
-        stopped: false,
-        read_only: false,
-        settings: ArraySettings::default(),
-    });
+    let mut record = known.unwrap_or_else(|| label.record(name.clone()));
     (record.stopped, record.read_only) = (false, read_only);
     let opened = turn.opening(of_all(&devices)).open_array(&record, &devices, force)?;
     let left_out = opened.left_out.clone();
@@ -143,7 +127,7 @@ pub(crate) fn assemble(
 
 /// Has a recorded array for this command alone.
 fn claim_array_of(turn: &mut Turn, uuid: Identity) -> ControlResult<()> {
-    let known = turn.registry.arrays().iter().find(|array| array.uuid == uuid);
+    let known = turn.registry.array_with(uuid);
     let Some(name) = known.map(|array| array.name.clone()) else { return Ok(()) };
     turn.claim_also(subjects::of_array(&turn.registry, &name))
 }
@@ -261,8 +245,7 @@ pub(crate) fn delete(turn: &mut Turn, name: &ArrayName, erase: bool) -> ControlR
         )));
     }
     if turn.size_of_array(name).is_ok() {
-        let closed = close_array(turn, name);
-        turn.note_array(name, closed);
+        close_array_and_note(turn, name);
     }
     turn.live_arrays.remove(name);
     turn.registry.remove_array(name)?;

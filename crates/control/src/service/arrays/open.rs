@@ -21,11 +21,7 @@ pub(crate) fn keep(
     let name = record.name.clone();
     learn(&mut record, &opened);
     let settings = record.settings.clone();
-    if let Err(error) = turn.registry.put_array(record) {
-        let closed = close_array(turn, &name);
-        turn.note_array(&name, closed);
-        return Err(error);
-    }
+    turn.registry.put_array(record).inspect_err(|_| close_array_and_note(turn, &name))?;
     let (size_bytes, left_out) = (Some(opened.size_bytes), opened.left_out);
     let live = LiveArray { size_bytes, left_out, ..LiveArray::default() };
     turn.live_arrays.insert(name.clone(), live);
@@ -96,6 +92,12 @@ pub(crate) fn close_array(turn: &mut Turn, name: &ArrayName) -> ControlResult<()
     closed.map(drop)
 }
 
+/// [`close_array`]; what goes wrong is in the log.
+pub(crate) fn close_array_and_note(turn: &mut Turn, name: &ArrayName) {
+    let closed = close_array(turn, name);
+    turn.note_array(name, closed);
+}
+
 /// Records the event count of an array that has stopped: members that know fewer are old. A copy of one that was
 /// made before the stop is not believed when it is put back.
 fn record_events(turn: &mut Turn, name: &ArrayName, events: u64) {
@@ -112,8 +114,7 @@ pub(crate) fn bring_to_rest(turn: &mut Turn, name: &ArrayName) {
     arrays::events::record(turn);
     let live = turn.live_arrays.remove(name);
     if live.is_some_and(|live| live.size_bytes.is_some()) {
-        let closed = close_array(turn, name);
-        turn.note_array(name, closed);
+        close_array_and_note(turn, name);
     }
 }
 

@@ -3,10 +3,7 @@
 
 use std::path::Path;
 
-use super::find::Found;
-use super::find::FoundCache;
-use super::find::OtherDevice;
-use super::find::holds_nothing_of_ours;
+use super::find::{Found, FoundCache, OtherDevice, holds_nothing_of_ours};
 use crate::engine::CacheLabel;
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
@@ -188,7 +185,7 @@ fn other_mark(service: &mut Turn, cache: &FoundCache, origin: &DeviceSpec) -> Op
 fn with_mark(service: &mut Turn, cache: &FoundCache) -> Vec<DeviceSpec> {
     let Some(mark) = mark_of(cache) else { return Vec::new() };
     if let Some(uuid) = mark.array() {
-        let array = service.registry.arrays().iter().find(|array| array.uuid == uuid);
+        let array = service.registry.array_with(uuid);
         return array.map(|array| DeviceSpec::Array(array.name.clone())).into_iter().collect();
     }
     let owner = &cache.label.owner;

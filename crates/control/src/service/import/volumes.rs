@@ -2,19 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::find::Found;
-use super::find::FoundCache;
-use super::find::OtherDevice;
-use super::find::in_use;
+use super::find::{Found, FoundCache, OtherDevice, in_use};
 use super::names::Names;
-use super::origins;
-use super::origins::Known;
-use super::origins::Origin;
+use super::origins::{self, Known, Origin};
 use crate::error::{ControlError, ControlResult};
 use crate::import_report::ImportedVolume;
 use crate::name::VolumeName;
 use crate::records::{CacheRecord, Desired, Identity, VolumeRecord};
-use crate::service::presence::admit;
+use crate::safety::Role;
+use crate::service::presence::admit::{self, Beside};
 use crate::service::state::turn::Turn;
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
@@ -145,7 +141,7 @@ fn plan_one(
     if let Some(user) = origin.array().and_then(|array| service.user_of_array(array, None)) {
         return Err(in_use(&origin, &format!("volume {user}")));
     }
-    admit::take_for_import(service, &origin)?;
+    admit::take(service, &origin, Role::Origin, Beside::None, None)?;
     let mode = label.owner.mode.unwrap_or_else(|| Settings::default().mode);
     let settings = Settings {
         mode,
@@ -163,21 +159,13 @@ fn plan_one(
         uuid => Identity(uuid),
     };
     let (policy, mode) = (settings.policy.to_string(), settings.mode.to_string());
+    let identity = admit::mark_of(service, device);
     let its_cache = CacheRecord {
-        device: device.clone(),
-        identity: admit::mark_of(service, device),
-        uuid: label.uuid,
-        settings,
         generation: label.generation,
-        sequence: 0,
         // Whether a line is dirty is not known, so the cache is not given up for a clean one.
         maybe_dirty: true,
         dirty_lines: label.dirty_lines,
-        evacuating: false,
-        passed: Vec::new(),
-        failed: None,
-        lost: Vec::new(),
-        lost_total: 0,
+        ..CacheRecord::new(device.clone(), identity, label.uuid, settings)
     };
     let record = VolumeRecord {
         name,

@@ -7,7 +7,8 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use crate::records::Identity;
+use crate::engine::CacheLabel;
+use crate::records::{CacheRecord, Identity};
 use crate::safety::{DeviceId, DriveIdentity};
 use crate::service::state::live::now;
 use crate::spec::DeviceSpec;
@@ -68,6 +69,16 @@ pub(crate) struct AwaitedCache {
     pub(crate) generation_min: u64,
     /// Whether a drive with this cache had the path of the SSD when the SSD was looked for.
     pub(crate) was_there: bool,
+}
+
+impl AwaitedCache {
+    pub(crate) fn of(cache: &CacheRecord) -> Self {
+        Self { uuid: cache.uuid, generation_min: cache.generation, was_there: false }
+    }
+
+    pub(crate) fn is_held_by(&self, label: &CacheLabel) -> bool {
+        label.uuid == self.uuid && label.generation >= self.generation_min
+    }
 }
 
 impl Missing {

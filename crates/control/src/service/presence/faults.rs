@@ -24,12 +24,9 @@ pub(crate) fn notice(service: &mut Turn) {
     for name in volumes {
         let Some(why) = service.engine.take_fault(&name) else { continue };
         let error = ControlError::failed(in_words(&why, &format!("voltier start {name}")));
-        if let Some((job, _)) = service.jobs.running(&name) {
-            service.jobs.end(job, Err(error.clone()));
-        }
         service.crashed.add_volume(&name);
         service.live.insert(name.clone(), Live::new());
-        service.note(&name, Err(error));
+        service.note_end(&name, error);
     }
 }
 

@@ -198,10 +198,10 @@ impl Parts {
             self.members().filter(|(_, label)| !self.is_former(label, record)).collect();
         let mut copies = Vec::new();
         for (at, (device, label)) in members.iter().enumerate() {
-            let is_it = |(_, it): &&(_, &MemberLabel)| are_twins(it, label);
+            let is_it = |(_, it): &&(_, &MemberLabel)| it.is_twin_of(label);
             if let Some((other, _)) = members[..at].iter().find(is_it) {
                 let devices = [(*other).clone(), (*device).clone()];
-                let is_another = |(_, it): &&(&DeviceSpec, &MemberLabel)| !are_twins(it, label);
+                let is_another = |(_, it): &&(&DeviceSpec, &MemberLabel)| !it.is_twin_of(label);
                 let others = members.iter().filter(is_another).map(|(it, _)| (*it).clone());
                 let others = others.collect();
                 copies.push(Copied { place: label.place, devices, others });
@@ -215,7 +215,7 @@ impl Parts {
     fn is_former(&self, label: &MemberLabel, record: &RegisteredArray) -> bool {
         let is_newer = |it: &MemberLabel| {
             let is_known = it.event <= record.events && is_current(it, record);
-            let is_newer = are_twins(it, label) && it.event > label.event;
+            let is_newer = it.is_twin_of(label) && it.event > label.event;
             is_newer && (is_known || !is_current(label, record))
         };
         self.newest().is_some_and(|newest| label.is_replaced_by(newest))
@@ -226,7 +226,7 @@ impl Parts {
     /// the array, which would not know one from the other. Each with a line for the log.
     pub(crate) fn former(&self, record: &RegisteredArray) -> Vec<(DeviceSpec, String)> {
         let has_twin = |device: &DeviceSpec, label: &MemberLabel| {
-            self.members().any(|(other, it)| other != device && are_twins(it, label))
+            self.members().any(|(other, it)| other != device && it.is_twin_of(label))
         };
         let former = self
             .members()
@@ -361,11 +361,6 @@ impl Parts {
     }
 }
 
-/// Whether two labels are of the same member.
-fn are_twins(one: &MemberLabel, other: &MemberLabel) -> bool {
-    one.member == other.member && one.place == other.place
-}
-
 /// Gives recorded devices that are not there the paths of free ones.
 fn move_on(
     known: &mut [DeviceSpec],
@@ -431,10 +426,7 @@ fn member_or_journal(
 fn is_of_a_volume(service: &mut Turn, device: &DeviceSpec, is_in_service: bool) -> bool {
     let Some(path) = device.path() else { return false };
     let mark = service.reading_identity_of(path.display()).drive_identity(path);
-    let mut drives = service.registry.volumes().iter().flat_map(|volume| {
-        let cache = volume.cache.as_ref().map(|it| (&it.device, it.identity.as_ref()));
-        [(&volume.origin, volume.origin_identity.as_ref())].into_iter().chain(cache)
-    });
+    let mut drives = service.registry.volumes().iter().flat_map(|volume| volume.drives());
     drives.any(|(drive, known)| match known.filter(|known| known.is_known()) {
         Some(known) => mark.as_ref() == Some(known),
         None => !is_in_service && admit::is_same(service, drive, device),

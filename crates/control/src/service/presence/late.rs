@@ -95,8 +95,7 @@ pub(crate) fn paths_to_open(service: &Turn) -> BTreeSet<PathBuf> {
 
 /// How soon to look for missing devices again, if there are any.
 pub(crate) fn next_look(service: &Turn) -> Option<Duration> {
-    let arrays = service.live_arrays.values().map(|live| &live.absence);
-    let mut absences = arrays.chain(service.live.values().map(|live| &live.absence));
+    let mut absences = service.absences();
     let is_unrecorded = service.live.values().any(|live| live.is_unrecorded);
     if absences.clone().any(Absence::is_waiting) || is_unrecorded {
         return Some(LOOK_STEP);
@@ -266,9 +265,8 @@ fn attempt_volume(service: &mut Turn, record: &VolumeRecord, since: Option<Insta
     start::open_up(service, record);
     if service.live.get(&name).is_some_and(|live| !live.is_open) {
         let mut missing = survey::missing_drives(service, record);
-        missing.extend(survey::wrong_ssd(service, record, &missing));
+        let ssd_label = survey::ssd_label(service, record, &mut missing);
         let since = since.filter(|since| now < *since + wait);
-        let ssd_label = survey::ssd_label(service, record, &missing);
         if let Some(live) = service.live.get_mut(&name) {
             live.absence = Absence { missing, since, ..Absence::default() };
             live.ssd_label = ssd_label;

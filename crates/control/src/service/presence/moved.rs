@@ -187,7 +187,7 @@ pub(crate) fn is_no_member(service: &mut Turn, record: &VolumeRecord) -> Control
             });
         }
     };
-    let array = service.registry.arrays().iter().find(|array| array.uuid == label.array);
+    let array = service.registry.array_with(label.array);
     match array.filter(|array| is_current(&label, array)) {
         None => Ok(()),
         Some(array) => Err(ControlError::failed(format!(

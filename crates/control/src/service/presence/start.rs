@@ -8,7 +8,7 @@ use crate::service::presence::{admit, drives, look, moved};
 use crate::service::state::jobs::Purpose;
 use crate::service::state::live::Live;
 use crate::service::state::turn::Turn;
-use crate::service::volumes::open::{close_volume, open_volume};
+use crate::service::volumes::open::{close_and_note, open_volume};
 use crate::service::volumes::{drains, exports, removal};
 
 /// Brings one volume up with what is there, its exports and its unfinished work included.
@@ -153,10 +153,7 @@ fn open_plain(turn: &mut Turn, mut record: VolumeRecord) -> ControlResult<()> {
     }
     record.size_bytes = opened.size_bytes;
     let name = record.name.clone();
-    turn.registry.put(record).inspect_err(|_| {
-        let closed = close_volume(turn, &name);
-        turn.note(&name, closed);
-    })
+    turn.registry.put(record).inspect_err(|_| close_and_note(turn, &name))
 }
 
 fn open_with_cache(
@@ -223,20 +220,13 @@ pub(crate) fn open_and_record(
         cache.maybe_dirty |= writes_back || opened.dirty_lines > 0;
         cache.evacuating = opened.evacuates;
     }
-    if let Err(error) = turn.registry.put(record.clone()) {
-        let closed = close_volume(turn, &record.name);
-        turn.note(&record.name, closed);
-        return Err(error);
-    }
+    let name = &record.name;
+    turn.registry.put(record.clone()).inspect_err(|_| close_and_note(turn, name))?;
     let is_passed = record.cache.as_ref().is_some_and(|cache| !cache.passed.is_empty());
-    if is_passed
-        && !opened.evacuates
-        && let Err(error) = turn.registry.put_passed(&record.name, Vec::new())
-    {
+    if is_passed && !opened.evacuates {
         // The SSD has it by now. Nobody has been served since, so that the next start can do it again.
-        let closed = close_volume(turn, &record.name);
-        turn.note(&record.name, closed);
-        return Err(error);
+        let forgotten = turn.registry.put_passed(name, Vec::new());
+        forgotten.inspect_err(|_| close_and_note(turn, name))?;
     }
     if opened.evacuates {
         turn.log(
@@ -267,11 +257,7 @@ fn open_without(
     without.cache = Some(CacheRecord { failed: Some(reason.clone()), ..cache.clone() });
     let opened = open_volume(turn, &without, CacheStart::Load)?;
     without.size_bytes = opened.size_bytes;
-    if let Err(error) = turn.registry.put(without) {
-        let closed = close_volume(turn, &record.name);
-        turn.note(&record.name, closed);
-        return Err(error);
-    }
+    turn.registry.put(without).inspect_err(|_| close_and_note(turn, &record.name))?;
     live.error = reason;
     Ok(())
 }

@@ -244,19 +244,19 @@ pub(crate) fn is_counted_on(state: MemberState) -> bool {
 
 /// The recorded drives that a volume needs and that are not there.
 pub(crate) fn missing_drives(service: &mut Turn, record: &VolumeRecord) -> Vec<Missing> {
-    let origin = (&record.origin, "backing disk", record.origin_identity.as_ref());
-    let ssd = record.cache.as_ref().filter(|cache| is_needed(cache));
-    let ssd = ssd.map(|cache| (&cache.device, "SSD", cache.identity.as_ref()));
+    let needed = record.cache.as_ref().filter(|cache| is_needed(cache));
+    let parts = [("backing disk", None), ("SSD", needed)].into_iter().zip(record.drives());
     let mut missing = Vec::new();
-    let cache_of = |part: &str| record.cache.as_ref().filter(|_| part == "SSD");
-    for (device, part, identity) in [origin].into_iter().chain(ssd) {
+    for ((part, cache), (device, identity)) in parts.take(1 + needed.iter().len()) {
         let is_waiting =
             |name| service.live_arrays.get(name).is_some_and(|it| it.absence.is_waiting());
         let is_waiting = device.array().is_some_and(is_waiting);
         let found = found(service, device, identity).filter(|_| !is_waiting);
         let Some(found) = found else {
             let why = (Hindrance::Absent, format!("{device} is not there"));
-            let cache = cache_of(part).map(|cache| awaited(service, device, cache));
+            let cache = cache.map(AwaitedCache::of);
+            let cache =
+                cache.map(|it| AwaitedCache { was_there: is_on(service, device, it), ..it });
             let absent = missing_as(service, device, part, identity, why);
             missing.push(Missing { cache, ..absent });
             continue;
@@ -268,37 +268,29 @@ pub(crate) fn missing_drives(service: &mut Turn, record: &VolumeRecord) -> Vec<M
     missing
 }
 
-/// The SSD of a volume that could not be opened, if it is there and does not hold the cache, or an older state
-/// of it: the right one may come under the same path.
-pub(crate) fn wrong_ssd(
+/// The superblock of the SSD of a volume that could not be opened, if the SSD is there and the volume's. One that
+/// does not hold the cache, or an older state of it, is missing: the right one may come under the same path.
+pub(crate) fn ssd_label(
     service: &mut Turn,
     record: &VolumeRecord,
-    missing: &[Missing],
-) -> Option<Missing> {
-    let cache = record.cache.as_ref().filter(|it| is_needed(it) && it.device.is_external())?;
+    missing: &mut Vec<Missing>,
+) -> Option<CacheLabel> {
+    let cache = record.cache.as_ref().filter(|cache| cache.device.is_external())?;
     if missing.iter().any(|missing| missing.device == cache.device) {
         return None;
     }
-    let ssd = ssd_of(service, cache)?;
+    let ssd = found(service, &cache.device, cache.identity.as_ref())?;
     // The volume's own error says what is wrong with an SSD that cannot be read.
     let label = service.reading(&ssd).cache_label_of(&ssd).ok()?;
-    let is_right = |it: &CacheLabel| it.uuid == cache.uuid && it.generation >= cache.generation;
-    if label.as_ref().is_some_and(is_right) {
+    let awaited = AwaitedCache::of(cache);
+    if is_needed(cache) && !label.as_ref().is_some_and(|it| awaited.is_held_by(it)) {
+        let why = format!("{} does not hold the newest state of its cache", cache.device);
+        let (device, identity) = (&cache.device, cache.identity.as_ref());
+        let wrong = missing_as(service, device, "SSD", identity, (Hindrance::Wrong, why));
+        missing.push(Missing { cache: Some(awaited), ..wrong });
         return None;
     }
-    let awaited =
-        AwaitedCache { uuid: cache.uuid, generation_min: cache.generation, was_there: false };
-    let why =
-        (Hindrance::Wrong, format!("{} does not hold the newest state of its cache", cache.device));
-    let wrong = missing_as(service, &cache.device, "SSD", cache.identity.as_ref(), why);
-    Some(Missing { cache: Some(awaited), ..wrong })
-}
-
-/// The cache that a missing SSD is to hold.
-fn awaited(service: &mut Turn, device: &DeviceSpec, cache: &CacheRecord) -> AwaitedCache {
-    let awaited =
-        AwaitedCache { uuid: cache.uuid, generation_min: cache.generation, was_there: false };
-    AwaitedCache { was_there: is_on(service, device, awaited), ..awaited }
+    label.filter(|label| label.uuid == cache.uuid)
 }
 
 /// Whether an awaited cache is on a device.
@@ -307,7 +299,7 @@ fn is_on(service: &mut Turn, device: &DeviceSpec, awaited: AwaitedCache) -> bool
         return false;
     }
     let label = service.reading(device).cache_label_of(device).ok().flatten();
-    label.is_some_and(|it| it.uuid == awaited.uuid && it.generation >= awaited.generation_min)
+    label.is_some_and(|label| awaited.is_held_by(&label))
 }
 
 /// A device that cannot be used now; `None` of one that can.
@@ -423,22 +415,6 @@ fn is_exposed(newest: Option<&MemberLabel>, labels: &[MemberLabel], missing: &[M
     }
     let is_journal_missing = missing.iter().any(|it| it.part == "journal");
     is_journal_missing || lost.iter().any(|lost| *lost >= newest.redundancy)
-}
-
-/// The superblock of the SSD of a volume that could not be opened, if the SSD is there and the volume's.
-pub(crate) fn ssd_label(
-    service: &mut Turn,
-    record: &VolumeRecord,
-    missing: &[Missing],
-) -> Option<CacheLabel> {
-    let cache = record.cache.as_ref().filter(|cache| cache.device.is_external())?;
-    if missing.iter().any(|missing| missing.device == cache.device) {
-        return None;
-    }
-    let ssd = ssd_of(service, cache)?;
-    // The volume's own error says what is wrong with an SSD that cannot be read.
-    let label = service.reading(&ssd).cache_label_of(&ssd).ok().flatten()?;
-    (label.uuid == cache.uuid).then_some(label)
 }
 
 /// Where the SSD of a cache is now; `None` when the SSD is not there.

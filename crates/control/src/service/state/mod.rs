@@ -20,6 +20,7 @@ use crate::records::{Identity, PoolRecord, RegisteredArray, VolumeRecord};
 use crate::registry::Registry;
 use crate::service::arrays::unfit_spare::UnfitSpare;
 use crate::service::arrays::wanting::Wanting;
+use crate::service::presence::absence::Absence;
 use crate::service::state::claims::{ClaimId, Claims};
 use crate::service::state::jobs::Jobs;
 use crate::service::state::live::{Crashed, Live, LiveArray};
@@ -92,14 +93,8 @@ impl State {
     /// The record of a volume.
     pub(crate) fn record(&self, name: &VolumeName) -> ControlResult<VolumeRecord> {
         self.registry.find(name).cloned().ok_or_else(|| {
-            let names: Vec<&str> =
-                self.registry.volumes().iter().map(|volume| volume.name.as_str()).collect();
-            let hint = if names.is_empty() {
-                "there are none yet: voltier create".to_owned()
-            } else {
-                suggest::hint(name.as_str(), &names)
-            };
-            ControlError::failed(format!("no volume `{name}`; {hint}"))
+            let known = self.registry.volumes().iter().map(|volume| volume.name.as_str());
+            unknown("volume", name.as_str(), known, "create")
         })
     }
 
@@ -119,14 +114,8 @@ impl State {
     /// The record of an array.
     pub(crate) fn array_record(&self, name: &ArrayName) -> ControlResult<RegisteredArray> {
         self.registry.find_array(name).cloned().ok_or_else(|| {
-            let names: Vec<&str> =
-                self.registry.arrays().iter().map(|array| array.name.as_str()).collect();
-            let hint = if names.is_empty() {
-                "there are none yet: voltier array create".to_owned()
-            } else {
-                suggest::hint(name.as_str(), &names)
-            };
-            ControlError::failed(format!("no array `{name}`; {hint}"))
+            let known = self.registry.arrays().iter().map(|array| array.name.as_str());
+            unknown("array", name.as_str(), known, "array create")
         })
     }
 
@@ -146,15 +135,15 @@ impl State {
     /// The record of a pool.
     pub(crate) fn pool_record(&self, pool: &PoolName) -> ControlResult<PoolRecord> {
         self.registry.find_pool(pool).cloned().ok_or_else(|| {
-            let names: Vec<&str> =
-                self.registry.pools().iter().map(|pool| pool.name.as_str()).collect();
-            let hint = if names.is_empty() {
-                "there are none yet: voltier array spare-pool add".to_owned()
-            } else {
-                suggest::hint(pool.as_str(), &names)
-            };
-            ControlError::failed(format!("no spare pool `{pool}`; {hint}"))
+            let known = self.registry.pools().iter().map(|pool| pool.name.as_str());
+            unknown("spare pool", pool.as_str(), known, "array spare-pool add")
         })
+    }
+
+    /// The absences of all arrays and volumes.
+    pub(crate) fn absences(&self) -> impl Iterator<Item = &Absence> + Clone {
+        let arrays = self.live_arrays.values().map(|live| &live.absence);
+        arrays.chain(self.live.values().map(|live| &live.absence))
     }
 
     /// Whether the engine has a volume open.
@@ -190,6 +179,21 @@ impl State {
             *error = format!("{error}; {}", trouble_line(trouble));
         }
     }
+}
+
+/// The refusal of a name that is not on record; `verb` makes the first of its kind.
+fn unknown<'a>(
+    kind: &str,
+    name: &str,
+    known: impl Iterator<Item = &'a str>,
+    verb: &str,
+) -> ControlError {
+    let names: Vec<&str> = known.collect();
+    let hint = match names.is_empty() {
+        true => format!("there are none yet: voltier {verb}"),
+        false => suggest::hint(name, &names),
+    };
+    ControlError::failed(format!("no {kind} `{name}`; {hint}"))
 }
 
 /// The line for users while the state folder takes no records.

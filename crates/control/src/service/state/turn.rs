@@ -252,6 +252,14 @@ impl Turn {
         self.note_unless(false, name, outcome);
     }
 
+    /// [`Self::note`] of a volume that serves no longer: a job of it ends so.
+    pub(crate) fn note_end(&mut self, name: &VolumeName, error: ControlError) {
+        if let Some((job, _)) = self.jobs.running(name) {
+            self.jobs.end(job, Err(error.clone()));
+        }
+        self.note(name, Err(error));
+    }
+
     /// [`Self::note`]; the log does not say again what it has said.
     pub(crate) fn note_unless(
         &mut self,

@@ -50,6 +50,12 @@ pub(crate) fn close_volume(turn: &mut Turn, name: &VolumeName) -> ControlResult<
     closed
 }
 
+/// [`close_volume`]; what goes wrong is in the log and in `show`.
+pub(crate) fn close_and_note(turn: &mut Turn, name: &VolumeName) {
+    let closed = close_volume(turn, name);
+    turn.note(name, closed);
+}
+
 /// Notes that the engine may move the arrays that a volume stands on, or that it has ended to. An array
 /// that a failed move has closed is not open any more.
 fn move_arrays(turn: &mut Turn, record: &VolumeRecord, is_moving: bool) {
