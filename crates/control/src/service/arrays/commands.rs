@@ -83,11 +83,7 @@ pub(crate) fn create(
 fn admit_members(turn: &mut Turn, members: &[DeviceSpec], force: bool) -> ControlResult<Vec<u64>> {
     let mut sizes = Vec::with_capacity(members.len());
     for (at, member) in members.iter().enumerate() {
-        if member.array().is_some() {
-            return Err(ControlError::usage(format!(
-                "{member} cannot be a member: arrays cannot be nested"
-            )));
-        }
+        admit::is_no_array(member, "be a member")?;
         let before = Beside::Members(&members[..at]);
         sizes.push(admit::admit(turn, member, Role::Cache, force, before)?.size_bytes);
     }
@@ -137,10 +133,7 @@ fn labels(turn: &mut Turn, devices: &[DeviceSpec], read_only: bool) -> ControlRe
     let mut found: Option<(MemberLabel, &DeviceSpec)> = None;
     let (mut journals, mut clash) = (Vec::new(), None);
     for (at, device) in devices.iter().enumerate() {
-        let twice = devices[..at].iter().any(|other| admit::is_same(turn, other, device));
-        if twice {
-            return Err(ControlError::failed(format!("{device} is given twice; name it once")));
-        }
+        admit::is_named_once(turn, device, &devices[..at])?;
         look::look_at(turn, device, 0, "member")?;
         if !read_only && let Some(how) = look::write_protection(turn, device) {
             return Err(ControlError::failed(format!("{device} {how}, or leave it out")));

@@ -31,19 +31,8 @@ pub(crate) fn replace(
     let others = (0..).zip(&before.members).filter(|(other, _)| *other != place);
     let others: Vec<DeviceSpec> = others.filter_map(|(_, member)| member.clone()).collect();
     admit::is_a_drive_of_its_own(turn, &new, &others)?;
-    // The record names the device before the array does: so a start looks at it after a crash. The array
-    // may have lost a member while the device was looked at.
-    let mut record = turn.array_record(name)?;
-    record.incoming.push(new.clone());
-    turn.registry.put_array(record)?;
     let bring = |turn: &mut Turn| turn.writing_to(&new).replace_member(name, place, &new);
-    let replaced = match bring_devices(turn, name, std::slice::from_ref(&new), bring) {
-        Ok(replaced) => replaced,
-        Err(error) => {
-            forget_incoming(turn, name, std::slice::from_ref(&new))?;
-            return Err(error);
-        }
-    };
+    let replaced = bring_incoming(turn, name, std::slice::from_ref(&new), bring)?;
     arrays::events::record(turn);
     let how = match replaced {
         Replaced::Rebuild => {
@@ -81,11 +70,25 @@ pub(crate) fn bring_devices<T>(
     brought
 }
 
-/// Devices that do not come to an array after all.
-fn forget_incoming(turn: &mut Turn, name: &ArrayName, devices: &[DeviceSpec]) -> ControlResult<()> {
+/// Puts devices on record as on their way to an array, and brings them. The record names them before the array
+/// does: so a start looks at them after a crash.
+fn bring_incoming<T>(
+    turn: &mut Turn,
+    name: &ArrayName,
+    devices: &[DeviceSpec],
+    bring: impl FnOnce(&mut Turn) -> ControlResult<T>,
+) -> ControlResult<T> {
+    // The array may have lost a member while the devices were looked at.
     let mut record = turn.array_record(name)?;
-    record.incoming.retain(|device| !devices.contains(device));
-    turn.registry.put_array(record)
+    record.incoming.extend_from_slice(devices);
+    turn.registry.put_array(record)?;
+    let brought = bring_devices(turn, name, devices, bring);
+    if brought.is_err() {
+        let mut record = turn.array_record(name)?;
+        record.incoming.retain(|device| !devices.contains(device));
+        turn.registry.put_array(record)?;
+    }
+    brought
 }
 
 /// Adds a parity row, a copy, or a member for capacity.
@@ -103,23 +106,14 @@ pub(crate) fn grow(
         check_size_may_change(turn, name)?;
     }
     for (at, device) in devices.iter().enumerate() {
-        if devices[..at].iter().any(|other| admit::is_same(turn, other, device)) {
-            return Err(ControlError::failed(format!("{device} is given twice; name it once")));
-        }
+        admit::is_named_once(turn, device, &devices[..at])?;
         admit_new(turn, device, force)?;
         let members = before.members.iter().flatten().chain(&devices[..at]);
         let members: Vec<DeviceSpec> = members.cloned().collect();
         admit::is_a_drive_of_its_own(turn, device, &members)?;
     }
-    // The record names the devices before the array does: so a start looks at them after a crash.
-    let mut record = turn.array_record(name)?;
-    record.incoming.extend(devices.iter().cloned());
-    turn.registry.put_array(record)?;
     let bring = |turn: &mut Turn| turn.writing_to(of_all(&devices)).grow_array(name, by, &devices);
-    let grown = bring_devices(turn, name, &devices, bring);
-    if grown.is_err() {
-        forget_incoming(turn, name, &devices)?;
-    }
+    let grown = bring_incoming(turn, name, &devices, bring);
     arrays::events::record(turn);
     grown?;
     let level = turn.array_record(name)?.level;
@@ -242,11 +236,7 @@ fn still_a_spare(turn: &mut Turn, name: &ArrayName, spare: &DeviceSpec) -> Contr
 
 /// Checks a device that is to come to an array and was never there.
 fn admit_new(turn: &mut Turn, device: &DeviceSpec, force: bool) -> ControlResult<()> {
-    if device.array().is_some() {
-        return Err(ControlError::usage(format!(
-            "{device} cannot be a member: arrays cannot be nested"
-        )));
-    }
+    admit::is_no_array(device, "be a member")?;
     admit::admit(turn, device, Role::Cache, force, Beside::None).map(drop)
 }
 
@@ -348,11 +338,7 @@ fn admit_journal(
     device: &DeviceSpec,
     force: bool,
 ) -> ControlResult<()> {
-    if device.array().is_some() {
-        return Err(ControlError::usage(format!(
-            "{device} cannot have a journal: arrays cannot be nested"
-        )));
-    }
+    admit::is_no_array(device, "have a journal")?;
     let name = &record.name;
     let is_own = record.journal.as_ref().is_some_and(|known| admit::is_same(turn, known, device));
     if !is_own {

@@ -8,6 +8,7 @@ use crate::records::RegisteredArray;
 use crate::service::arrays;
 use crate::service::presence::absence::Absence;
 use crate::service::presence::survey::Survey;
+use crate::service::state::claims::Subject;
 use crate::service::state::live::LiveArray;
 use crate::service::state::turn::{Turn, of_all};
 
@@ -87,7 +88,7 @@ pub(crate) fn close_array(turn: &mut Turn, name: &ArrayName) -> ControlResult<()
     let closed = turn.closing(devices).close_array(name);
     match &closed {
         Ok(events) => record_events(turn, name, *events),
-        Err(_) => turn.crashed.add_array(name),
+        Err(_) => drop(turn.crashed.insert(Subject::Array(name.clone()))),
     }
     closed.map(drop)
 }

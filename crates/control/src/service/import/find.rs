@@ -131,9 +131,7 @@ impl FoundArray {
 pub(super) fn examine(service: &mut Turn, devices: &[DeviceSpec]) -> ControlResult<Found> {
     let mut found = Found::default();
     for (at, device) in devices.iter().enumerate() {
-        if devices[..at].iter().any(|other| admit::is_same(service, other, device)) {
-            return Err(ControlError::failed(format!("{device} is given twice; name it once")));
-        }
+        admit::is_named_once(service, device, &devices[..at])?;
         let size_bytes = size_of_free(service, device)?;
         sort_in(service, &mut found, device, size_bytes)?;
     }

@@ -114,6 +114,14 @@ impl Absence {
         Some(left.as_secs() + u64::from(left.subsec_nanos() > 0))
     }
 
+    fn of(&self, device: &DeviceSpec) -> Option<&Missing> {
+        self.missing.iter().find(|missing| missing.device == *device)
+    }
+
+    pub(crate) fn lacks(&self, device: &DeviceSpec) -> bool {
+        self.of(device).is_some()
+    }
+
     /// Whether a device is missing.
     pub(crate) fn lacks_any(&self) -> bool {
         !self.missing.is_empty() || !self.places.is_empty()
@@ -135,7 +143,7 @@ impl Absence {
         for (place, was) in (0_u32..).zip(before) {
             let is_without = now.get(place as usize).is_some_and(Option::is_none);
             let Some(was) = was.as_ref().filter(|_| is_without) else { continue };
-            if self.missing.iter().any(|missing| missing.device == *was) {
+            if self.lacks(was) {
                 self.forget(was);
                 self.places.insert(place);
             }
@@ -162,7 +170,7 @@ impl Absence {
 
     /// The state of a drive of a volume that is not open.
     pub(crate) fn state_of(&self, device: &DeviceSpec) -> DeviceState {
-        match self.missing.iter().find(|missing| missing.device == *device) {
+        match self.of(device) {
             None => DeviceState::Online,
             Some(missing) if missing.hindrance == Hindrance::Absent => DeviceState::Missing,
             Some(_) if self.is_waiting() => DeviceState::Missing,

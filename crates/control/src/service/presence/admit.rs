@@ -173,6 +173,24 @@ fn take_drive(
     }
 }
 
+/// Refuses a device that a command names twice.
+pub(crate) fn is_named_once(
+    turn: &Turn,
+    device: &DeviceSpec,
+    before: &[DeviceSpec],
+) -> ControlResult<()> {
+    match before.iter().any(|other| is_same(turn, other, device)) {
+        false => Ok(()),
+        true => Err(ControlError::failed(format!("{device} is given twice; name it once"))),
+    }
+}
+
+/// Refuses an array as a part of an array, which it cannot be or have.
+pub(crate) fn is_no_array(device: &DeviceSpec, cannot: &str) -> ControlResult<()> {
+    let nested = || format!("{device} cannot {cannot}: arrays cannot be nested");
+    device.array().map_or(Ok(()), |_| Err(ControlError::usage(nested())))
+}
+
 /// Refuses a device that is a part of the same disk, or of the same file, as a member of its array: one failure
 /// would take both.
 pub(crate) fn is_a_drive_of_its_own(

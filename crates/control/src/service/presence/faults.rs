@@ -6,6 +6,7 @@
 
 use crate::error::ControlError;
 use crate::name::{ArrayName, VolumeName};
+use crate::service::state::claims::Subject;
 use crate::service::state::crash_wait::CRASH_TRIES;
 use crate::service::state::live::{Live, LiveArray};
 use crate::service::state::turn::Turn;
@@ -17,14 +18,14 @@ pub(crate) fn notice(service: &mut Turn) {
         let Some(why) = service.engine.take_array_fault(&name) else { continue };
         let error = in_words(&why, &format!("voltier array start {name}"));
         service.engine.warn(&format!("array {name}: {error}"));
-        service.crashed.add_array(&name);
+        service.crashed.insert(Subject::Array(name.clone()));
         service.live_arrays.insert(name, LiveArray { error, ..LiveArray::default() });
     }
     let volumes: Vec<VolumeName> = service.live.keys().cloned().collect();
     for name in volumes {
         let Some(why) = service.engine.take_fault(&name) else { continue };
         let error = ControlError::failed(in_words(&why, &format!("voltier start {name}")));
-        service.crashed.add_volume(&name);
+        service.crashed.insert(Subject::Volume(name.clone()));
         service.live.insert(name.clone(), Live::new());
         service.note_end(&name, error);
     }

@@ -16,6 +16,7 @@ use crate::service::presence::absence::{Absence, Missing};
 use crate::service::presence::moved::Located;
 use crate::service::presence::survey::Survey;
 use crate::service::presence::{admit, fallen, faults, look, moved, start, survey};
+use crate::service::state::claims::Subject;
 use crate::service::state::live::{Live, LiveArray, now};
 use crate::service::state::turn::Turn;
 use crate::service::volumes::{show, stops};
@@ -148,7 +149,9 @@ pub(crate) fn look_for_members(service: &mut Turn, name: &ArrayName, now: Instan
                 false => record.members.contains(&Some(device.clone())),
             };
             if !is_ours {
-                forget_missing(service, &name, device);
+                // A spare or another device has the place of a member that is missing.
+                let live = service.live_arrays.get_mut(&name);
+                live.into_iter().for_each(|live| live.absence.forget(device));
             } else if !moved::is_copied(service, &name, device)
                 && survey::has_come(service, &missing)
             {
@@ -182,7 +185,7 @@ pub(crate) fn try_array(
     since: Option<Instant>,
     now: Instant,
 ) {
-    let has_crashed = service.crashed.has_array(&record.name);
+    let has_crashed = service.crashed.contains(&Subject::Array(record.name.clone()));
     faults::attempt(service, has_crashed, |service| attempt_array(service, record, since, now));
 }
 
@@ -239,7 +242,7 @@ pub(crate) fn try_volume(
     now: Instant,
 ) {
     let is_left = record.devices().any(|device| look::is_letting_go(service, device));
-    let is_patient = is_left || service.crashed.has_volume(&record.name);
+    let is_patient = is_left || service.crashed.contains(&Subject::Volume(record.name.clone()));
     faults::attempt(service, is_patient, |service| attempt_volume(service, record, since, now));
 }
 
@@ -290,8 +293,7 @@ pub(crate) fn serve_again(service: &mut Turn, array: &ArrayName, now: Instant) {
     for volume in service.registry.volumes().to_vec() {
         let stands = volume.devices().any(|it| it.array() == Some(array));
         if stands && volume.desired != Desired::Stopped && !service.is_open(&volume.name) {
-            let live = service.live.get(&volume.name);
-            let since = live.and_then(|live| live.absence.since).unwrap_or(now);
+            let since = hold_off_of(service, &volume.name).unwrap_or(now);
             try_volume(service, &volume, Some(since), now);
         }
     }
@@ -387,8 +389,9 @@ fn take_member_back(
     admit::is_nobody_elses(service, device, record.uuid)?;
     // The path of before, or one where another member that is missing was: not the device of one in service.
     let known = record.members.get(place as usize).and_then(Option::as_ref);
-    let is_free = |known| known == device || is_missing(service, name, known);
-    if !known.is_none_or(is_free) {
+    let absence = service.live_arrays.get(name).map(|live| &live.absence);
+    let is_missing = |known| absence.is_some_and(|absence| absence.lacks(known));
+    if known.is_some_and(|known| known != device && !is_missing(known)) {
         return Ok(Comeback::Stranger);
     }
     let is_back = service.writing_to(device).restore_member(name, place, device)?;
@@ -418,16 +421,4 @@ fn not_found_lines(name: &ArrayName, survey: &Survey) -> Vec<String> {
         )
     };
     survey.places.iter().map(line).collect()
-}
-
-/// A spare or another device has the place of a member that is missing.
-fn forget_missing(service: &mut Turn, name: &ArrayName, device: &DeviceSpec) {
-    if let Some(live) = service.live_arrays.get_mut(name) {
-        live.absence.forget(device);
-    }
-}
-
-fn is_missing(service: &Turn, name: &ArrayName, device: &DeviceSpec) -> bool {
-    let live = service.live_arrays.get(name);
-    live.is_some_and(|live| live.absence.missing.iter().any(|it| it.device == *device))
 }

@@ -80,18 +80,28 @@ pub(crate) fn survey(
     let labelled = labels_of(service, record, &mut present, &mut left_out, &mut missing);
     let (labelled, known): (Vec<DeviceSpec>, Vec<MemberLabel>) = labelled.into_iter().unzip();
     let newest = known.iter().max_by_key(|label| label.event);
-    if newest.is_some_and(|newest| lacks_a_member(newest, &known)) {
-        missing.extend(free.iter().filter_map(|spare| hindered(service, spare, "spare")));
-        let incoming = record.incoming.iter();
-        let strange = incoming.filter(|it| present.contains(it) && !labelled.contains(it));
-        missing.extend(strange.map(|device| unlabelled(service, record, device)));
-    }
     if let Some(newest) = newest {
-        missing.extend(displaced(service, record, newest, (&labelled, &known)));
+        if lacks_a_member(newest, &known) {
+            missing.extend(free.iter().filter_map(|spare| hindered(service, spare, "spare")));
+            // Devices on their way that have become members, by what other labels say.
+            let incoming = record.incoming.iter();
+            for device in incoming.filter(|it| present.contains(it) && !labelled.contains(it)) {
+                let why = (Hindrance::Absent, stranger(service, record, device, None));
+                missing.push(missing_as(service, device, "pending member", None, why));
+            }
+        }
+        // The members themselves may still come.
+        for (place, device) in record.members.iter().enumerate() {
+            let Some(device) = device.as_ref().filter(|it| labelled.contains(it)) else { continue };
+            if is_labelled(newest, &known, place) {
+                continue;
+            }
+            let why =
+                format!("{device} was member {place}, and another device of the array is there");
+            missing.push(missing_as(service, device, "member", None, (Hindrance::Absent, why)));
+        }
+        missing.retain(|missing| is_awaited(record, newest, &known, missing));
     }
-    missing.retain(|missing| {
-        is_awaited(record, newest, missing) && !is_elsewhere(record, newest, &known, missing)
-    });
     let is_exposed = is_exposed(newest, &known, &missing);
     let places = newest.map(|newest| places_without_path(record, newest, &known));
     Survey { present, left_out, missing, places: places.unwrap_or_default(), is_exposed }
@@ -167,45 +177,6 @@ fn stranger(
     let place = record.members.iter().position(|known| known.as_ref() == Some(device));
     let part = place.map_or_else(|| "no part".to_owned(), |place| format!("not member {place}"));
     format!("{device} is another device{mark}, {is}, and {part} of {name}: it is left alone")
-}
-
-/// Whether a recorded member that is missing is there under the path of another part, for instance of a
-/// device on its way. Nobody is behind the old path then.
-fn is_elsewhere(
-    record: &RegisteredArray,
-    newest: Option<&MemberLabel>,
-    labels: &[MemberLabel],
-    missing: &Missing,
-) -> bool {
-    let Some(newest) = newest.filter(|_| missing.is_member()) else { return false };
-    let place = record.members.iter().position(|known| known.as_ref() == Some(&missing.device));
-    place.is_some_and(|place| is_labelled(newest, labels, place))
-}
-
-/// A device on its way that has become a member, by what other labels say, and is not under its path.
-fn unlabelled(service: &mut Turn, record: &RegisteredArray, device: &DeviceSpec) -> Missing {
-    let why = (Hindrance::Absent, stranger(service, record, device, None));
-    missing_as(service, device, "pending member", None, why)
-}
-
-/// Members that are not there, and under whose recorded paths are other devices of the array: those that they
-/// replaced, or members of other places. The members themselves may still come.
-fn displaced(
-    service: &mut Turn,
-    record: &RegisteredArray,
-    newest: &MemberLabel,
-    (devices, labels): (&[DeviceSpec], &[MemberLabel]),
-) -> Vec<Missing> {
-    let mut missing = Vec::new();
-    for (place, device) in record.members.iter().enumerate() {
-        let Some(device) = device.as_ref().filter(|it| devices.contains(it)) else { continue };
-        if !is_labelled(newest, labels, place) {
-            let why =
-                format!("{device} was member {place}, and another device of the array is there");
-            missing.push(missing_as(service, device, "member", None, (Hindrance::Absent, why)));
-        }
-    }
-    missing
 }
 
 /// The places that the newest label counts on, of which no device has the label, and the record no path. A
@@ -388,16 +359,21 @@ fn is_needed(cache: &CacheRecord) -> bool {
     cache.failed.is_none() && is_attached
 }
 
-/// Whether an array counts on a device that is missing: not on a member or a journal that it has given up.
-fn is_awaited(record: &RegisteredArray, newest: Option<&MemberLabel>, missing: &Missing) -> bool {
-    let Some(label) = newest else { return true };
-    let places = record.members.iter().enumerate();
-    let mut places = places.filter(|(_, known)| known.as_ref() == Some(&missing.device));
+/// Whether an array waits for a device that is missing: not for a member or a journal that it has given up, nor
+/// for a member that is there under the path of another part. Nobody is behind the old path then.
+fn is_awaited(
+    record: &RegisteredArray,
+    newest: &MemberLabel,
+    labels: &[MemberLabel],
+    missing: &Missing,
+) -> bool {
+    let awaits = |(place, known): (usize, &Option<DeviceSpec>)| {
+        let is_kept = newest.places.get(place).is_none_or(|own| is_counted_on(own.state));
+        known.as_ref() == Some(&missing.device) && is_kept && !is_labelled(newest, labels, place)
+    };
     match missing.part {
-        "member" => places.any(|(place, _)| {
-            label.places.get(place).is_none_or(|known| is_counted_on(known.state))
-        }),
-        "journal" => label.has_journal_device,
+        "member" => record.members.iter().enumerate().any(awaits),
+        "journal" => newest.has_journal_device,
         _ => true,
     }
 }

@@ -1,11 +1,10 @@
 //! The service's knowledge of volumes and arrays beside their records.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::engine::CacheLabel;
 use crate::export_spec::ExportSpec;
-use crate::name::{ArrayName, VolumeName};
+use crate::name::ArrayName;
 use crate::service::presence::absence::Absence;
 use crate::service::presence::last_search::Search;
 use crate::spec::DeviceSpec;
@@ -84,31 +83,5 @@ impl LiveArray {
     pub(crate) fn stopped(name: &ArrayName) -> Self {
         let error = format!("it is stopped; `voltier array start {name}` first");
         Self { error, ..Self::default() }
-    }
-}
-
-/// Volumes and arrays that failed alone since the daemon started, or that were not closed
-/// cleanly: the drives of these may have requests of before.
-#[derive(Default)]
-pub(crate) struct Crashed {
-    volumes: BTreeSet<VolumeName>,
-    arrays: BTreeSet<ArrayName>,
-}
-
-impl Crashed {
-    pub(crate) fn add_volume(&mut self, name: &VolumeName) {
-        self.volumes.insert(name.clone());
-    }
-
-    pub(crate) fn add_array(&mut self, name: &ArrayName) {
-        self.arrays.insert(name.clone());
-    }
-
-    pub(crate) fn has_volume(&self, name: &VolumeName) -> bool {
-        self.volumes.contains(name)
-    }
-
-    pub(crate) fn has_array(&self, name: &ArrayName) -> bool {
-        self.arrays.contains(name)
     }
 }

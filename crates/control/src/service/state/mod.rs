@@ -21,9 +21,9 @@ use crate::registry::Registry;
 use crate::service::arrays::unfit_spare::UnfitSpare;
 use crate::service::arrays::wanting::Wanting;
 use crate::service::presence::absence::Absence;
-use crate::service::state::claims::{ClaimId, Claims};
+use crate::service::state::claims::{ClaimId, Claims, Subject};
 use crate::service::state::jobs::Jobs;
-use crate::service::state::live::{Crashed, Live, LiveArray};
+use crate::service::state::live::{Live, LiveArray};
 use crate::suggest;
 
 /// How long a command waits for another one that has its volume or array, unless told otherwise.
@@ -45,7 +45,9 @@ pub(crate) struct State {
     /// Arrays that lost more members than their level allows while they served.
     pub(crate) fallen: BTreeSet<ArrayName>,
     pub(crate) jobs: Jobs,
-    pub(crate) crashed: Crashed,
+    /// Volumes and arrays that failed alone since the daemon started, or that were not closed cleanly: the
+    /// drives of these may have requests of before.
+    pub(crate) crashed: BTreeSet<Subject>,
     pub(crate) claims: Claims,
     /// The claims of a start of the daemon that has not ended.
     pub(crate) starting: BTreeSet<ClaimId>,
@@ -77,7 +79,7 @@ impl State {
             pulled: BTreeMap::new(),
             fallen: BTreeSet::new(),
             jobs: Jobs::default(),
-            crashed: Crashed::default(),
+            crashed: BTreeSet::new(),
             claims: Claims::default(),
             starting: BTreeSet::new(),
             stopping: false,

@@ -4,6 +4,7 @@ use crate::engine::{CacheStart, OpenedVolume};
 use crate::error::ControlResult;
 use crate::name::VolumeName;
 use crate::records::VolumeRecord;
+use crate::service::state::claims::Subject;
 use crate::service::state::turn::{Turn, of_all};
 use crate::spec::DeviceSpec;
 
@@ -45,7 +46,7 @@ pub(crate) fn close_volume(turn: &mut Turn, name: &VolumeName) -> ControlResult<
     match closed {
         Ok(()) => record_sequence(turn, name),
         // The drives may have requests still: the next start is patient.
-        Err(_) => turn.crashed.add_volume(name),
+        Err(_) => drop(turn.crashed.insert(Subject::Volume(name.clone()))),
     }
     closed
 }
