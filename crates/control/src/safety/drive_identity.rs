@@ -76,7 +76,7 @@ impl DriveIdentity {
 
     /// The array of this identity, if it is one of an array.
     pub fn array(&self) -> Option<Identity> {
-        Identity::try_from(self.0.strip_prefix(ARRAY_KIND)?.to_owned()).ok()
+        self.0.strip_prefix(ARRAY_KIND)?.parse().ok()
     }
 
     /// The identity that a superblock has as its text; `None` when none is recorded.

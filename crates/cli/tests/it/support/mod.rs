@@ -16,6 +16,10 @@ use std::process::{Child, Command, Output, Stdio};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
+use nbd::NbdClient;
+
+pub const MIB: u64 = 1 << 20;
+
 /// The instance; its daemon ends with it.
 pub struct Instance {
     dir: tempfile::TempDir,
@@ -284,6 +288,28 @@ impl Instance {
     /// Exports a volume over NBD at the default socket; its URI.
     pub fn export(&self, name: &str) -> String {
         self.run(&["export", name, "--nbd"]).ok().out.trim().to_owned()
+    }
+
+    /// A client of a volume at its default socket.
+    #[track_caller]
+    pub fn connect(&self, name: &str) -> NbdClient {
+        NbdClient::connect(&self.socket(name), name).unwrap()
+    }
+
+    /// Exports a volume over NBD; a client of it.
+    #[track_caller]
+    pub fn exported(&self, name: &str) -> NbdClient {
+        self.export(name);
+        self.connect(name)
+    }
+
+    /// Exports a volume as a file; false, aloud, where the kernel has no FUSE.
+    pub fn export_file(&self, name: &str, path: &str) -> bool {
+        let answer = self.run(&["export", name, "--fuse", path]);
+        if answer.code != 0 {
+            eprintln!("left out: {}", answer.err);
+        }
+        answer.code == 0
     }
 
     /// Starts fio on a volume's NBD export; `None`, aloud, where there is no fio.

@@ -1,6 +1,5 @@
 //! The users of exports, from whom nothing is taken away unless a command says so.
 
-use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
 use crate::name::VolumeName;
@@ -10,11 +9,7 @@ use crate::service::state::turn::Turn;
 use crate::service::volumes::stacked;
 
 /// Has file systems on files in use write out what they hold, before the files are taken from them.
-pub(in crate::service) fn sync_above<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &VolumeName,
-    exports: &[ExportSpec],
-) {
+pub(crate) fn sync_above(turn: &mut Turn, name: &VolumeName, exports: &[ExportSpec]) {
     for export in exports {
         if let Some(path) = export.file()
             && (export.is_device() || turn.engine.clients(name, export) > 0)
@@ -26,7 +21,7 @@ pub(in crate::service) fn sync_above<E: Engine>(
 }
 
 /// Everybody who uses an export now, in words.
-pub(in crate::service) fn users<E: Engine>(turn: &mut Turn<E>) -> Vec<String> {
+pub(crate) fn users(turn: &mut Turn) -> Vec<String> {
     let records = turn.registry.volumes().to_vec();
     records.iter().flat_map(|record| users_of(turn, record, Own::StopsFirst)).collect()
 }
@@ -40,7 +35,7 @@ enum Own {
     StopsFirst,
 }
 
-fn users_of<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord, own: Own) -> Vec<String> {
+fn users_of(turn: &mut Turn, record: &VolumeRecord, own: Own) -> Vec<String> {
     let name = &record.name;
     if !turn.is_open(name) {
         return Vec::new();
@@ -71,15 +66,15 @@ fn users_of<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord, own: Own) -> V
 }
 
 /// Refuses while somebody uses an export of a volume; `cut_off` is the command that does it all the same.
-pub(in crate::service) fn is_unused<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn is_unused(
+    turn: &mut Turn,
     record: &VolumeRecord,
     cut_off: &str,
 ) -> ControlResult<()> {
     refuse(&users_of(turn, record, Own::Counts), cut_off)
 }
 
-pub(in crate::service) fn refuse(users: &[String], cut_off: &str) -> ControlResult<()> {
+pub(crate) fn refuse(users: &[String], cut_off: &str) -> ControlResult<()> {
     if users.is_empty() {
         return Ok(());
     }

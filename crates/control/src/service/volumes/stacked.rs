@@ -36,7 +36,7 @@ fn is_named(device: &Path, path: &Path) -> bool {
 }
 
 /// The open volumes that stand on an exported file, and the paths of the devices with which they do.
-pub(in crate::service) fn users_of(
+pub(crate) fn users_of(
     state: &State,
     machine: &Machine,
     file: &Path,
@@ -54,7 +54,7 @@ pub(in crate::service) fn users_of(
 }
 
 /// Whether a volume stands on an export of another one.
-pub(in crate::service) fn stands_on(
+pub(crate) fn stands_on(
     state: &State,
     machine: &Machine,
     upper: &VolumeName,

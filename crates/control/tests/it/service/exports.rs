@@ -27,8 +27,7 @@ fn export(fixture: &mut Fixture) -> (ExportState, String) {
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the time that the control plane is told")]
 fn an_export_whose_address_is_not_there_is_tried_again_with_longer_pauses() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     let ask = request(&fixture, "", false);
     fixture.service.handle(ask);
     fixture.steer(|books| books.exports_fail = true);
@@ -58,8 +57,7 @@ fn an_export_whose_address_is_not_there_is_tried_again_with_longer_pauses() {
 
 #[test]
 fn a_dead_export_and_one_of_a_volume_that_is_not_served_are_not_shown_as_open() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     let ask = request(&fixture, "", false);
     fixture.service.handle(ask);
     assert_eq!(export(&mut fixture).0, ExportState::Open);
@@ -72,8 +70,7 @@ fn a_dead_export_and_one_of_a_volume_that_is_not_served_are_not_shown_as_open() 
 
 #[test]
 fn a_dead_export_is_opened_again_when_it_is_asked_for_and_nobody_uses_it() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     let ask = || request(&fixture, "", false);
     let (first, used, failing, again) = (ask(), ask(), ask(), ask());
     fixture.service.handle(first);
@@ -97,8 +94,7 @@ fn a_dead_export_is_opened_again_when_it_is_asked_for_and_nobody_uses_it() {
 
 #[test]
 fn an_export_to_other_hosts_needs_consent_and_a_recorded_one_has_it() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     let ask = request(&fixture, "tcp:0.0.0.0:10809", false);
     let told = fixture.error(ask);
     assert!(told.contains("--insecure") && told.contains("no password"), "{told}");

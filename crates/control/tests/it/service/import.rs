@@ -6,6 +6,7 @@ use voltier_array::MemberState;
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Mode, Owner};
 
+use super::arrays::{ask_of, created};
 use super::books::ARRAY_BYTES;
 use super::fixture::{Fixture, name};
 use voltier_control::engine::CacheLabel;
@@ -316,17 +317,10 @@ fn new_array(fixture: &Fixture, members: [&str; 3]) -> NewArray {
 fn lost_array() -> (Fixture, Identity) {
     let fixture = Fixture::new();
     let array = new_array(&fixture, ["d1", "d2", "d3"]);
-    fixture.service.handle(Request::Array {
-        ask: ArrayRequest::Create {
-            array,
-            integrity: voltier_array::Integrity::None,
-            export: None,
-        },
-    });
+    fixture.service.handle(created(array));
     let uuid = fixture.registry().arrays()[0].uuid;
     let name = "a".parse().unwrap();
-    let forget = ArrayRequest::Delete { name, erase: false };
-    fixture.service.handle(Request::Array { ask: forget });
+    fixture.service.handle(ask_of(ArrayRequest::Delete { name, erase: false }));
     assert_eq!(fixture.registry().arrays(), []);
     fixture.calls();
     (fixture, uuid)
@@ -425,13 +419,7 @@ fn an_import_that_fails_half_way_leaves_nothing_on_record() {
 fn an_array_with_a_taken_name_gets_another_one() {
     let (mut fixture, uuid) = lost_array();
     let array = new_array(&fixture, ["d4", "d5", "d6"]);
-    fixture.service.handle(Request::Array {
-        ask: ArrayRequest::Create {
-            array,
-            integrity: voltier_array::Integrity::None,
-            export: None,
-        },
-    });
+    fixture.service.handle(created(array));
     let as_it_says = order(&fixture, &["d1", "d2", "d3"]);
     refused(&mut fixture, as_it_says.clone(), &["another array `a`", "--name NEW"]);
     imported(&mut fixture, ImportOrder { name: Some("b".parse().unwrap()), ..as_it_says });

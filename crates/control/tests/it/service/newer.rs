@@ -6,7 +6,7 @@ use voltier_cache::Mode;
 use voltier_control::protocol::{ArrayRequest, NewCache, Request, Response};
 use voltier_control::{ArrayState, Identity, ImportOrder, Settings, VolumeState};
 
-use super::arrays::{delete_r5, on};
+use super::arrays::{ask_of, delete_r5, on};
 use super::fixture::{Fixture, name};
 use super::late::WAIT;
 
@@ -88,8 +88,7 @@ fn an_array_does_not_start_without_a_spare_that_became_a_member() {
     let mut new = fixture.new_array(&DRIVES);
     new.spares = vec![fixture.device("d4")];
     let integrity = voltier_array::Integrity::None;
-    fixture
-        .ask(Request::Array { ask: ArrayRequest::Create { array: new, integrity, export: None } });
+    fixture.ask(ask_of(ArrayRequest::Create { array: new, integrity, export: None }));
     fixture.take_away("d3");
     let label = fixture.take_label("d3");
     fixture.steer(|books| drop(books.labels.remove(&fixture.path("d4"))));
