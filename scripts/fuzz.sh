@@ -17,9 +17,10 @@ case $mode in
 esac
 shift
 targets=("$@")
-[ $# -gt 0 ] || targets=(nbd_negotiation nbd_requests cache_image registry control specs results)
+[ $# -gt 0 ] || targets=(nbd_negotiation nbd_requests fuse_requests cache_image registry control specs results)
 
-declare -A longest=([nbd_negotiation]=2048 [nbd_requests]=2048 [cache_image]=256
+declare -A longest=([nbd_negotiation]=2048 [nbd_requests]=2048 [fuse_requests]=2048
+  [cache_image]=256
   [registry]=4096 [control]=4096 [specs]=200 [results]=8192)
 
 RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/fuzz-rustc.sh CARGO_TARGET_DIR=$PWD/target/fuzz/build \

@@ -14,6 +14,7 @@
 mod cache_image;
 mod control;
 mod dictionary;
+mod fuse;
 mod input;
 mod nbd;
 mod registry;
@@ -31,9 +32,10 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     Target { name: "nbd_negotiation", run: nbd::negotiation },
     Target { name: "nbd_requests", run: nbd::requests },
+    Target { name: "fuse_requests", run: fuse::run },
     Target { name: "cache_image", run: cache_image::run },
     Target { name: "registry", run: registry::run },
     Target { name: "control", run: control::run },

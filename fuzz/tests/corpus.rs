@@ -49,4 +49,4 @@ macro_rules! replays {
     };
 }
 
-replays! { nbd_negotiation nbd_requests cache_image registry control specs results }
+replays! { nbd_negotiation nbd_requests fuse_requests cache_image registry control specs results }

@@ -12,13 +12,12 @@
 //!
 //! | thread | what runs on it |
 //! | --- | --- |
-//! | `core-0` ... | one executor each: volumes, arrays, caches and NBD servers of this core |
+//! | `core-0` ... | one executor each: volumes, arrays, caches, NBD servers and FUSE files of this core |
 //! | main, `leave` | signals; at the end, clients that still use volumes |
 //! | `accept`, `control` | the control socket, one thread a client |
 //! | `watch`, `errand` | background jobs: drains, losses put on record, devices that come late |
 //! | `look`, `open` | looks at devices, and openings of drives, which may hang |
 //! | `log` | writes the lines of the log; nobody waits for it |
-//! | fuser's | one for each FUSE file: carries the kernel's requests to the core and back |
 //!
 //! A panic on a core fails a volume with its arrays, or one array ([domains](voltier_ring::Domain)). A panic
 //! outside all domains ends the process.

@@ -16,7 +16,9 @@
 //! | `bytes` | parts of blocks made whole, and no byte of another export lost meanwhile |
 //! | `nbd/budget` | the memory and connections that all NBD clients of a daemon share |
 //! | `nbd/server`, `nbd/link` | the server of an export; connections that are cut off |
-//! | `fuse/file`, `fuse/mailbox`, `fuse/mount` | the file; from the kernel's thread to the core; mounting |
+//! | `fuse/session`, `fuse/abi` | FUSE without a descriptor; the kernel's structures and numbers |
+//! | `fuse/serve` | a connection to the kernel, served on the core |
+//! | `fuse/mount`, `fuse/attach`, `fuse/handover` | the file; mounting; from the control thread to the core |
 //! | `loop_device` | the block device: a loop device over the file, and its name |
 //!
 //! A *peer* of an NBD export is a host, or all who open one Unix socket. The clients of a peer share a part

@@ -333,6 +333,11 @@ impl Handle {
         self.submit(op).await.result.map(|_| ())
     }
 
+    /// Waits until a read of the descriptor would not wait: something is there, or the other end is gone.
+    pub async fn readable(&self, fd: &Fd) -> Result<(), Errno> {
+        self.submit(Op::Readable { fd: fd.clone() }).await.result.map(drop)
+    }
+
     /// Waits for a client, whose connection ends if the handle's domain fails.
     pub async fn accept(&self, listener: &Listener) -> Result<Stream, Errno> {
         let number = self.submit(Op::Accept { fd: listener.fd.clone() }).await.result?;

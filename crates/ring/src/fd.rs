@@ -1,6 +1,6 @@
 //! Descriptors: of the kernel, or of the simulator.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -55,6 +55,16 @@ impl Fd {
             Fd::Real(descriptor) => descriptor.fd(),
             Fd::Virtual(number) => panic!("virtual file {number} given to the kernel"),
         }
+    }
+}
+
+impl AsFd for Fd {
+    /// The kernel's descriptor, for calls that do not wait.
+    ///
+    /// # Panics
+    /// For a virtual descriptor.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.real().as_fd()
     }
 }
 

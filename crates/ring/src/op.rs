@@ -62,6 +62,11 @@ pub enum Op {
         /// In bytes.
         bytes: u64,
     },
+    /// Wait until a read of the descriptor would not wait: something is there, or the other end is gone.
+    Readable {
+        /// Open for reading, and of a kind that can be polled.
+        fd: Fd,
+    },
     /// Wait for a client on a listening socket.
     Accept {
         /// The listening socket.
@@ -92,6 +97,7 @@ impl Op {
             | Self::Write { fd, .. }
             | Self::Sync { fd }
             | Self::Allocate { fd, .. }
+            | Self::Readable { fd }
             | Self::Accept { fd }
             | Self::Recv { fd, .. }
             | Self::Send { fd, .. } => fd,

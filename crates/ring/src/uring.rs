@@ -327,6 +327,10 @@ fn prepare(op: Op) -> (squeue::Entry, InFlight) {
             let allocate = opcode::Fallocate::new(types::Fd(fd.raw()), bytes).offset(offset);
             (allocate.mode(mode).build(), owning(fd, None, None))
         }
+        Op::Readable { fd } => {
+            let poll = opcode::PollAdd::new(types::Fd(fd.raw()), libc::POLLIN as u32);
+            (poll.build(), owning(fd, None, None))
+        }
         Op::Accept { fd } => {
             let none = std::ptr::null_mut();
             let accept = opcode::Accept::new(types::Fd(fd.raw()), none, std::ptr::null_mut());

@@ -1,13 +1,16 @@
 //! The FUSE export: a regular file whose content is the device.
 //!
 //! The file itself is the mount point: nothing else appears. A loop device or a virtual machine uses the
-//! path as it would use an image file. The kernel's requests arrive on a thread of the `fuser` crate,
-//! travel to the device's core through a mailbox, and are answered from there.
+//! path as it would use an image file. The device's core reads the kernel's requests from `/dev/fuse` and
+//! answers them there: no thread lies between.
 //!
 //! ```text
-//! /dev/fuse -> fuser's thread -> mailbox -> the core's workers -> device
-//!      ^-------------- reply -----------------------'
+//! /dev/fuse -> connection -> session -> the core's workers -> device
+//!      ^---------------- answer ---------------'
 //! ```
+//!
+//! The protocol itself ([`Session`] over the structures of [`abi`]) knows no descriptor: it is tested and
+//! fuzzed without a kernel.
 //!
 //! Choices:
 //! - The page cache is bypassed (`FOPEN_DIRECT_IO`): what another export of the volume writes is seen
@@ -17,9 +20,13 @@
 //! - The file behaves as a block device does. `O_TRUNC` is ignored so that `cp` works, the size never
 //!   changes, and writes past the end find no space.
 
-mod file;
-mod mailbox;
+pub mod abi;
+mod attach;
+mod handover;
 mod mount;
+mod serve;
+mod session;
 
-pub use file::FileExport;
 pub use mount::{FuseFile, clear_dead};
+pub use serve::FileExport;
+pub use session::{Action, Agreed, FileFacts, Reply, Request, Session, TRANSFER_BYTES_MAX};

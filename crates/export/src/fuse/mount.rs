@@ -4,34 +4,36 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::file::{File, FileExport};
-use super::mailbox::Mailbox;
+use super::attach::{Options, attach, detach_by_helper};
+use super::handover::Start;
+use super::serve::FileExport;
+use super::session::FileFacts;
 use crate::access::FileAccess;
-use crate::counters::{CounterCell, ExportCounters};
+use crate::counters::ExportCounters;
 use crate::error::ExportError;
 
 /// Mode of an empty file that is made to be mounted over: by it, one that was left is known.
 const MOUNT_POINT_MODE: u32 = 0o600;
 
+/// How long the kernel may take to end the connection of a file that was unmounted. It does so at once, unless
+/// the file is still mounted elsewhere: in the mount namespace of another program, say.
+const END_TIME: Duration = Duration::from_secs(5);
+
 /// A mounted FUSE file; dropping it cuts its users off.
 pub struct FuseFile {
     path: PathBuf,
     created: bool,
-    counters: Arc<CounterCell>,
-    handles: Arc<AtomicU64>,
-    session: Option<BackgroundSession>,
+    export: FileExport,
+    is_over: bool,
     /// The mount, by the device number that the kernel gave it.
     device: Option<DeviceNumber>,
-    mailbox: Arc<Mailbox>,
 }
 
 /// The major and minor number of a device.
@@ -69,28 +71,20 @@ impl FuseFile {
         check_fuse(path)?;
         clear_dead(path);
         let created = prepare_mount_point(path)?;
-        let (counters, handles) = (export.counters.clone(), export.handles.clone());
-        let mailbox = export.mailbox.clone();
-        mount_over(export, path, access)
-            .map(|session| {
-                counters.connected();
+        match mount_over(&export, path, access) {
+            Ok(()) => {
+                export.counters.connected();
                 let (device, path) = (device_of(path), path.to_owned());
-                FuseFile {
-                    path,
-                    created,
-                    counters,
-                    handles,
-                    session: Some(session),
-                    device,
-                    mailbox,
-                }
-            })
-            .inspect_err(|_| {
+                Ok(FuseFile { path, created, export, is_over: false, device })
+            }
+            Err(error) => {
                 if created {
                     // The empty file was ours, and it is in nobody's way if it stays.
                     let _ = fs::remove_file(path);
                 }
-            })
+                Err(error)
+            }
+        }
     }
 
     /// The file.
@@ -100,12 +94,12 @@ impl FuseFile {
 
     /// The counters so far.
     pub fn counters(&self) -> ExportCounters {
-        self.counters.get()
+        self.export.counters()
     }
 
     /// How often the file is open now. The kernel tells of a close a moment after it.
     pub fn handles(&self) -> u64 {
-        self.handles.load(Ordering::Relaxed)
+        self.export.handles.load(Ordering::Relaxed)
     }
 
     /// Whether who opens the path comes to the volume: false when somebody unmounted the file, mounted
@@ -116,7 +110,7 @@ impl FuseFile {
 
     /// Whether the kernel still brings requests, by whatever way clients come to the file.
     fn is_served(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| !session.guard.is_finished())
+        !self.is_over && self.export.handover.is_served()
     }
 
     /// Takes the file away; the path is as it was before.
@@ -129,19 +123,22 @@ impl FuseFile {
         if !self.is_reachable() {
             return self.stop_unreachable();
         }
-        match unmount(&self.path, UnmountFlags::empty()) {
-            Err(rustix::io::Errno::BUSY) => return Err(ExportError::FileInUse(self.path.clone())),
-            // Without privileges it is fusermount's job, which fuser calls.
-            Err(rustix::io::Errno::PERM) => {
-                let session = self.session.take().map(BackgroundSession::umount_and_join);
-                session.transpose().map_err(|source| self.failed(source))?;
-            }
+        let unmounted = match unmount(&self.path, UnmountFlags::empty()) {
+            // Without privileges it is fusermount's job.
+            Err(Errno::PERM) => detach_by_helper(&self.path, false),
             // Not mounted any more: somebody was faster.
-            Ok(()) | Err(rustix::io::Errno::INVAL) => {
-                let session = self.session.take().map(BackgroundSession::join);
-                session.transpose().map_err(|source| self.failed(source))?;
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        };
+        match unmounted {
+            Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
+                return Err(ExportError::FileInUse(self.path.clone()));
             }
-            Err(errno) => return Err(self.failed(errno.into())),
+            Err(source) => return Err(ExportError::Unmount { path: self.path.clone(), source }),
+            Ok(()) => {}
+        }
+        if !self.export.handover.wait_for_end(END_TIME) {
+            self.export.handover.end();
         }
         self.ended();
         Ok(())
@@ -158,29 +155,23 @@ impl FuseFile {
 
     /// Takes the file away also while it is in use: requests of its users fail from then on.
     pub fn cut_off(&mut self) {
-        if self.session.is_none() {
+        if self.is_over {
             return;
         }
-        self.mailbox.fail();
+        self.export.handover.end();
         if device_of(&self.path) == self.device {
+            // Also when the core hangs.
             abort(&self.path);
-            if unmount(&self.path, UnmountFlags::DETACH) == Err(rustix::io::Errno::PERM) {
-                lazily_by_fusermount(&self.path);
+            if unmount(&self.path, UnmountFlags::DETACH) == Err(Errno::PERM) {
+                lazily_by_helper(&self.path);
             }
-            self.session = None;
-        } else {
-            // A session that ends unmounts what is at its path, which is another mount now.
-            std::mem::forget(self.session.take().filter(|session| !session.guard.is_finished()));
         }
         self.ended();
     }
 
-    fn failed(&self, source: io::Error) -> ExportError {
-        ExportError::Unmount { path: self.path.clone(), source }
-    }
-
     fn ended(&mut self) {
-        self.counters.disconnected();
+        self.is_over = true;
+        self.export.counters.disconnected();
         if self.created && fs::metadata(&self.path).is_ok_and(|file| file.len() == 0) {
             // An empty file left behind does no harm: the next mount takes it.
             let _ = fs::remove_file(&self.path);
@@ -207,7 +198,7 @@ fn check_fuse(path: &Path) -> Result<(), ExportError> {
 /// Has the kernel fail every request to the file, those that wait and those to come.
 fn abort(path: &Path) {
     // A file in use stays mounted, and its connection is ended all the same.
-    if unmount(path, UnmountFlags::FORCE) != Err(rustix::io::Errno::PERM) {
+    if unmount(path, UnmountFlags::FORCE) != Err(Errno::PERM) {
         return;
     }
     // The owner of a mount may end its connection without privileges.
@@ -219,9 +210,9 @@ fn abort(path: &Path) {
 }
 
 /// Without privileges an unmount is fusermount's job.
-fn lazily_by_fusermount(path: &Path) {
-    // If fusermount fails as well, the kernel ends the mount with our process.
-    let _ = Command::new("fusermount3").arg("-uzq").arg(path).status();
+fn lazily_by_helper(path: &Path) {
+    // If fusermount fails as well, the mount is dead all the same, and the next one replaces it.
+    let _ = detach_by_helper(path, true);
 }
 
 /// Removes the mount of a server that died, and the empty file it made to be mounted over.
@@ -229,13 +220,12 @@ fn lazily_by_fusermount(path: &Path) {
 /// A dead file answers nothing but ENOTCONN. (The kernel may still know the file's attributes, so a
 /// question for those is not enough.) Anything else at `path` is left alone.
 pub fn clear_dead(path: &Path) {
-    let is_dead =
-        || rustix::fs::statfs(path).is_err_and(|errno| errno == rustix::io::Errno::NOTCONN);
+    let is_dead = || rustix::fs::statfs(path).is_err_and(|errno| errno == Errno::NOTCONN);
     if !is_dead() {
         return;
     }
-    if unmount(path, UnmountFlags::DETACH) == Err(rustix::io::Errno::PERM) {
-        lazily_by_fusermount(path);
+    if unmount(path, UnmountFlags::DETACH) == Err(Errno::PERM) {
+        lazily_by_helper(path);
     }
     let is_ours = |file: &fs::Metadata| {
         file.is_file() && file.len() == 0 && file.mode() & 0o777 == MOUNT_POINT_MODE
@@ -270,32 +260,33 @@ fn is_fuse(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|facts| facts.f_type as u64 == 0x6573_5546)
 }
 
-fn mount_over(
-    export: FileExport,
-    path: &Path,
-    access: FileAccess,
-) -> Result<BackgroundSession, ExportError> {
-    let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName("voltier".to_owned()),
-        MountOption::NoAtime,
-        if export.read_only { MountOption::RO } else { MountOption::RW },
-    ];
-    if access.is_shared() {
-        config.acl = SessionACL::All;
-        // The kernel holds every open against mode, owner and group of the file.
-        config.mount_options.push(MountOption::DefaultPermissions);
-    }
+fn mount_over(export: &FileExport, path: &Path, access: FileAccess) -> Result<(), ExportError> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::PermissionDenied => ExportError::MountNotPermitted(path.to_owned()),
+        _ => ExportError::Mount { path: path.to_owned(), source },
+    };
+    let options = Options { read_only: export.read_only, shared: access.is_shared() };
+    let fd = attach(path, options).map_err(failed)?;
+    #[expect(clippy::disallowed_methods, reason = "the date of a file, for people, not for timing")]
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let owner = (
         access.owner.unwrap_or_else(|| rustix::process::getuid().as_raw()),
         access.group.unwrap_or_else(|| rustix::process::getgid().as_raw()),
     );
-    #[expect(clippy::disallowed_methods, reason = "the date of a file, for people, not for timing")]
-    let mounted_at = SystemTime::now();
-    let file = File { export, mode: access.mode, owner, mounted_at };
-    let session = Session::new(file, path, &config).and_then(Session::spawn);
-    session.map_err(|source| match source.kind() {
-        io::ErrorKind::PermissionDenied => ExportError::MountNotPermitted(path.to_owned()),
-        _ => ExportError::Mount { path: path.to_owned(), source },
-    })
+    let file = FileFacts {
+        size_bytes: export.size_bytes,
+        preferred_bytes: export.preferred_bytes,
+        read_only: export.read_only,
+        can_punch: export.can_punch,
+        mode: access.mode,
+        owner,
+        dated: (now.as_secs(), now.subsec_nanos()),
+    };
+    if export.handover.begin(Start { fd, file, agreed: None }) {
+        return Ok(());
+    }
+    if unmount(path, UnmountFlags::DETACH) == Err(Errno::PERM) {
+        lazily_by_helper(path);
+    }
+    Err(failed(io::Error::other("the kernel and the volume did not come to terms")))
 }

@@ -5,10 +5,14 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate};
 use rustix::io::Errno;
-use voltier_block::{Limits, MIB, Prng};
+use voltier_block::{
+    BlockDevice, Buf, Durability, IoResult, Lba, Limits, MIB, Payload, Prng, SectorRange,
+};
 use voltier_export::fuse::{FileExport, FuseFile};
 use voltier_export::{ByteDevice, ExportError, FileAccess};
 use voltier_ring::Core;
@@ -198,7 +202,7 @@ fn requests_fail_once_the_core_is_gone() {
     let Mounted { mut file, folder, core } = mounted;
     drop(core);
     let failed = open.read_at(&mut [0; 512], 0).unwrap_err();
-    assert_eq!(Errno::from_io_error(&failed), Some(Errno::IO));
+    assert_eq!(Errno::from_io_error(&failed), Some(Errno::NOTCONN));
     drop(open);
     file.stop().unwrap();
     drop(folder);
@@ -369,4 +373,124 @@ fn what_somebody_mounted_over_the_file_stays_when_the_file_ends() {
     mounted.file.stop().unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"another file");
     rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH).unwrap();
+}
+
+/// Memory with two bad places: a read of the one never ends, a read of the other panics.
+struct Treacherous(Memory);
+
+const HANGS_AT: u64 = MIB;
+const PANICS_AT: u64 = 2 * MIB;
+
+impl BlockDevice for Treacherous {
+    fn limits(&self) -> &Limits {
+        self.0.limits()
+    }
+
+    async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+        match at.bytes() {
+            HANGS_AT => std::future::pending().await,
+            PANICS_AT => panic!("as the test wants it"),
+            _ => self.0.read(at, into).await,
+        }
+    }
+
+    async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+        self.0.write(at, data, durability).await
+    }
+
+    async fn flush(&self) -> IoResult<()> {
+        self.0.flush().await
+    }
+
+    async fn discard(&self, range: SectorRange) -> IoResult<()> {
+        self.0.discard(range).await
+    }
+
+    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        self.0.write_zeroes(range, durability).await
+    }
+}
+
+fn mount_treacherous() -> Option<Mounted> {
+    if !may_mount() {
+        return None;
+    }
+    let core = Core::start("export").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let open = |handle| async move {
+        let device = Treacherous(Memory::new(plain()));
+        FileExport::open(&handle, Rc::new(ByteDevice::new(Rc::new(device))))
+    };
+    let export = core.remote().call(open).unwrap();
+    let path = folder.path().join("volume.img");
+    let file = FuseFile::mount(export, &path, FileAccess::default()).unwrap();
+    Some(Mounted { file, folder, core })
+}
+
+/// A read on a thread of its own that never ends by itself.
+fn hanging_read(file: &File) -> mpsc::Receiver<std::io::Result<usize>> {
+    let (done, ends) = mpsc::channel();
+    let file = file.try_clone().unwrap();
+    #[expect(clippy::disallowed_methods, reason = "a read that may never end outlives the test")]
+    std::thread::spawn(move || done.send(file.read_at(&mut [0; 512], HANGS_AT)));
+    assert!(ends.recv_timeout(Duration::from_millis(100)).is_err(), "it hangs");
+    ends
+}
+
+#[test]
+fn a_panic_of_the_device_fails_all_who_wait_and_all_who_come() {
+    let Some(mut mounted) = mount_treacherous() else { return };
+    let file = mounted.open();
+    let waiting = hanging_read(&file);
+    assert!(file.read_at(&mut [0; 512], PANICS_AT).is_err());
+    let ended = waiting.recv_timeout(Duration::from_secs(20)).expect("it waits for ever");
+    assert!(ended.is_err());
+    assert!(file.read_at(&mut [0; 512], 0).is_err());
+    assert!(File::open(mounted.path()).is_err());
+    assert!(!mounted.file.is_reachable());
+    mounted.core.remote().call(|_| async {}).expect("the core serves others");
+    mounted.file.stop().unwrap();
+    assert!(!mounted.path().exists());
+}
+
+#[test]
+fn a_file_with_a_request_that_hangs_is_cut_off_at_once() {
+    let Some(mut mounted) = mount_treacherous() else { return };
+    let file = mounted.open();
+    let waiting = hanging_read(&file);
+    // Others are served meanwhile, and the file is known to be in use.
+    file.read_exact_at(&mut [0; 512], 0).unwrap();
+    assert!(matches!(mounted.file.stop(), Err(ExportError::FileInUse(_))));
+    mounted.file.cut_off();
+    let ended = waiting.recv_timeout(Duration::from_secs(20)).expect("it waits for ever");
+    assert!(ended.is_err());
+    assert!(file.read_at(&mut [0; 512], 0).is_err());
+    assert!(!mounted.path().exists());
+    let core = &mounted.core;
+    assert_eq!(core.remote().call(|_| async { 1 }), Ok(1));
+}
+
+/// Goal: the core never waits in a read of `/dev/fuse`. Method: readers that are killed while their requests
+/// are on the way, until one of these requests has gone between the wake-up and the read.
+#[test]
+fn callers_that_are_killed_take_nobody_along() {
+    let Some(mounted) = mount(plain()) else { return };
+    let input = format!("if={}", mounted.path().display());
+    for round in 0..60 {
+        let mut reader = Command::new("dd");
+        reader.args([&input, "of=/dev/null", "bs=4k", "iflag=direct", "status=none"]);
+        let mut readers: Vec<_> = (0..3).map(|_| reader.spawn().unwrap()).collect();
+        let (done, ends) = mpsc::channel::<()>();
+        // The time that passes before the kill changes from round to round.
+        let _ = ends.recv_timeout(Duration::from_micros(1500 + 97 * round));
+        drop(done);
+        for reader in &mut readers {
+            reader.kill().unwrap();
+            reader.wait().unwrap();
+        }
+        let answer =
+            mounted.core.remote().ask(Duration::from_secs(20), move |_| async move { round });
+        assert_eq!(answer, Ok(round));
+    }
+    mounted.open().read_exact_at(&mut [0; 4096], 0).unwrap();
 }

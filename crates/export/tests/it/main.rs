@@ -2,6 +2,7 @@
 //! is compiled once for all of them.
 
 mod fuse_file;
+mod fuse_session;
 mod nbd_budget;
 mod nbd_server;
 mod nbd_session;

@@ -92,6 +92,32 @@ fn the_real_world_writes_and_reads_a_file() {
 }
 
 #[test]
+fn a_wait_for_a_descriptor_ends_when_there_is_something_and_when_it_is_cancelled() {
+    let mut executor = Executor::real().unwrap();
+    let handle = executor.handle();
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let fd = Fd::from_owned(reader);
+    executor.block_on(async move {
+        let wait = |handle: &Handle| {
+            let (handle, fd) = (handle.clone(), fd.clone());
+            handle.clone().spawn(async move { handle.readable(&fd).await })
+        };
+        let waiting = wait(&handle);
+        handle.sleep(1_000_000).await;
+        rustix::io::write(&writer, b"x").unwrap();
+        assert_eq!(waiting.await, Ok(()));
+        assert_eq!(wait(&handle).await, Ok(()), "it is there still");
+        rustix::io::read(&fd, &mut [0; 1]).unwrap();
+        let waiting = wait(&handle);
+        handle.sleep(1_000_000).await;
+        handle.cancel(&fd);
+        assert_eq!(waiting.await, Err(Errno::CANCELED));
+        drop(writer);
+        assert_eq!(wait(&handle).await, Ok(()), "the other end is gone");
+    });
+}
+
+#[test]
 fn an_abandoned_operation_keeps_its_buffer_until_the_kernel_is_done() {
     let mut executor = Executor::real().unwrap();
     let handle = executor.handle();

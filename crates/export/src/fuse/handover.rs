@@ -1,0 +1,146 @@
+//! Between the control thread, which mounts and unmounts, and the core, which serves.
+
+use std::future::poll_fn;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use super::session::{Agreed, FileFacts};
+
+/// A connection to be served.
+pub(super) struct Start {
+    /// The descriptor of `/dev/fuse`, whose reads do not wait.
+    pub(super) fd: OwnedFd,
+    pub(super) file: FileFacts,
+    /// What an earlier session on the descriptor agreed on.
+    pub(super) agreed: Option<Agreed>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// INIT is not answered yet.
+    Beginning,
+    Serving,
+    Ended,
+}
+
+struct State {
+    stage: Stage,
+    start: Option<Start>,
+    core: Option<Waker>,
+}
+
+/// What both say to each other.
+pub(super) struct Handover {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// No request is answered any more.
+    ending: AtomicBool,
+}
+
+impl Default for Handover {
+    fn default() -> Self {
+        let state = State { stage: Stage::Beginning, start: None, core: None };
+        Self { state: Mutex::new(state), changed: Condvar::new(), ending: AtomicBool::new(false) }
+    }
+}
+
+/// The control thread's half.
+impl Handover {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is whole at every unlock, also when a holder panicked.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the core serve a connection, and waits until INIT is answered; false when that will not be.
+    pub(super) fn begin(&self, start: Start) -> bool {
+        let mut state = self.lock();
+        if state.stage != Stage::Ended {
+            state.start = Some(start);
+        }
+        if let Some(waker) = state.core.take() {
+            waker.wake();
+        }
+        while state.stage == Stage::Beginning {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.stage == Stage::Serving
+    }
+
+    /// Has the core end the connection: every request fails that is not answered by now.
+    pub(super) fn end(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+        let waker = self.lock().core.take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn is_served(&self) -> bool {
+        self.lock().stage == Stage::Serving
+    }
+
+    /// Waits so long for the end of the connection; whether it has come.
+    pub(super) fn wait_for_end(&self, limit: Duration) -> bool {
+        let state = self.lock();
+        let waited = self.changed.wait_timeout_while(state, limit, |it| it.stage != Stage::Ended);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.stage == Stage::Ended
+    }
+}
+
+/// The core's half. When it is dropped, with its core perhaps, the control thread waits no more.
+pub(super) struct CoreEnd(pub(super) Arc<Handover>);
+
+impl CoreEnd {
+    /// The connection to serve; `None` when there will be none.
+    pub(super) async fn start(&self) -> Option<Start> {
+        poll_fn(|context| {
+            if self.poll_ending(context) {
+                return Poll::Ready(None);
+            }
+            self.0.lock().start.take().map_or(Poll::Pending, |start| Poll::Ready(Some(start)))
+        })
+        .await
+    }
+
+    /// INIT is answered.
+    pub(super) fn served(&self) {
+        self.advance(Stage::Serving);
+    }
+
+    /// Whether no request is to be answered any more.
+    pub(super) fn is_ending(&self) -> bool {
+        self.0.ending.load(Ordering::Relaxed)
+    }
+
+    /// The same; if not, the task of this context is woken when it is.
+    pub(super) fn poll_ending(&self, context: &Context<'_>) -> bool {
+        let mut state = self.0.lock();
+        if !state.core.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
+            state.core = Some(context.waker().clone());
+        }
+        self.0.ending.load(Ordering::SeqCst)
+    }
+
+    /// Another end for when the tasks of the core have failed, and are not dropped.
+    pub(super) fn other(&self) -> CoreEnd {
+        CoreEnd(self.0.clone())
+    }
+
+    fn advance(&self, stage: Stage) {
+        self.0.lock().stage = stage;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Drop for CoreEnd {
+    fn drop(&mut self) {
+        // A connection that was never begun ends with its start.
+        let start = self.0.lock().start.take();
+        drop(start);
+        self.advance(Stage::Ended);
+    }
+}

@@ -1,0 +1,409 @@
+//! Serving a connection on the device's core: requests read from `/dev/fuse`, and answered there.
+//!
+//! The ring waits for requests and does the device's work. Reads and writes of `/dev/fuse` itself are plain
+//! system calls that do not wait: they only copy. A read by the ring could wait, and the whole core with it:
+//! the kernel looks whether there is a request and then reads as if there were, and a caller that is killed in
+//! between takes its request along. A ring that knows the descriptor as one that does not wait does not wait
+//! for it either. So the ring is asked to wait alone.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io::{IoSlice, IoSliceMut};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::task::Poll;
+
+use rustix::io::{readv, writev};
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Nanos};
+use voltier_ring::{Errno, Fd, Handle, OnFailure};
+use zerocopy::IntoBytes;
+
+use super::abi::WRITE_HEAD_BYTES;
+use super::handover::{CoreEnd, Handover, Start};
+use super::session::{
+    Action, BACKGROUND_REQUESTS_MAX, Reply, Request, Session, TRANSFER_BYTES_MAX,
+};
+use crate::bytes::ByteDevice;
+use crate::counters::{CounterCell, ExportCounters, Served};
+use crate::requests::{Service, Workers};
+
+/// Requests served at once on the core; further ones wait.
+const WORKERS_MAX: usize = BACKGROUND_REQUESTS_MAX as usize;
+
+/// Requests that are read before other tasks of the core have their turn.
+const REQUESTS_PER_TURN: usize = 32;
+
+/// Room behind the head of the longest request, in bytes.
+const BODY_BYTES: usize = TRANSFER_BYTES_MAX as usize;
+
+/// Memory that is received into, in bytes: a huge page. Long writes are cut off it where they came to lie.
+const AREA_BYTES: usize = 2 * BODY_BYTES;
+
+/// The longest write that is copied out of the area, in bytes. The cache still has what the kernel just wrote,
+/// and a short write that takes long would hold a whole area.
+const COPIED_WRITE_BYTES_MAX: usize = 16 << 10;
+
+/// Where the data of long writes begin in memory: drives ask for it.
+const ALIGN_BYTES: usize = voltier_block::BUF_ALIGN_BYTES;
+
+/// How long to wait when the ring could not wait for requests (no memory, say), in nanoseconds.
+const RETRY_NS: Nanos = 100_000_000;
+
+/// A device opened for one FUSE file: made on the device's core, mounted from another thread with
+/// [`FuseFile::mount`](super::FuseFile::mount).
+pub struct FileExport {
+    pub(super) handover: Arc<Handover>,
+    pub(super) counters: Arc<CounterCell>,
+    /// How often the file is open now: by programs and by loop devices.
+    pub(super) handles: Arc<AtomicU64>,
+    pub(super) size_bytes: u64,
+    pub(super) preferred_bytes: u32,
+    pub(super) read_only: bool,
+    pub(super) can_punch: bool,
+}
+
+impl FileExport {
+    /// Prepares to serve `device` on this core; the export may then be sent to another thread.
+    pub fn open<D: BlockDevice>(handle: &Handle, device: Rc<ByteDevice<D>>) -> Self {
+        let limits = device.limits();
+        let export = Self {
+            handover: Arc::default(),
+            counters: Arc::default(),
+            handles: Arc::default(),
+            size_bytes: limits.bytes(),
+            preferred_bytes: limits.preferred_bytes,
+            read_only: limits.read_only,
+            can_punch: limits.cheap_zeroes,
+        };
+        let core_end = CoreEnd(export.handover.clone());
+        let (handle, own) = (handle.clone(), handle.clone());
+        let (counters, handles) = (export.counters.clone(), export.handles.clone());
+        drop(own.spawn(async move {
+            if let Some(start) = core_end.start().await {
+                Connection::serve(handle, device, core_end, start, counters, handles).await;
+            }
+        }));
+        export
+    }
+
+    /// The counters so far.
+    pub fn counters(&self) -> ExportCounters {
+        self.counters.get()
+    }
+}
+
+impl Drop for FileExport {
+    fn drop(&mut self) {
+        self.handover.end();
+    }
+}
+
+/// The descriptor of a connection, until that ends.
+struct Channel {
+    fd: RefCell<Option<Fd>>,
+    handover: Arc<Handover>,
+}
+
+impl Channel {
+    /// The next request, if there is one: how many bytes of head and body it has.
+    fn receive(&self, head: &mut [u8], body: &mut [u8]) -> Result<usize, Errno> {
+        match &*self.fd.borrow() {
+            Some(fd) => readv(fd, &mut [IoSliceMut::new(head), IoSliceMut::new(body)]),
+            None => Err(Errno::NODEV),
+        }
+    }
+
+    fn send(&self, pieces: &[IoSlice<'_>]) -> Result<(), Errno> {
+        let Some(fd) = &*self.fd.borrow() else { return Err(Errno::NODEV) };
+        loop {
+            match writev(fd, pieces) {
+                Err(Errno::INTR) => {}
+                // The kernel takes an answer whole or not at all.
+                result => return result.map(drop),
+            }
+        }
+    }
+
+    /// Answers a request. One that the kernel does not know any more is over by another way, and so is every
+    /// one of a connection that has ended. Any other answer that is not taken leaves its caller waiting: it
+    /// becomes an error, and if not even that is taken, the end of the connection.
+    fn answer(&self, unique: u64, pieces: &[IoSlice<'_>]) -> Result<(), Errno> {
+        let is_over = |errno| matches!(errno, Errno::NOENT | Errno::NODEV);
+        let Err(errno) = self.send(pieces) else { return Ok(()) };
+        if !is_over(errno) {
+            let failure = Reply::error(unique, Errno::IO);
+            if self.send(&[IoSlice::new(failure.bytes())]).is_err_and(|errno| !is_over(errno)) {
+                self.handover.end();
+            }
+        }
+        Err(errno)
+    }
+
+    fn close(&self) {
+        let fd = self.fd.borrow_mut().take();
+        drop(fd);
+    }
+}
+
+/// A request on its way to the device.
+struct Job {
+    unique: u64,
+    request: Request,
+    /// The data of a write.
+    data: Option<Bytes>,
+}
+
+struct Serve<D> {
+    device: Rc<ByteDevice<D>>,
+    channel: Rc<Channel>,
+    counters: Arc<CounterCell>,
+}
+
+impl<D: BlockDevice> Service for Serve<D> {
+    type Job = Job;
+
+    async fn serve(&self, job: Job) {
+        let Job { unique, request, data } = job;
+        match (request, data) {
+            (Request::Read { offset, length }, _) => {
+                let result = self.device.read(offset, length).await;
+                self.count(&result, Served::Read(length));
+                match result {
+                    Ok(data) => {
+                        let header = Reply::before_data(unique, data.len());
+                        let pieces = [IoSlice::new(header.as_bytes()), IoSlice::new(&data)];
+                        // An answer that is not wanted is nobody's any more.
+                        let _ = self.channel.answer(unique, &pieces);
+                    }
+                    Err(error) => self.answer(unique, Reply::error(unique, errno(error))),
+                }
+            }
+            (Request::Write { offset, durability, .. }, Some(data)) => {
+                let length = data.len() as u32;
+                let result = self.device.write(offset, data, durability).await;
+                self.count(&result, Served::Write(length.into()));
+                self.finish(unique, result, || Reply::written(unique, length));
+            }
+            (Request::Write { .. }, None) => unreachable!("a write comes with its data"),
+            (Request::Zero { offset, length, keep_space }, _) => {
+                let result = if keep_space {
+                    self.device.zero(offset, length, Durability::Cached, true).await
+                } else {
+                    self.device.punch(offset, length).await
+                };
+                self.count(&result, Served::Discard);
+                self.finish(unique, result, || Reply::done(unique));
+            }
+            (Request::Flush, _) => {
+                let result = self.device.flush().await;
+                self.count(&result, Served::Flush);
+                self.finish(unique, result, || Reply::done(unique));
+            }
+        }
+    }
+}
+
+impl<D> Serve<D> {
+    fn count<T>(&self, result: &IoResult<T>, served: Served) {
+        self.counters.count(if result.is_ok() { served } else { Served::Failure });
+    }
+
+    fn finish(&self, unique: u64, result: IoResult<()>, success: impl FnOnce() -> Reply) {
+        let reply = match result {
+            Ok(()) => success(),
+            Err(error) => Reply::error(unique, errno(error)),
+        };
+        self.answer(unique, reply);
+    }
+
+    fn answer(&self, unique: u64, reply: Reply) {
+        // An answer that is not wanted is nobody's any more.
+        let _ = self.channel.answer(unique, &[IoSlice::new(reply.bytes())]);
+    }
+}
+
+fn errno(error: IoError) -> Errno {
+    Errno::from_raw_os_error(error.errno())
+}
+
+/// Memory for the bodies of requests: data of writes, mostly.
+struct Area(Buf);
+
+impl Area {
+    fn new() -> Self {
+        Self(Buf::new(AREA_BYTES))
+    }
+
+    /// Room for the longest body, where the data of a write are aligned.
+    fn room(&mut self) -> &mut [u8] {
+        if self.0.len() < BODY_BYTES {
+            self.0 = Buf::new(AREA_BYTES);
+        }
+        &mut self.0[..BODY_BYTES]
+    }
+
+    /// The first bytes of what was received.
+    fn take(&mut self, bytes: usize) -> Bytes {
+        if bytes <= COPIED_WRITE_BYTES_MAX {
+            return Bytes::copy_of(&self.0[..bytes]);
+        }
+        let mut taken = self.0.split_to(bytes.next_multiple_of(ALIGN_BYTES));
+        taken.truncate(bytes);
+        taken.freeze()
+    }
+}
+
+/// The task that reads requests.
+struct Connection<D: BlockDevice> {
+    handle: Handle,
+    fd: Fd,
+    channel: Rc<Channel>,
+    core_end: CoreEnd,
+    session: Session,
+    workers: Workers<Serve<D>>,
+}
+
+impl<D: BlockDevice> Connection<D> {
+    /// Serves a connection until it ends, or is to end. The descriptor is closed then, with which the kernel
+    /// fails what is unanswered, and all that is yet to come.
+    async fn serve(
+        handle: Handle,
+        device: Rc<ByteDevice<D>>,
+        core_end: CoreEnd,
+        start: Start,
+        counters: Arc<CounterCell>,
+        handles: Arc<AtomicU64>,
+    ) {
+        let fd = Fd::from_owned(start.fd);
+        let on_failure = end_with_domain(&handle, &fd, &core_end);
+        let (shared, handover) = (RefCell::new(Some(fd.clone())), core_end.0.clone());
+        let channel = Rc::new(Channel { fd: shared, handover });
+        let service = Serve { device, channel: channel.clone(), counters };
+        let workers = Workers::new(handle.clone(), service, WORKERS_MAX);
+        let session = Session::new(start.file, start.agreed, handles);
+        if session.agreed().is_some() {
+            core_end.served();
+        }
+        let mut connection = Self { handle, fd, channel, core_end, session, workers };
+        connection.read_requests().await;
+        connection.channel.close();
+        // What waits for requests holds the descriptor, too.
+        connection.handle.cancel(&connection.fd);
+        drop(on_failure);
+    }
+
+    async fn read_requests(&mut self) {
+        let mut area = Area::new();
+        let mut head = [0; WRITE_HEAD_BYTES];
+        let mut turn = 0;
+        while !self.core_end.is_ending() {
+            let received = self.channel.receive(&mut head, area.room());
+            match received {
+                Ok(bytes) => {
+                    if !self.take(&head[..bytes.min(WRITE_HEAD_BYTES)], bytes, &mut area) {
+                        return;
+                    }
+                    turn += 1;
+                    if turn == REQUESTS_PER_TURN {
+                        turn = 0;
+                        self.handle.yield_now().await;
+                    }
+                }
+                // A signal; or a request whose caller gave up while it was read.
+                Err(Errno::INTR | Errno::NOENT) => {}
+                Err(Errno::AGAIN) => {
+                    turn = 0;
+                    self.wait().await;
+                }
+                // NODEV: unmounted, or cut off.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Waits until there is a request, or the end of the connection.
+    async fn wait(&self) {
+        // First the workers: what they begin goes to the kernel with the wait, in one system call.
+        self.handle.yield_now().await;
+        let mut readable = pin!(self.handle.readable(&self.fd));
+        let waited = poll_fn(|context| {
+            if self.core_end.poll_ending(context) {
+                return Poll::Ready(Ok(()));
+            }
+            readable.as_mut().poll(context)
+        });
+        if waited.await.is_err() {
+            self.handle.sleep(RETRY_NS).await;
+        }
+    }
+
+    /// Does what a request of so many bytes asks for; false when it was the last.
+    fn take(&mut self, head: &[u8], bytes: usize, area: &mut Area) -> bool {
+        let body_bytes = bytes - head.len();
+        let had_agreed = self.session.agreed().is_some();
+        match self.session.request(head, &area.0[..body_bytes]) {
+            Action::Nothing => {}
+            Action::Reply(reply) => self.reply(&reply),
+            Action::Serve(unique, request) => {
+                let data = match request {
+                    Request::Write { length, .. } => Some(area.take(length)),
+                    _ => None,
+                };
+                self.workers.serve(Job { unique, request, data });
+            }
+            Action::End(reply) => {
+                reply.iter().for_each(|reply| self.reply(reply));
+                return false;
+            }
+        }
+        if !had_agreed && self.session.agreed().is_some() {
+            self.core_end.served();
+        }
+        true
+    }
+
+    fn reply(&self, reply: &Reply) {
+        let sent = self.channel.answer(reply.unique, &[IoSlice::new(reply.bytes())]);
+        if sent.is_err() && reply.opens {
+            self.session.open_in_vain();
+        }
+    }
+}
+
+/// Has the connection end if the domain of its tasks fails. They are left as they are then: callers would wait
+/// for their answers for ever.
+fn end_with_domain(handle: &Handle, fd: &Fd, core_end: &CoreEnd) -> OnFailure {
+    handle.close_on_failure(fd);
+    let (core, fd, core_end) = (handle.clone(), fd.clone(), core_end.other());
+    handle.on_failure(move |_| {
+        // The descriptor is closed once nothing waits on it.
+        core.cancel(&fd);
+        drop(core_end);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_writes_stay_where_they_were_received_and_are_aligned() {
+        let mut area = Area::new();
+        let mut before = Vec::new();
+        for (number, bytes) in [100, 20_000, 1 << 20, 70_001, 1 << 20, 4096].into_iter().enumerate()
+        {
+            let room = area.room();
+            assert_eq!((room.len(), room.as_ptr() as usize % ALIGN_BYTES), (BODY_BYTES, 0));
+            let at = room.as_ptr();
+            room[..bytes].fill(number as u8);
+            let data = area.take(bytes);
+            assert_eq!(data.as_ptr() == at, bytes > COPIED_WRITE_BYTES_MAX);
+            before.push(data);
+        }
+        for (number, data) in before.iter().enumerate() {
+            assert!(data.iter().all(|byte| usize::from(*byte) == number), "{number}");
+        }
+    }
+}
