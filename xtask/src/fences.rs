@@ -25,6 +25,11 @@ impl Fence {
     pub fn is_run(&self) -> bool {
         self.is_shell() && self.info.split_whitespace().nth(1) == Some("run")
     }
+
+    /// Whether it runs only where volumes can be block devices: the word `root` after `run`.
+    pub fn needs_devices(&self) -> bool {
+        self.info.split_whitespace().nth(2) == Some("root")
+    }
 }
 
 /// All fenced blocks of a Markdown text, in order.

@@ -136,6 +136,7 @@ pub(crate) fn limits_of<'a>(
         limits.block_bytes = limits.block_bytes.max(member.block_bytes);
         limits.volatile_cache |= member.volatile_cache;
         limits.read_only |= member.read_only;
+        limits.rotational |= member.rotational;
         limits.cheap_zeroes &= member.cheap_zeroes;
         limits.after_discard = match (limits.after_discard, member.after_discard) {
             (AfterDiscard::Zeroes, AfterDiscard::Zeroes) => AfterDiscard::Zeroes,

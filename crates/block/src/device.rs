@@ -58,6 +58,8 @@ pub struct Limits {
     pub volatile_cache: bool,
     /// Whether writes fail with `ReadOnly`.
     pub read_only: bool,
+    /// Whether a transfer may have to wait for a disk that turns; a hint for file systems and clients.
+    pub rotational: bool,
 }
 
 impl Limits {
@@ -73,6 +75,7 @@ impl Limits {
             cheap_zeroes: true,
             volatile_cache: false,
             read_only: false,
+            rotational: false,
         }
     }
 

@@ -246,5 +246,6 @@ fn limits_over(origin: &Limits, geometry: &Geometry) -> Limits {
         cheap_zeroes: origin.cheap_zeroes,
         volatile_cache: true,
         read_only: origin.read_only,
+        rotational: false,
     }
 }

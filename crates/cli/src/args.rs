@@ -54,6 +54,12 @@ pub(crate) enum Verb {
     Export(OpenExport),
     /// Close one or all exports of a volume
     Unexport(Unexport),
+    /// Mount the file system of a volume at a folder
+    Mount(Mount),
+    /// Put an SSD in front of a disk with data, mounted and back at every boot; --undo takes it back
+    Setup(Setup),
+    /// Check what this machine can do, what is missing, and what to install
+    Doctor,
     /// Recover volumes and arrays from their drives when the state folder is lost
     Import(Import),
     /// Create, show and change arrays of drives
@@ -123,7 +129,22 @@ pub(crate) struct Create {
     #[command(flatten)]
     pub(crate) choices: CacheChoices,
     #[command(flatten)]
+    pub(crate) export: NewExport,
+    #[command(flatten)]
     pub(crate) name: Named,
+}
+
+/// How a new volume is reached.
+#[derive(Debug, Args)]
+pub(crate) struct NewExport {
+    #[arg(
+        long = "export",
+        value_name = "KIND",
+        env = "VOLTIER_EXPORT",
+        hide_env_values = true,
+        help = export_args::help_of_new()
+    )]
+    pub(crate) kind: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -231,6 +252,60 @@ pub(crate) struct Unexport {
     /// Disconnect clients that are using it; what they have not written yet is lost
     #[arg(long)]
     pub(crate) now: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The data stay in place. The plan: install the systemd unit and the udev rules if they are \
+    missing, unmount the disk, make the volume, give its line in /etc/fstab to the volume, mount it, copy the \
+    registry to /var/backups. If a step fails, those before it are taken back."
+)]
+pub(crate) struct Setup {
+    /// SSD for the cache
+    #[arg(value_name = "SSD", required_unless_present = "undo")]
+    pub(crate) ssd: Option<String>,
+    /// Disk with a file system
+    #[arg(value_name = "DISK", required_unless_present = "undo")]
+    pub(crate) disk: Option<PathBuf>,
+    /// Where the file system is mounted [default: where it is now, or by /etc/fstab]
+    #[arg(value_name = "MOUNTPOINT")]
+    pub(crate) folder: Option<PathBuf>,
+    /// Name of the volume [default: the last part of MOUNTPOINT]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    #[arg(short = 't', long, value_name = "MODE", help = modes())]
+    pub(crate) mode: Option<String>,
+    /// Use the SSD even if it is not empty, and overwrite what it holds
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
+    /// Print the plan and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Take the setup of this volume back: write everything to the disk, and mount the disk as before
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["ssd", "name", "mode", "force"])]
+    pub(crate) undo: Option<String>,
+    /// Folder in the place of /etc
+    #[arg(long, value_name = "DIR", default_value = "/etc", hide = true)]
+    pub(crate) etc: PathBuf,
+    /// Folder in the place of /var/backups
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub(crate) backups: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Mount {
+    /// Name of the volume
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// An empty folder
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: PathBuf,
+    /// Options of mount(8), as noatime
+    #[arg(short = 'o', long, value_name = "OPTIONS")]
+    pub(crate) options: Vec<String>,
+    /// Make an empty file system of this type first; refused if the volume holds anything
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) mkfs: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -13,6 +13,7 @@ use crate::array_args::{
     StartArray,
 };
 use crate::array_table;
+use crate::export_args;
 use crate::progress::{self, Task};
 use crate::request::{device, key_values};
 use crate::session::{Session, WATCH};
@@ -57,7 +58,11 @@ fn create(args: &CreateArray, session: &Session<'_>) -> ControlResult<()> {
     let journal = args.journal.as_deref().map(device).transpose()?;
     let force = args.force;
     let array = NewArray { name, level, chunk_bytes, consistency, members, spares, journal, force };
-    change(session, ArrayRequest::Create { array, integrity }, "created")
+    let volume = array.name.of_its_volume();
+    let export = export_args::of_new(args.export.kind.as_deref(), session.state, &volume)?;
+    let uri = export.as_ref().map(|export| export.uri(&volume));
+    let ask = ArrayRequest::Create { array, integrity, export };
+    change_and_tell(session, ask, "created", uri.as_deref())
 }
 
 fn assemble(args: &AssembleArray, session: &Session<'_>) -> ControlResult<()> {
@@ -306,6 +311,16 @@ fn none_failed(arrays: &[ArrayDetail]) -> ControlResult<()> {
 
 /// A change that is done when it is answered.
 fn change(session: &Session<'_>, ask: ArrayRequest, done: &str) -> ControlResult<()> {
+    change_and_tell(session, ask, done, None)
+}
+
+/// [`change`] that ends with the address of a new export.
+fn change_and_tell(
+    session: &Session<'_>,
+    ask: ArrayRequest,
+    done: &str,
+    uri: Option<&str>,
+) -> ControlResult<()> {
     let (array, notes) = session.client()?.array(ask)?;
     for note in notes {
         eprintln!("voltier: note: {note}");
@@ -313,7 +328,8 @@ fn change(session: &Session<'_>, ask: ArrayRequest, done: &str) -> ControlResult
     if session.json {
         return print_json(&array);
     }
-    print(&format!("{}: {done} ({})\n", array.name, summary(&array)))
+    let at = uri.map(|uri| format!(": {uri}")).unwrap_or_default();
+    print(&format!("{}: {done} ({}){at}\n", array.name, summary(&array)))
 }
 
 fn summary(array: &ArrayDetail) -> String {

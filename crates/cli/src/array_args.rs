@@ -3,6 +3,8 @@
 use clap::{Args, Subcommand};
 use voltier_control::{ARRAY_KEYS, ArrayLevel, Consistency, Integrity, Word, keys_help};
 
+use crate::args::NewExport;
+
 #[derive(Debug, Args)]
 pub(crate) struct ArrayArgs {
     #[command(subcommand)]
@@ -77,6 +79,8 @@ pub(crate) struct CreateArray {
     /// Overwrite what is on the members
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) export: NewExport,
     /// Members, in order
     #[arg(value_name = "DEV", required = true)]
     pub(crate) members: Vec<String>,

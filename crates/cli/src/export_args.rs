@@ -24,6 +24,41 @@ pub(crate) fn usage() -> String {
     EXPORT_KINDS.map(ExportKind::usage).join(" or ")
 }
 
+/// The word for no export.
+const NONE: &str = "none";
+
+/// The help of `--export` of the commands that make a volume.
+pub(crate) fn help_of_new() -> String {
+    let kinds = EXPORT_KINDS.map(|kind| format!("{} ({})", kind.word, kind.way));
+    format!(
+        "How the volume is reached: {} or {NONE}; KIND:VALUE is a place of your choice, as fuse:/run/v.raw \
+         [default: loop for root, {NONE} for others]",
+        kinds.join(", ")
+    )
+}
+
+/// The export that a new volume gets. Root has a block device where nothing else is asked for.
+pub(crate) fn of_new(
+    text: Option<&str>,
+    state: &StateDir,
+    name: &VolumeName,
+) -> ControlResult<Option<ExportSpec>> {
+    let usual = if rustix::process::geteuid().is_root() { "loop" } else { NONE };
+    let text = text.unwrap_or(usual);
+    if text == NONE {
+        return Ok(None);
+    }
+    let (word, value) = text.split_once(':').unwrap_or((text, ""));
+    let Some(kind) = EXPORT_KINDS.into_iter().find(|kind| kind.word == word) else {
+        let kinds = EXPORT_KINDS.map(|kind| kind.word).join(", ");
+        return Err(ControlError::usage(format!(
+            "`{}` is no kind of export; choose {kinds} or {NONE}",
+            word.escape_default()
+        )));
+    };
+    (kind.read)(value, state, name).map(Some)
+}
+
 /// The export that the command line names, if it does.
 #[derive(Debug)]
 pub(crate) struct ExportArg(Option<(&'static ExportKind, std::ffi::OsString)>);

@@ -4,12 +4,17 @@ mod args;
 mod array;
 mod array_args;
 mod array_table;
+mod doctor;
 mod export_args;
+mod fstab;
 mod import;
 mod laboratory;
+mod mount;
+mod programs;
 mod progress;
 mod request;
 mod session;
+mod setup;
 mod table;
 mod volumes;
 
@@ -39,7 +44,7 @@ fn run(cli: &Cli) -> ControlResult<()> {
     };
     let session = Session::new(&state, cli.json);
     match &cli.verb {
-        Verb::Create(args) => volumes::change(&session, &request::create(args)?, "created"),
+        Verb::Create(args) => volumes::change(&session, &request::create(args, &state)?, "created"),
         Verb::Attach(args) => volumes::change(&session, &request::attach(args)?, "attached"),
         Verb::Set(args) => {
             let done = format!("set {}", args.changes.join(" "));
@@ -55,6 +60,9 @@ fn run(cli: &Cli) -> ControlResult<()> {
         Verb::Start(args) => volumes::start(&session, args),
         Verb::Stop(args) => volumes::stop(&session, args),
         Verb::Show(args) => volumes::show(&session, args),
+        Verb::Mount(args) => mount::run(&session, args),
+        Verb::Setup(args) => setup::run(&session, args),
+        Verb::Doctor => doctor::run(&session),
         Verb::Import(args) => import::run(args, &session),
         Verb::Array(args) => array::run(&args.verb, &session),
         Verb::Udev(args) => udev(args, &state),
@@ -64,8 +72,12 @@ fn run(cli: &Cli) -> ControlResult<()> {
 }
 
 /// Prints variables for udev when a drive is ours, and nothing else. The first is the part of the drive. The
-/// second has those names of the drive that do not come from a file system.
+/// second has those names of the drive that do not come from a file system. Of the block device of a volume it is the
+/// name of the volume.
 fn udev(args: &Udev, state: &StateDir) -> ControlResult<()> {
+    if let Some(name) = voltier_control::volume_at(state, &args.device) {
+        return print(&format!("VOLTIER_VOLUME={name}\n"));
+    }
     let Some(part) = voltier_control::part_of(state, &args.device) else { return Ok(()) };
     print(&format!("VOLTIER_PART={part}\n"))?;
     let Ok(names) = std::env::var("DEVLINKS") else { return Ok(()) };

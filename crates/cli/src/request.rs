@@ -9,7 +9,7 @@ use voltier_control::{
 use crate::args::{Attach, CacheChoices, Create, OpenExport, Set, Unexport};
 use crate::export_args;
 
-pub(crate) fn create(args: &Create) -> ControlResult<Request> {
+pub(crate) fn create(args: &Create, state: &StateDir) -> ControlResult<Request> {
     let name: VolumeName = args.name.text().parse()?;
     // EnhanceIO calls the slow side -d and the policy -p; MaxIO calls the slow side -p.
     let (hdd, policy) = match (&args.source, &args.hdd) {
@@ -38,7 +38,8 @@ pub(crate) fn create(args: &Create) -> ControlResult<Request> {
         }
         None => None,
     };
-    Ok(Request::Create { name, origin, cache })
+    let export = export_args::of_new(args.export.kind.as_deref(), state, &name)?;
+    Ok(Request::Create { name, origin, cache, export })
 }
 
 pub(crate) fn attach(args: &Attach) -> ControlResult<Request> {

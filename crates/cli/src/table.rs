@@ -129,6 +129,9 @@ pub(crate) fn one(volume: &VolumeStatus) -> String {
         };
         let access = export.access.as_ref().map(|it| format!(", {it}")).unwrap_or_default();
         line("export", format!("{} {}{access}{trouble}", export.kind, export.uri));
+        if !export.users.is_empty() {
+            line("in use by", export.users.join("; "));
+        }
     }
     line("uuid", volume.uuid.clone());
     line("up", format!("{} s", volume.uptime_seconds));

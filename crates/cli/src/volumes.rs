@@ -19,10 +19,18 @@ pub(crate) fn change(session: &Session<'_>, request: &Request, done: &str) -> Co
     if tail_bytes > 0 && matches!(request, Request::Create { .. } | Request::Start { .. }) {
         eprintln!("voltier: {}", unused_tail_text(&volume.hdd.path, tail_bytes));
     }
-    print_changed(session, &volume, done)
+    let is_new = matches!(request, Request::Create { .. });
+    let uri = volume.exports.first().filter(|_| is_new).map(|export| export.uri.as_str());
+    print_changed(session, &volume, done, uri)
 }
 
-fn print_changed(session: &Session<'_>, volume: &VolumeStatus, done: &str) -> ControlResult<()> {
+/// Says what was done, and the address of a new export.
+fn print_changed(
+    session: &Session<'_>,
+    volume: &VolumeStatus,
+    done: &str,
+    uri: Option<&str>,
+) -> ControlResult<()> {
     if session.json {
         return print_json(volume);
     }
@@ -31,7 +39,8 @@ fn print_changed(session: &Session<'_>, volume: &VolumeStatus, done: &str) -> Co
     } else {
         format!("{} {} on {}", volume.mode, volume.policy, volume.ssd.path)
     };
-    print(&format!("{}: {done} ({}, {cache})\n", volume.name, volume.hdd.path))
+    let at = uri.map(|uri| format!(": {uri}")).unwrap_or_default();
+    print(&format!("{}: {done} ({}, {cache}){at}\n", volume.name, volume.hdd.path))
 }
 
 /// Opens an export and tells its address.
@@ -76,7 +85,7 @@ pub(crate) fn stop(session: &Session<'_>, args: &Stop) -> ControlResult<()> {
         let request = Request::Stop { name: name.parse()?, now: args.now };
         let mut client = client.map_or_else(|| session.client(), Ok)?;
         let volume = client.volume(&request)?;
-        return print_changed(session, &volume, "stopped");
+        return print_changed(session, &volume, "stopped", None);
     }
     let folder = session.state.path().display().to_string();
     let was_running = client.is_some();

@@ -10,6 +10,7 @@ use voltier_block::SECTOR_BYTES;
 use crate::error::{ControlError, ControlResult};
 use crate::suggest;
 use crate::units::parse_size;
+use crate::words::text_form;
 
 /// Most members an array can have, spares apart.
 pub const ARRAY_MEMBERS_MAX: usize = 64;
@@ -174,19 +175,7 @@ impl fmt::Display for ArrayLevel {
     }
 }
 
-impl TryFrom<String> for ArrayLevel {
-    type Error = ControlError;
-
-    fn try_from(text: String) -> ControlResult<Self> {
-        text.parse()
-    }
-}
-
-impl From<ArrayLevel> for String {
-    fn from(level: ArrayLevel) -> String {
-        level.to_string()
-    }
-}
+text_form!(ArrayLevel);
 
 /// Parses the size of a chunk, in bytes.
 ///

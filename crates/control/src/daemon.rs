@@ -66,8 +66,11 @@ pub fn run_daemon<E: Engine + Send + Sync>(
     if !options.device_wait.is_zero() {
         shared.service().knock();
     }
-    let start =
-        errands::begin_to_start(shared.service().turns(), lock.after_crash(), options.device_wait);
+    let start = errands::begin_to_start(
+        &mut shared.service().turn(),
+        lock.after_crash(),
+        options.device_wait,
+    );
     // Clients may connect now. A client that wants a volume waits for the answer until it is up.
     spawn("accept", &shared, move |shared| {
         while !contained("the control socket", || shared.accept(&listener)) {}
@@ -95,7 +98,8 @@ pub fn run_daemon<E: Engine + Send + Sync>(
     spawn("stop", &shared, move |_| bound_the_stop(&mut signals))?;
     // From here on new clients start a daemon of their own.
     let _ = std::fs::remove_file(state.socket());
-    for layer in errands::begin_to_rest(shared.service().turns()) {
+    let layers = errands::begin_to_rest(&mut shared.service().turn());
+    for layer in layers {
         shared.run_all(layer);
     }
     lock.release();

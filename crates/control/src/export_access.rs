@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ControlError, ControlResult, is_control};
+use crate::words::text_form;
 
 /// The mode of a socket or file that only its owner may open.
 const PRIVATE_MODE: FileMode = FileMode(0o600);
@@ -54,19 +55,7 @@ impl fmt::Display for FileMode {
     }
 }
 
-impl TryFrom<String> for FileMode {
-    type Error = ControlError;
-
-    fn try_from(text: String) -> ControlResult<Self> {
-        text.parse()
-    }
-}
-
-impl From<FileMode> for String {
-    fn from(mode: FileMode) -> String {
-        mode.to_string()
-    }
-}
+text_form!(FileMode);
 
 /// Owner and permissions of the socket or file of an export, where that is not for the user of the daemon
 /// alone. Users and groups stay the words that the command line gave: each opening of the export looks

@@ -1,4 +1,4 @@
-//! Where a volume is served: NBD on a Unix or TCP socket, or a FUSE file.
+//! Where a volume is served: NBD on a Unix or TCP socket, a FUSE file, or a block device.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -54,7 +54,7 @@ pub struct ExportKind {
 }
 
 /// All kinds of exports.
-pub static EXPORT_KINDS: [&ExportKind; 2] = [&NBD, &FUSE];
+pub static EXPORT_KINDS: [&ExportKind; 3] = [&NBD, &FUSE, &LOOP];
 
 static NBD: ExportKind = ExportKind {
     word: "nbd",
@@ -76,12 +76,35 @@ static NBD: ExportKind = ExportKind {
 static FUSE: ExportKind = ExportKind {
     word: "fuse",
     value: "FILE",
-    has_default: false,
+    has_default: true,
     way: "as a FUSE file",
     help: "A FUSE file with the content of the volume",
-    value_help: "",
-    read: |text, _, _| Ok(ExportSpec::Fuse(absolute(Path::new(text))?)),
+    value_help: "The default FILE is NAME.raw in the state folder.",
+    read: |text, state, name| {
+        Ok(ExportSpec::Fuse(match text {
+            "" => state.fuse_file(name),
+            text => absolute(Path::new(text))?,
+        }))
+    },
     example: "/run/v.raw",
+};
+
+static LOOP: ExportKind = ExportKind {
+    word: "loop",
+    value: "DEV",
+    has_default: true,
+    way: "as a block device",
+    help: "A block device of this machine",
+    value_help: "DEV is the name of the device; the default is /dev/voltier/NAME, or dev/NAME in a state \
+                 folder given by --state.",
+    read: |text, state, name| {
+        let device = match text {
+            "" => state.device_link(name),
+            text => absolute(Path::new(text))?,
+        };
+        Ok(ExportSpec::Loop { device, file: state.device_file(name) })
+    },
+    example: "/dev/voltier/v",
 };
 
 impl ExportKind {
@@ -100,6 +123,13 @@ pub enum ExportSpec {
     Nbd(NbdAddress),
     /// A file that is the volume.
     Fuse(PathBuf),
+    /// A block device: a loop device over a file that is the volume.
+    Loop {
+        /// The name of the device, a symbolic link to the loop device.
+        device: PathBuf,
+        /// The FUSE file that the loop device is over.
+        file: PathBuf,
+    },
 }
 
 impl ExportSpec {
@@ -108,6 +138,7 @@ impl ExportSpec {
         match self {
             ExportSpec::Nbd(_) => &NBD,
             ExportSpec::Fuse(_) => &FUSE,
+            ExportSpec::Loop { .. } => &LOOP,
         }
     }
 
@@ -120,7 +151,9 @@ impl ExportSpec {
             ExportSpec::Nbd(NbdAddress::Tcp { host, port }) => {
                 format!("nbd://{}:{port}/{name}", bracketed(host))
             }
-            ExportSpec::Fuse(path) => path.display().to_string(),
+            ExportSpec::Fuse(path) | ExportSpec::Loop { device: path, .. } => {
+                path.display().to_string()
+            }
         }
     }
 
@@ -128,7 +161,7 @@ impl ExportSpec {
     pub fn option(&self) -> String {
         let value: &dyn fmt::Display = match self {
             ExportSpec::Nbd(address) => address,
-            ExportSpec::Fuse(path) => &path.display(),
+            ExportSpec::Fuse(path) | ExportSpec::Loop { device: path, .. } => &path.display(),
         };
         format!("--{} {value}", self.kind().word)
     }
@@ -137,7 +170,7 @@ impl ExportSpec {
     pub fn path(&self) -> Option<&Path> {
         match self {
             ExportSpec::Nbd(NbdAddress::Unix(path)) | ExportSpec::Fuse(path) => Some(path),
-            ExportSpec::Nbd(NbdAddress::Tcp { .. }) => None,
+            ExportSpec::Nbd(NbdAddress::Tcp { .. }) | ExportSpec::Loop { .. } => None,
         }
     }
 
@@ -145,9 +178,14 @@ impl ExportSpec {
     /// may stand on it, so closing it is refused while somebody has it open.
     pub fn file(&self) -> Option<&Path> {
         match self {
-            ExportSpec::Fuse(path) => Some(path),
+            ExportSpec::Fuse(file) | ExportSpec::Loop { file, .. } => Some(file),
             ExportSpec::Nbd(_) => None,
         }
+    }
+
+    /// Whether the file is there for a block device alone: the device's users are those who count.
+    pub fn is_device(&self) -> bool {
+        matches!(self, ExportSpec::Loop { .. })
     }
 
     /// What it is, in a sentence.
@@ -156,6 +194,7 @@ impl ExportSpec {
             ExportSpec::Nbd(NbdAddress::Unix(_)) => "a Unix socket",
             ExportSpec::Nbd(NbdAddress::Tcp { .. }) => "a TCP port",
             ExportSpec::Fuse(_) => "a FUSE file",
+            ExportSpec::Loop { .. } => "a block device",
         }
     }
 
@@ -163,7 +202,7 @@ impl ExportSpec {
     pub fn leaves_host(&self) -> bool {
         match self {
             ExportSpec::Nbd(address) => address.leaves_host(),
-            ExportSpec::Fuse(_) => false,
+            ExportSpec::Fuse(_) | ExportSpec::Loop { .. } => false,
         }
     }
 }

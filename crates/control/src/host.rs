@@ -3,9 +3,10 @@
 
 use std::path::Path;
 
+use crate::name::VolumeName;
 use crate::records::VolumeRecord;
 use crate::registry::Registry;
-use crate::safety::{self, DeviceId, DriveIdentity, Machine};
+use crate::safety::{self, DeviceId, DriveIdentity, Machine, users};
 use crate::spec::DeviceSpec;
 use crate::state_dir::StateDir;
 
@@ -15,6 +16,13 @@ use crate::state_dir::StateDir;
 /// A state folder that cannot be read has no volumes: it may be mounted later.
 pub fn part_of(state: &StateDir, device: &Path) -> Option<&'static str> {
     part_on(&Machine::real(), state, device)
+}
+
+/// The volume whose block device this is, or a partition of it. No daemon is asked.
+pub fn volume_at(state: &StateDir, device: &Path) -> Option<VolumeName> {
+    let behind = users::file_behind(&Machine::real(), device);
+    let name: VolumeName = behind.file_stem()?.to_str()?.parse().ok()?;
+    (behind == state.device_file(&name)).then_some(name)
 }
 
 fn part_on(machine: &Machine, state: &StateDir, device: &Path) -> Option<&'static str> {

@@ -92,7 +92,7 @@ pub use export_access::{ExportAccess, FileMode};
 pub use export_spec::{EXPORT_KINDS, ExportKind, ExportSpec, NBD_PORT, NbdAddress};
 pub use figures::{ShownFigure, of_group};
 pub use front::{changed_places, front_of, front_refused, seed_of};
-pub use host::part_of;
+pub use host::{part_of, volume_at};
 pub use import_report::{ImportOrder, ImportReport, ImportedArray, ImportedVolume};
 pub use interrupt::Interrupt;
 pub use keys::{Key, keys_help, values_help};

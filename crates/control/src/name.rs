@@ -6,113 +6,56 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::ControlError;
+use crate::error::{ControlError, ControlResult};
+use crate::words::text_form;
 
 /// Longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 63;
 
-/// A valid volume name: 1 to 63 of `A-Z a-z 0-9 . _ -`, starting with a letter or a digit.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct VolumeName(String);
+/// Kinds of names, with what a message calls each.
+macro_rules! names {
+    ($($(#[$doc:meta])+ $name:ident, $what:literal;)+) => {$(
+        $(#[$doc])+
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
 
-impl VolumeName {
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+        impl $name {
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ControlError;
+
+            fn from_str(text: &str) -> ControlResult<Self> {
+                plain($what, text).map(Self)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.pad(&self.0)
+            }
+        }
+
+        text_form!($name);
+    )+};
 }
 
-impl FromStr for VolumeName {
-    type Err = ControlError;
-
-    fn from_str(text: &str) -> Result<Self, ControlError> {
-        plain("a volume name", text).map(Self)
-    }
-}
-
-/// A valid array name, of the same letters. Arrays and volumes may have the same names.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct ArrayName(String);
-
-impl ArrayName {
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for ArrayName {
-    type Err = ControlError;
-
-    fn from_str(text: &str) -> Result<Self, ControlError> {
-        plain("an array name", text).map(Self)
-    }
-}
-
-impl TryFrom<String> for ArrayName {
-    type Error = ControlError;
-
-    fn try_from(text: String) -> Result<Self, ControlError> {
-        text.parse()
-    }
-}
-
-impl From<ArrayName> for String {
-    fn from(name: ArrayName) -> String {
-        name.0
-    }
-}
-
-impl fmt::Display for ArrayName {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(&self.0)
-    }
-}
-
-/// A valid name of a pool of spares, of the same letters.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct PoolName(String);
-
-impl PoolName {
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for PoolName {
-    type Err = ControlError;
-
-    fn from_str(text: &str) -> Result<Self, ControlError> {
-        plain("a name of a spare pool", text).map(Self)
-    }
-}
-
-impl TryFrom<String> for PoolName {
-    type Error = ControlError;
-
-    fn try_from(text: String) -> Result<Self, ControlError> {
-        text.parse()
-    }
-}
-
-impl From<PoolName> for String {
-    fn from(name: PoolName) -> String {
-        name.0
-    }
-}
-
-impl fmt::Display for PoolName {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(&self.0)
-    }
+names! {
+    /// A valid volume name: 1 to 63 of `A-Z a-z 0-9 . _ -`, starting with a letter or a digit.
+    VolumeName, "a volume name";
+    /// A valid array name, of the same letters. Arrays and volumes may have the same names.
+    ArrayName, "an array name";
+    /// A valid name of a pool of spares, of the same letters.
+    PoolName, "a name of a spare pool";
 }
 
 /// The text, if it is plain enough for `what`.
-fn plain(what: &str, text: &str) -> Result<String, ControlError> {
+fn plain(what: &str, text: &str) -> ControlResult<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let starts_well = text.starts_with(|c: char| c.is_ascii_alphanumeric());
     if starts_well && text.len() <= NAME_BYTES_MAX && text.chars().all(is_plain) {
@@ -125,23 +68,10 @@ fn plain(what: &str, text: &str) -> Result<String, ControlError> {
     )))
 }
 
-impl TryFrom<String> for VolumeName {
-    type Error = ControlError;
-
-    fn try_from(text: String) -> Result<Self, ControlError> {
-        text.parse()
-    }
-}
-
-impl From<VolumeName> for String {
-    fn from(name: VolumeName) -> String {
-        name.0
-    }
-}
-
-impl fmt::Display for VolumeName {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(&self.0)
+impl ArrayName {
+    /// The name of the volume that `array create` makes on the array.
+    pub fn of_its_volume(&self) -> VolumeName {
+        VolumeName(self.0.clone())
     }
 }
 

@@ -119,6 +119,9 @@ pub enum ArrayRequest {
         /// The checksums that the members keep.
         #[serde(with = "as_word")]
         integrity: Integrity,
+        /// An export of a volume of the same name on the array, made with it.
+        #[serde(default)]
+        export: Option<ExportSpec>,
     },
     /// State of one array, or of all.
     Show {
@@ -255,6 +258,9 @@ pub enum Request {
         origin: DeviceSpec,
         /// The fast side.
         cache: Option<NewCache>,
+        /// An export that is opened with the volume, or the volume is not made.
+        #[serde(default)]
+        export: Option<ExportSpec>,
     },
     /// Drain, then forget the volume; the origin is left plain.
     Delete {

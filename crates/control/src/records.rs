@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use voltier_array::{Consistency, CreateOptions, Integrity, Layout};
@@ -18,7 +19,7 @@ use crate::safety::DriveIdentity;
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 use crate::status::ByteRange;
-use crate::words::as_word;
+use crate::words::{as_word, text_form};
 
 /// Lost ranges that are kept one by one: beyond it only their number is.
 pub const LOST_RANGES_MAX: usize = 1024;
@@ -49,15 +50,15 @@ impl fmt::Display for Identity {
     }
 }
 
-impl TryFrom<String> for Identity {
-    type Error = ControlError;
+impl FromStr for Identity {
+    type Err = ControlError;
 
-    fn try_from(text: String) -> Result<Self, ControlError> {
+    fn from_str(text: &str) -> ControlResult<Self> {
         let wrong = || ControlError::failed(format!("`{text}` is not an identity"));
         if text.len() != 32 || !text.is_ascii() {
             return Err(wrong());
         }
-        let value = u128::from_str_radix(&text, 16).map_err(|_| wrong())?;
+        let value = u128::from_str_radix(text, 16).map_err(|_| wrong())?;
         Ok(Self(value.to_be_bytes()))
     }
 }
@@ -68,11 +69,7 @@ impl From<Identity> for [u8; 16] {
     }
 }
 
-impl From<Identity> for String {
-    fn from(identity: Identity) -> String {
-        identity.to_string()
-    }
-}
+text_form!(Identity);
 
 /// The state that the daemon is to bring a volume to when it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,6 +125,30 @@ pub struct CacheRecord {
 }
 
 impl CacheRecord {
+    /// A cache that was never opened.
+    pub(crate) fn new(
+        device: DeviceSpec,
+        identity: Option<DriveIdentity>,
+        uuid: Identity,
+        settings: Settings,
+    ) -> Self {
+        Self {
+            device,
+            identity,
+            uuid,
+            maybe_dirty: settings.mode.writes_back(),
+            settings,
+            generation: 0,
+            sequence: 0,
+            dirty_lines: 0,
+            evacuating: false,
+            passed: Vec::new(),
+            failed: None,
+            lost: Vec::new(),
+            lost_total: 0,
+        }
+    }
+
     /// Keeps the passed ranges that are on record of this cache, unless its SSD is given up. Whoever changes the
     /// record may have read it before they were.
     pub(crate) fn keep_passed(&mut self, on_record: Option<&Self>) {
@@ -316,7 +337,13 @@ impl VolumeRecord {
 
     /// The devices of the volume.
     pub fn devices(&self) -> impl Iterator<Item = &DeviceSpec> {
-        std::iter::once(&self.origin).chain(self.cache.as_ref().map(|cache| &cache.device))
+        self.drives().map(|(device, _)| device)
+    }
+
+    /// The devices of the volume, with the marks that they are known by: the origin, then the SSD.
+    pub(crate) fn drives(&self) -> impl Iterator<Item = (&DeviceSpec, Option<&DriveIdentity>)> {
+        let cache = self.cache.as_ref().map(|cache| (&cache.device, cache.identity.as_ref()));
+        [(&self.origin, self.origin_identity.as_ref())].into_iter().chain(cache)
     }
 
     /// Refuses what a stopped volume cannot do.

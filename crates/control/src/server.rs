@@ -17,8 +17,7 @@ use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult, ErrorKind};
 use crate::notify;
 use crate::protocol::{self, Request, Response};
-use crate::service::errands::{self, Errand};
-use crate::service::{self, CRASH_STEP, CRASH_TRIES, Service};
+use crate::service::{self, CRASH_STEP, CRASH_TRIES, Errand, Service, errands};
 
 /// Control clients served at a time: people and scripts; more than these wait in the backlog.
 const CLIENTS_MAX: usize = 64;
@@ -137,11 +136,12 @@ impl<E: Engine + Send + Sync> Shared<E> {
         let is_retried = !self.service.record_news();
         if is_look_due {
             self.look(now);
-            *next_look = errands::next_look(self.service.turns(), now).map(|step| now + step);
+            *next_look = errands::next_look(&self.service.turn(), now).map(|step| now + step);
         }
-        let turns = self.service.turns();
-        let due = errands::due_pulled(turns).into_iter().chain(errands::due_jobs(turns));
-        due.chain(errands::due_spares(turns)).for_each(|errand| drop(self.send(errand, now)));
+        let mut due = errands::due_jobs(&mut self.service.turn());
+        due.extend(errands::due_pulled(&self.service.turn()));
+        due.extend(errands::due_spares(&self.service.turn()));
+        due.into_iter().for_each(|errand| drop(self.send(errand, now)));
         let busy = self.service.has_jobs();
         let until_look = next_look.map(|at| at.saturating_duration_since(now));
         let steps = [busy.then_some(JOB_STEP), is_retried.then_some(RECORD_STEP), until_look];
@@ -158,7 +158,8 @@ impl<E: Engine + Send + Sync> Shared<E> {
             contained("the search for devices", || {
                 // Devices that do not answer keep this thread for some seconds.
                 shared.service.knock();
-                for errand in errands::due_looks(shared.service.turns(), now) {
+                let due = errands::due_looks(&shared.service.turn(), now);
+                for errand in due {
                     drop(shared.send(errand, now));
                 }
             });
@@ -173,7 +174,7 @@ impl<E: Engine + Send + Sync> Shared<E> {
     fn send(self: &Arc<Self>, errand: Errand, now: Instant) -> Option<JoinHandle<()>> {
         let shared = Arc::clone(self);
         let run = move || {
-            contained("an errand", || errands::run(shared.service.turns(), &errand, now));
+            contained("an errand", || errands::run(&mut shared.service.turn(), &errand, now));
             shared.wake();
         };
         thread::Builder::new().name("errand".into()).spawn(run).ok()
@@ -186,10 +187,10 @@ impl<E: Engine + Send + Sync> Shared<E> {
         let mut threads = Vec::new();
         for errand in errands {
             let Some(thread) = self.send(errand.clone(), Instant::now()) else {
-                errands::run(self.service.turns(), &errand, Instant::now());
+                errands::run(&mut self.service.turn(), &errand, Instant::now());
                 continue;
             };
-            while !thread.is_finished() && !errands::hangs(self.service.turns(), &errand) {
+            while !thread.is_finished() && !errands::hangs(&self.service.turn(), &errand) {
                 thread::park_timeout(ERRAND_STEP);
             }
             threads.push(thread);

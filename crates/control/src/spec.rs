@@ -12,6 +12,7 @@ use crate::error::{ControlError, ControlResult};
 use crate::export_spec::absolute;
 use crate::name::ArrayName;
 use crate::units::{exact_size, parse_size};
+use crate::words::text_form;
 
 /// A kind of device with a word of its own: every other text is a path.
 #[derive(Debug)]
@@ -248,19 +249,7 @@ impl fmt::Display for DeviceSpec {
     }
 }
 
-impl TryFrom<String> for DeviceSpec {
-    type Error = ControlError;
-
-    fn try_from(text: String) -> Result<Self, ControlError> {
-        text.parse()
-    }
-}
-
-impl From<DeviceSpec> for String {
-    fn from(spec: DeviceSpec) -> String {
-        spec.to_string()
-    }
-}
+text_form!(DeviceSpec);
 
 #[cfg(test)]
 mod tests {

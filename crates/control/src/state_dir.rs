@@ -34,13 +34,16 @@ impl StateDir {
         Ok(state)
     }
 
+    /// The state folder of the whole machine: its block devices have their names in `/dev/voltier`.
+    const OF_MACHINE: &str = "/var/lib/voltier";
+
     /// `/var/lib/voltier` for root, else the user's state folder of the XDG rules.
     ///
     /// # Errors
     /// When a user has neither `XDG_STATE_HOME` nor `HOME`.
     pub fn default_path() -> ControlResult<PathBuf> {
         if rustix::process::geteuid().is_root() {
-            return Ok(PathBuf::from("/var/lib/voltier"));
+            return Ok(PathBuf::from(Self::OF_MACHINE));
         }
         let absolute = |name: &str| {
             std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
@@ -79,6 +82,25 @@ impl StateDir {
     /// When the name makes the path too long for a socket.
     pub fn nbd_address(&self, name: &VolumeName) -> ControlResult<NbdAddress> {
         NbdAddress::Unix(self.0.join(format!("{name}.nbd.sock"))).absolute()
+    }
+
+    /// The file of `export NAME --fuse` when none is given.
+    pub fn fuse_file(&self, name: &VolumeName) -> PathBuf {
+        self.0.join(format!("{name}.raw"))
+    }
+
+    /// The file under the block device of a volume.
+    pub fn device_file(&self, name: &VolumeName) -> PathBuf {
+        self.0.join(format!("{name}.device"))
+    }
+
+    /// The name of the block device of a volume when none is given. Instances with a folder of their own keep
+    /// theirs in it, so that two do not meet in `/dev/voltier`.
+    pub fn device_link(&self, name: &VolumeName) -> PathBuf {
+        match self.0 == Path::new(Self::OF_MACHINE) {
+            true => Path::new("/dev/voltier").join(name.as_str()),
+            false => self.0.join("dev").join(name.as_str()),
+        }
     }
 
     /// Creates the folder (mode 0700) when it is not there.

@@ -114,6 +114,10 @@ pub struct ExportStatus {
     /// The users who may open its socket or file, if that is not the user of the daemon alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<ExportAccess>,
+    /// Who uses its file or block device now, in words: the first ones. Only of a volume that was asked for by
+    /// name; absent when nobody does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<String>,
 }
 
 /// Whether clients can come through an export.

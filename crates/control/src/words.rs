@@ -16,6 +16,26 @@ pub fn parse_word<T: Word>(word: &str) -> ControlResult<T> {
     })
 }
 
+/// JSON of a type by its text.
+macro_rules! text_form {
+    ($of:ty) => {
+        impl TryFrom<String> for $of {
+            type Error = ControlError;
+
+            fn try_from(text: String) -> Result<Self, ControlError> {
+                text.parse()
+            }
+        }
+
+        impl From<$of> for String {
+            fn from(value: $of) -> String {
+                value.to_string()
+            }
+        }
+    };
+}
+pub(crate) use text_form;
+
 /// JSON by the words of the command line.
 pub(crate) mod as_word {
     use std::fmt::Display;

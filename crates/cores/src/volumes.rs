@@ -49,6 +49,13 @@ pub(super) struct Resident {
     domain: Domain,
 }
 
+impl Resident {
+    /// Whether clients have the seek times of a disk.
+    pub(super) fn is_rotational(&self) -> bool {
+        self.volume.cache().is_none() && self.volume.origin().limits().rotational
+    }
+}
+
 /// Names of the devices of a volume, for messages.
 #[derive(Clone)]
 pub(super) struct DeviceNames {

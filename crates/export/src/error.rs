@@ -49,6 +49,52 @@ pub enum ExportError {
     /// Somebody has the file open.
     #[error("{0}: still in use; close it (losetup -d, umount) and try again")]
     FileInUse(PathBuf),
+    /// The kernel has no loop devices.
+    #[error(
+        "/dev/loop-control is not there; load the module (modprobe loop), or do without a block device \
+             (--export nbd or --export none)"
+    )]
+    NoLoop,
+    /// Loop devices are there, but not for us.
+    #[error(
+        "a block device needs root: /dev/loop-control cannot be opened; run the daemon as root, or do without \
+             (--export nbd or --export none)"
+    )]
+    LoopNotPermitted,
+    /// The program that sets loop devices up is missing.
+    #[error(
+        "losetup is not installed; install util-linux (on Debian the package mount), or --export nbd"
+    )]
+    NoLosetup,
+    /// The kernel gave no loop device.
+    #[error("cannot set up a loop device: {0}; see `voltier doctor`")]
+    Loop(String),
+    /// The name of a device is somebody else's.
+    #[error("{link}: {by}; remove it, or choose another name with --loop DEV")]
+    DeviceNameTaken {
+        /// The name.
+        link: PathBuf,
+        /// What is there.
+        by: String,
+    },
+    /// The name of a device cannot be made.
+    #[error("{link}: cannot make the name of the device: {source}; choose another with --loop DEV")]
+    DeviceName {
+        /// The name.
+        link: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Somebody has the device open.
+    #[error(
+        "{link}: {node} is still in use; close it (umount, swapoff, vgchange -an) and try again"
+    )]
+    DeviceInUse {
+        /// The name of the device.
+        link: PathBuf,
+        /// The loop device.
+        node: String,
+    },
     /// The kernel did not give the mount up.
     #[error("{path}: cannot unmount: {source}; try umount -l {path}")]
     Unmount {

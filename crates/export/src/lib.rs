@@ -1,4 +1,4 @@
-//! The exports: NBD and the FUSE file.
+//! The exports: NBD, the FUSE file, and the block device over one.
 //!
 //! An export serves anything that is a [`BlockDevice`](voltier_block::BlockDevice), on the device's
 //! core. All exports of a device share one [`ByteDevice`], so that none loses bytes of another.
@@ -19,6 +19,7 @@
 //! | `fuse/session`, `fuse/abi` | FUSE without a descriptor; the kernel's structures and numbers |
 //! | `fuse/serve` | a connection to the kernel, served on the core |
 //! | `fuse/mount`, `fuse/attach`, `fuse/handover` | the file; mounting; from the control thread to the core |
+//! | `loop_device` | the block device: a loop device over the file, and its name |
 //!
 //! A *peer* of an NBD export is a host, or all who open one Unix socket. The clients of a peer share a part
 //! of the *budget*.
@@ -28,6 +29,7 @@ mod bytes;
 mod counters;
 mod error;
 pub mod fuse;
+pub mod loop_device;
 #[cfg(test)]
 #[path = "../tests/it/support/memory.rs"]
 mod memory;

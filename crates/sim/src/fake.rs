@@ -161,6 +161,7 @@ answers! {
         {
             self.call("export", export.kind().word).map(|()| export.clone())
         }
+        fn check_export(&self, export: &ExportSpec) -> ControlResult<()> { Ok(()) }
         fn unexport(&self, name: &VolumeName, export: &ExportSpec, cut_off: bool) -> ControlResult<()> {
             self.call("unexport", export.kind().word)
         }

@@ -8,6 +8,7 @@ use voltier_block::{
 use voltier_drive::{AlignDevice, FileDevice, MemoryDevice, ModelDevice, OverlayDevice};
 
 /// A leaf in use: what the members of arrays are, and most drives.
+#[expect(clippy::large_enum_variant, reason = "the usual kind is reached without an indirection")]
 pub enum Leaf {
     /// Memory.
     Memory(MemoryDevice),
@@ -27,6 +28,7 @@ pub enum Leaf {
 
 /// A drive in use. A cache deals with 4096-byte blocks itself; clients of an origin may send any
 /// 512-byte request.
+#[expect(clippy::large_enum_variant, reason = "the usual kind is reached without an indirection")]
 pub enum Drive {
     /// A leaf with its own blocks.
     Leaf(Leaf),
@@ -84,6 +86,15 @@ impl Drive {
             Drive::Leaf(leaf) => leaf.unused_tail_bytes(),
             Drive::AlignedLeaf(aligned) => aligned.below().unused_tail_bytes(),
             Drive::Array(_) | Drive::AlignedArray(_) => 0,
+        }
+    }
+
+    /// Bytes of a block of the drive itself, whatever smaller ones are served over it.
+    pub fn own_block_bytes(&self) -> u32 {
+        match self {
+            Drive::AlignedLeaf(aligned) => aligned.below().limits().block_bytes,
+            Drive::AlignedArray(aligned) => aligned.below().limits().block_bytes,
+            Drive::Leaf(_) | Drive::Array(_) => self.limits().block_bytes,
         }
     }
 

@@ -107,8 +107,9 @@ impl Daemon {
         let device = |device| self.sandbox.device(device);
         let cache = |new: NewCache| NewCache { device: device(new.device), ..new };
         match request {
-            Request::Create { name, origin, cache: new } => {
-                Request::Create { name, origin: device(origin), cache: new.map(cache) }
+            Request::Create { name, origin, cache: new, export } => {
+                let (origin, cache) = (device(origin), new.map(cache));
+                Request::Create { name, origin, cache, export }
             }
             Request::Attach { name, cache: new } => Request::Attach { name, cache: cache(new) },
             Request::Array { ask } => Request::Array { ask: self.array_inside_sandbox(ask) },
@@ -123,12 +124,12 @@ impl Daemon {
             index @ MemberName::Index(_) => index,
         };
         match ask {
-            ArrayRequest::Create { array, integrity } => {
+            ArrayRequest::Create { array, integrity, export } => {
                 let members = array.members.into_iter().map(device).collect();
                 let spares = array.spares.into_iter().map(device).collect();
                 let journal = array.journal.map(device);
                 let array = NewArray { members, spares, journal, ..array };
-                ArrayRequest::Create { array, integrity }
+                ArrayRequest::Create { array, integrity, export }
             }
             ArrayRequest::Assemble { devices, force, read_only } => {
                 let devices = devices.into_iter().map(device).collect();

@@ -192,8 +192,7 @@ fn it_is_told_from_members_foreign_arrays_and_taken_apart_with_its_own() {
     let all = [std::slice::from_ref(&journal), &devices[..]].concat();
     assemble(&instance, &[], &all).ok();
     is_on(&instance, &journal);
-    instance.run(&["create", "-p", "array:a", "v"]).ok();
-    instance.export("v");
+    export(&instance);
     holds(&mut client(&instance), 10);
     instance.run(&["delete", "v"]).ok();
     instance.run(&["array", "delete", "a", "--erase"]).ok();

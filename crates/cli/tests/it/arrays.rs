@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 use crate::support::arrays::{
-    MIB, after_start, array, array_volume, client, drives, fill, holds, with,
+    MIB, after_start, array, array_volume, client, drives, export, fill, holds, with,
 };
 use crate::support::looped::Looped;
 use crate::support::{Instance, change_sealed, fio_is_content};
@@ -161,8 +161,7 @@ fn a_deleted_array_is_put_together_from_its_members_in_any_order_unless_erased()
     mixed.reverse();
     mixed.swap(0, 2);
     instance.run(&with(&["assemble"], &mixed)).ok();
-    instance.run(&["create", "-p", "array:a", "v"]).ok();
-    instance.export("v");
+    export(&instance);
     holds(&mut client(&instance), 7);
     instance.run(&["delete", "v"]).ok();
     instance.run(&["array", "delete", "a", "--erase"]).ok();
@@ -474,8 +473,7 @@ fn a_spare_takes_the_place_of_a_lost_member_also_after_a_restart() {
     let devices = drives(&instance, "d", 5);
     let args = ["create", "a", "--level", "5", "--spare", &devices[4]];
     instance.run(&with(&args, &devices[..3])).ok();
-    instance.run(&["create", "-p", "array:a", "v"]).ok();
-    instance.export("v");
+    export(&instance);
     instance.run(&["array", "add-spare", "a", &devices[3]]).ok();
     instance.run(&["array", "add-spare", "a", &devices[3]]).refused(1, "already part of array a");
     fill(&mut client(&instance), 14);

@@ -46,9 +46,8 @@ fn a_clock_that_is_set_back_a_day_changes_nothing_but_the_dates_of_the_log() {
     let ssd = instance.drive("ssd", 32 * MIB);
     instance.run(&["create", "-p", "array:a", "-s", &ssd, "-t", "wb", "v"]).ok();
     instance.export("v");
-    let mut ledger = Ledger::new(1000);
     let mut nbd = client(&instance);
-    ledger.fill(&mut nbd);
+    let mut ledger = Ledger::filled(1000, &mut nbd);
     let today = last_day(&instance);
     for set in ["-1d", "+1d", "-1d"] {
         fs::write(&clock, set).unwrap();

@@ -4,10 +4,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::support::Instance;
 use crate::support::nbd::NbdClient;
+use crate::support::{Instance, MIB};
 
-const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 /// Blocks that are written round and round: more than the SSD holds, so that the cleaner works.
 const BLOCKS: u64 = 3000;
@@ -77,7 +76,7 @@ fn write_until_killed(instance: &Instance, client: u64, counts: &[AtomicU64], to
 /// The next daemon has every acknowledged write, and knows what the HDD does not have.
 fn check(instance: &Instance, hdd: &str, counts: &[AtomicU64], round: u64) {
     instance.serve();
-    let mut nbd = NbdClient::connect(&instance.socket("v"), "v").unwrap();
+    let mut nbd = instance.connect("v");
     let mut under_way = 0;
     for (block, count) in (0..).zip(counts) {
         let data = nbd.read(block * BLOCK as u64, BLOCK).unwrap();

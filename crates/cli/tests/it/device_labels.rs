@@ -5,7 +5,6 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 use crate::support::arrays::{MIB, array, array_volume, client, drives, export, fill, holds, with};
-use crate::support::nbd::NbdClient;
 use crate::support::{Answer, Instance};
 
 const DRIVE: u64 = 32 * MIB;
@@ -59,8 +58,7 @@ fn export_again(instance: &Instance) {
 }
 
 fn write_dirty(instance: &Instance) {
-    instance.export("w");
-    let mut nbd = NbdClient::connect(&instance.socket("w"), "w").unwrap();
+    let mut nbd = instance.exported("w");
     (0..16).for_each(|at| nbd.write(at * MIB, &vec![2; MIB as usize]).unwrap());
     nbd.flush().unwrap();
 }
@@ -68,7 +66,7 @@ fn write_dirty(instance: &Instance) {
 #[track_caller]
 fn dirty_is_there(instance: &Instance) {
     export_again(instance);
-    let mut nbd = NbdClient::connect(&instance.socket("w"), "w").unwrap();
+    let mut nbd = instance.connect("w");
     (0..16).for_each(|at| {
         assert_eq!(nbd.read(at * MIB, MIB as usize).unwrap(), vec![2; MIB as usize])
     });
@@ -358,7 +356,7 @@ fn volume_with_copies() -> (Instance, [String; 2], [Vec<u8>; 2]) {
     let disk = use_as_ssd(&instance, &ssd);
     instance.run(&["flush", "w"]).ok();
     let copies = [&ssd, &disk].map(|drive| fs::read(drive).unwrap());
-    let mut nbd = NbdClient::connect(&instance.socket("w"), "w").unwrap();
+    let mut nbd = instance.connect("w");
     (0..16).for_each(|at| nbd.write(at * MIB, &vec![3; MIB as usize]).unwrap());
     nbd.flush().unwrap();
     (instance, [ssd, disk], copies)
@@ -379,7 +377,7 @@ fn a_copy_of_an_ssd_that_is_put_back_after_a_stop_is_refused() {
     fs::write(&ssd, &newest).unwrap();
     assert_eq!(instance.show("w")["state"], "running");
     export_again(&instance);
-    let mut nbd = NbdClient::connect(&instance.socket("w"), "w").unwrap();
+    let mut nbd = instance.connect("w");
     (0..16)
         .for_each(|at| assert!(nbd.read(at * MIB, MIB as usize).unwrap() == vec![3; MIB as usize]));
 }
@@ -388,7 +386,7 @@ fn a_copy_of_an_ssd_that_is_put_back_after_a_stop_is_refused() {
 fn a_copy_of_the_backing_disk_that_is_put_back_after_a_stop_is_refused() {
     let (instance, [_, disk], [_, old_disk]) = volume_with_copies();
     instance.run(&["flush", "w"]).ok();
-    let mut nbd = NbdClient::connect(&instance.socket("w"), "w").unwrap();
+    let mut nbd = instance.connect("w");
     nbd.write(20 * MIB, &[4; BLOCK]).unwrap();
     nbd.flush().unwrap();
     drop(nbd);

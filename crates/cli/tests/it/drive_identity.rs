@@ -3,10 +3,8 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use crate::support::Instance;
-use crate::support::nbd::NbdClient;
+use crate::support::{Instance, MIB};
 
-const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64;
 
@@ -15,17 +13,12 @@ fn with_dirty_lines(instance: &Instance, name: &str, byte: u8) -> String {
     let ssd = instance.drive(&format!("{name}.ssd"), 32 * MIB);
     let hdd = instance.drive(&format!("{name}.hdd"), 64 * MIB);
     instance.run(&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", name]).ok();
-    instance.export(name);
-    let mut nbd = client(instance, name);
+    let mut nbd = instance.exported(name);
     for block in 0..BLOCKS {
         nbd.write(block * MIB / 2, &[byte; BLOCK]).unwrap();
     }
     nbd.flush().unwrap();
     hdd
-}
-
-fn client(instance: &Instance, name: &str) -> NbdClient {
-    NbdClient::connect(&instance.socket(name), name).unwrap()
 }
 
 /// The first bytes of the blocks of a file.
@@ -57,7 +50,7 @@ fn two_disks_that_change_names_get_each_its_own_dirty_lines() {
         let shown = instance.show(name);
         assert_eq!(shown["hdd"]["path"], **now, "{shown}");
         assert!(!shown["hdd"]["identity"].as_str().unwrap().is_empty(), "{shown}");
-        assert_eq!(client(&instance, name).read(0, BLOCK).unwrap(), [byte; BLOCK]);
+        assert_eq!(instance.connect(name).read(0, BLOCK).unwrap(), [byte; BLOCK]);
         instance.run(&["flush", name]).ok();
         assert_eq!(blocks_of(now), [byte; BLOCKS as usize]);
     }
@@ -142,7 +135,7 @@ fn swap_contents(one: &str, other: &str) {
 fn with_clean_and_dirty_lines(instance: &Instance, name: &str, byte: u8) -> String {
     let hdd = with_dirty_lines(instance, name, byte + 100);
     instance.run(&["flush", name]).ok();
-    let mut nbd = client(instance, name);
+    let mut nbd = instance.connect(name);
     for block in BLOCKS / 2..BLOCKS {
         nbd.write(block * MIB / 2, &[byte; BLOCK]).unwrap();
     }
@@ -198,13 +191,13 @@ fn what_a_changed_disk_holds_counts_when_the_user_says_so_once() {
     instance.run(&["export", "v", "--nbd"]).refused(1, "or was changed");
     instance.run(&["set", "v", &format!("hdd={hdd}")]).ok();
     assert_eq!(instance.show("v")["state"], "running");
-    assert_eq!(client(&instance, "v").read(0, BLOCK).unwrap()[0], 77, "no old copy is served");
+    assert_eq!(instance.connect("v").read(0, BLOCK).unwrap()[0], 77, "no old copy is served");
     instance.run(&["flush", "v"]).ok();
     let half = BLOCKS as usize / 2;
     assert_eq!(blocks_of(&hdd), [[77].repeat(half), [1].repeat(half)].concat());
     // The word was about that content: the next change is refused again.
-    client(&instance, "v").write(40 * MIB, &[9; BLOCK]).unwrap();
-    client(&instance, "v").flush().unwrap();
+    instance.connect("v").write(40 * MIB, &[9; BLOCK]).unwrap();
+    instance.connect("v").flush().unwrap();
     instance.kill();
     let file = File::options().write(true).open(&hdd).unwrap();
     (BLOCKS / 2..BLOCKS).for_each(|block| file.write_all_at(&[5], block * MIB / 2).unwrap());

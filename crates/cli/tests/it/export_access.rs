@@ -8,11 +8,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::Instance;
 use crate::support::nbd::NbdClient;
+use crate::support::{Instance, MIB};
 use serde_json::{Value, json};
-
-const MIB: u64 = 1 << 20;
 
 /// An instance with a volume `v` of 1 MiB, in a folder that lets everybody through.
 fn instance() -> Instance {

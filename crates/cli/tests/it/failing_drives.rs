@@ -8,10 +8,9 @@ use crate::support::arrays::{array, client, drives, export, with};
 use crate::support::ledger::{BLOCK, Ledger, content};
 use crate::support::nbd::NbdClient;
 use crate::support::shelf::{Conduct, Shelf};
-use crate::support::{Instance, until};
+use crate::support::{Instance, MIB, until};
 use rustix::io::Errno;
 
-const MIB: u64 = 1 << 20;
 const BLOCKS: usize = 2000;
 /// One request in so many fails.
 const ONE_IN: u32 = 100;
@@ -41,9 +40,8 @@ fn accelerated_array() -> Option<(Instance, Shelf, Vec<String>, String)> {
 /// were refused.
 fn work_over(failing: impl Fn(&[String], &String) -> Vec<String>) -> Option<u64> {
     let (instance, shelf, members, ssd) = accelerated_array()?;
-    let mut ledger = Ledger::new(BLOCKS);
     let mut nbd = client(&instance);
-    ledger.fill(&mut nbd);
+    let mut ledger = Ledger::filled(BLOCKS, &mut nbd);
     let failing = failing(&members, &ssd);
     shelf.tell_all(&failing, Conduct::FailsOneIn(ONE_IN));
     assert!(ledger.work(&mut nbd, requests()), "the connection has ended");
@@ -99,8 +97,7 @@ fn over_origin(mode: &str) -> Option<(Instance, Shelf, String)> {
 fn an_origin_without_room_keeps_dirty_lines_on_the_ssd_until_it_has_room() {
     let Some((instance, shelf, hdd)) = over_origin("wb") else { return };
     shelf.tell(&hdd, Conduct::RefusesWrites(Errno::NOSPC));
-    let mut ledger = Ledger::new(BLOCKS);
-    ledger.fill(&mut client(&instance));
+    let mut ledger = Ledger::filled(BLOCKS, &mut client(&instance));
     ledger.check(&instance, "v");
     instance.run(&["flush", "v"]).refused(1, "dirty lines stay safe on");
     assert!(instance.show("v")["lines"]["dirty"].as_u64().unwrap() > 0);
@@ -120,9 +117,8 @@ fn an_ssd_that_refuses_writes_and_flushes_is_evacuated_without_a_rest_and_the_lo
     instance.run(&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", "v"]).ok();
     instance.export("v");
     shelf.tell(&hdd, Conduct::Takes(Duration::from_millis(2)));
-    let mut ledger = Ledger::new(BLOCKS);
     let mut nbd = client(&instance);
-    ledger.fill(&mut nbd);
+    let mut ledger = Ledger::filled(BLOCKS, &mut nbd);
     shelf.tell(&ssd, Conduct::RefusesChanges(Errno::IO));
     #[expect(clippy::disallowed_methods, reason = "a test that bounds a wait")]
     let begun = std::time::Instant::now();
@@ -141,9 +137,8 @@ fn an_ssd_that_refuses_writes_and_flushes_is_evacuated_without_a_rest_and_the_lo
 #[test]
 fn a_client_of_a_write_through_volume_hears_that_the_origin_has_no_room() {
     let Some((instance, shelf, hdd)) = over_origin("wt") else { return };
-    let mut ledger = Ledger::new(BLOCKS);
     let mut nbd = client(&instance);
-    ledger.fill(&mut nbd);
+    let mut ledger = Ledger::filled(BLOCKS, &mut nbd);
     shelf.tell(&hdd, Conduct::RefusesWrites(Errno::NOSPC));
     let refused = ledger.write(&mut nbd, 7).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
@@ -156,8 +151,7 @@ fn a_client_of_a_write_through_volume_hears_that_the_origin_has_no_room() {
 #[test]
 fn a_flush_that_the_origin_fails_once_costs_no_acknowledged_write() {
     let Some((instance, shelf, hdd)) = over_origin("wb") else { return };
-    let mut ledger = Ledger::new(BLOCKS);
-    ledger.fill(&mut client(&instance));
+    let mut ledger = Ledger::filled(BLOCKS, &mut client(&instance));
     shelf.tell(&hdd, Conduct::RefusesFlushes(Errno::IO));
     instance.run(&["flush", "v"]).refused(1, "dirty lines stay safe on");
     shelf.tell(&hdd, Conduct::Serves);
@@ -288,9 +282,8 @@ fn what_a_client_writes_over_a_block_that_has_rotted_survives_the_scrub_that_fol
     let members = drives(&instance, "d", 8);
     instance.run(&with(&["create", "a", "--level", "6"], &members)).ok();
     export(&instance);
-    let mut ledger = Ledger::new(BLOCKS);
     let mut nbd = client(&instance);
-    ledger.fill(&mut nbd);
+    let mut ledger = Ledger::filled(BLOCKS, &mut nbd);
     let scrub = |args: &[&str]| {
         instance.run(&[&["array", "scrub", "a", "--json"], args].concat()).json()["scrub_found"]
             .clone()
@@ -313,9 +306,8 @@ fn what_a_client_writes_over_a_block_that_has_rotted_survives_the_scrub_that_fol
 #[test]
 fn a_member_without_room_is_lost_and_nothing_else() {
     let Some((instance, shelf, members, _)) = accelerated_array() else { return };
-    let mut ledger = Ledger::new(BLOCKS);
     let mut nbd = client(&instance);
-    ledger.fill(&mut nbd);
+    let mut ledger = Ledger::filled(BLOCKS, &mut nbd);
     shelf.tell(&members[3], Conduct::RefusesWrites(Errno::NOSPC));
     assert!(ledger.work(&mut nbd, 1000));
     instance.run(&["flush", "v"]).ok();

@@ -9,14 +9,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::support::Instance;
 use crate::support::arrays::array_called;
-use crate::support::nbd::NbdClient;
+use crate::support::{Instance, MIB};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 const STEP: Duration = Duration::from_millis(5);
 
@@ -34,8 +32,7 @@ fn serves_and_obeys(instance: &Instance, mut daemon: Child) {
     let members = [instance.drive("a", 16 * MIB), instance.drive("b", 16 * MIB)];
     instance.run(&["array", "create", "m", "--level", "1", &members[0], &members[1]]).ok();
     instance.run(&["create", "-p", "array:m", "v"]).ok();
-    instance.export("v");
-    let mut client = NbdClient::connect(&instance.socket("v"), "v").unwrap();
+    let mut client = instance.exported("v");
     for round in 0..8_u8 {
         for block in 0..16 {
             client.write(block * BLOCK as u64, &[round; BLOCK]).unwrap();
@@ -148,16 +145,14 @@ fn the_loss_of_an_ssd_is_recorded_when_the_state_folder_has_room_again() {
     let (behind, ssd) = (other.drive("behind", 64 * MIB), other.path("ssd"));
     let ssd = ssd.to_str().unwrap();
     other.run(&["create", "-p", &behind, "s"]).ok();
-    let answer = other.run(&["export", "s", "--fuse", ssd]);
-    if answer.code != 0 {
-        eprintln!("left out: {}", answer.err);
+    if !other.export_file("s", ssd) {
         return;
     }
     let hdd = instance.drive("hdd", 16 * MIB);
     instance.run(&["create", "-s", ssd, "-p", &hdd, "-t", "wt", "v"]).ok();
     instance.export("v");
     let before = instance.show("v")["tunables"].clone();
-    let mut client = NbdClient::connect(&instance.socket("v"), "v").unwrap();
+    let mut client = instance.connect("v");
     client.write(0, &[1; BLOCK]).unwrap();
     let filler = fill(&instance.state());
     let is_over = AtomicBool::new(false);
@@ -188,7 +183,7 @@ fn the_loss_of_an_ssd_is_recorded_when_the_state_folder_has_room_again() {
     });
     let registry = fs::read_to_string(instance.state().join("registry.json")).unwrap();
     assert!(registry.contains("failed while it served"), "{registry}");
-    let mut client = NbdClient::connect(&instance.socket("v"), "v").unwrap();
+    let mut client = instance.connect("v");
     assert_eq!(client.read(0, BLOCK).unwrap(), vec![rounds; BLOCK]);
 }
 
@@ -202,8 +197,7 @@ fn a_volume_whose_start_cannot_be_recorded_comes_up_when_there_is_room() {
     let plain = instance.drive("plain", MIB);
     instance.run(&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", "v"]).ok();
     instance.run(&["create", "-p", &plain, "w"]).ok();
-    instance.export("v");
-    let mut client = NbdClient::connect(&instance.socket("v"), "v").unwrap();
+    let mut client = instance.exported("v");
     client.write(0, &[7; BLOCK]).unwrap();
     drop(client);
     instance.stop();
@@ -219,7 +213,7 @@ fn a_volume_whose_start_cannot_be_recorded_comes_up_when_there_is_room() {
     while instance.show("v")["state"] != "running" {
         std::thread::park_timeout(STEP);
     }
-    let mut client = NbdClient::connect(&instance.socket("v"), "v").unwrap();
+    let mut client = instance.connect("v");
     assert_eq!(client.read(0, BLOCK).unwrap(), vec![7; BLOCK]);
     let log = fs::read_to_string(instance.state().join("daemon.log")).unwrap();
     assert!(log.contains("the state folder can be written again"), "{log}");

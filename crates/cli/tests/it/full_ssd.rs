@@ -6,11 +6,9 @@ use crate::support;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::Instance;
-use crate::support::nbd::NbdClient;
+use crate::support::{Instance, MIB};
 use rustix::process::{Resource, Rlimit, prlimit};
 
-const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 2000;
 /// Behind the HDD's end, and behind what the first writes take of the SSD.
@@ -49,13 +47,9 @@ fn limit_files(instance: &Instance, bytes: Option<u64>) {
     prlimit(instance.pid(), Resource::Fsize, limit).unwrap();
 }
 
-fn connect(instance: &Instance) -> NbdClient {
-    NbdClient::connect(&instance.socket("v"), "v").unwrap()
-}
-
 /// Writes every block once, and limits the daemon's files then.
 fn fill_and_limit(instance: &Instance, counts: &mut [u64]) {
-    let mut client = connect(instance);
+    let mut client = instance.connect("v");
     for block in blocks() {
         client.write(block * BLOCK as u64, &content(block, 1)).unwrap();
         counts[block as usize] = 1;
@@ -65,7 +59,7 @@ fn fill_and_limit(instance: &Instance, counts: &mut [u64]) {
 }
 
 fn check(instance: &Instance, counts: &[u64], may_be_newer: bool) {
-    let mut client = connect(instance);
+    let mut client = instance.connect("v");
     for (block, count) in (0..).zip(counts) {
         let found = client.read(block * BLOCK as u64, BLOCK).unwrap();
         let is_newer = may_be_newer && found == content(block, count + 1);
@@ -78,7 +72,7 @@ fn a_full_ssd_is_evacuated_and_every_acknowledged_block_is_there() {
     let instance = serving();
     let mut counts = vec![0; BLOCKS as usize];
     fill_and_limit(&instance, &mut counts);
-    let mut client = connect(&instance);
+    let mut client = instance.connect("v");
     for round in 2..4 {
         for block in blocks() {
             client.write(block * BLOCK as u64, &content(block, round)).unwrap();
@@ -106,7 +100,7 @@ fn kill_nine_while_a_full_ssd_is_evacuated_loses_nothing() {
         let instance = serving();
         let mut counts = vec![0; BLOCKS as usize];
         fill_and_limit(&instance, &mut counts);
-        let mut client = connect(&instance);
+        let mut client = instance.connect("v");
         std::thread::scope(|scope| {
             let (counts, killed) = (&mut counts, &instance);
             let writer = scope.spawn(move || {
@@ -138,9 +132,7 @@ fn a_start_on_an_ssd_that_takes_no_writes_evacuates_it() {
     let (behind, ssd) = (other.drive("behind", 64 * MIB), other.path("ssd"));
     let ssd = ssd.to_str().unwrap();
     run_with_limits(&other, &["create", "-p", &behind, "s"]);
-    let answer = other.run(&["export", "s", "--fuse", ssd]);
-    if answer.code != 0 {
-        eprintln!("left out: {}", answer.err);
+    if !other.export_file("s", ssd) {
         return;
     }
     let hdd = instance.drive("hdd", 10 * MIB);
@@ -148,7 +140,7 @@ fn a_start_on_an_ssd_that_takes_no_writes_evacuates_it() {
     instance.run(&["set", "v", "dirty_high=80", "dirty_low=70"]).ok();
     instance.export("v");
     let mut counts = vec![1; BLOCKS as usize];
-    let mut client = connect(&instance);
+    let mut client = instance.connect("v");
     for block in blocks() {
         client.write(block * BLOCK as u64, &content(block, 1)).unwrap();
     }
@@ -158,7 +150,7 @@ fn a_start_on_an_ssd_that_takes_no_writes_evacuates_it() {
     limit_files(&other, Some(0));
     instance.serve();
     check(&instance, &counts, false);
-    let mut client = connect(&instance);
+    let mut client = instance.connect("v");
     for block in blocks().take(100) {
         client.write(block * BLOCK as u64, &content(block, 2)).unwrap();
         counts[block as usize] = 2;
@@ -185,9 +177,7 @@ fn an_evacuation_that_the_hdd_refuses_ends_by_giving_the_lines_up() {
     let (behind, hdd) = (other.drive("behind", 10 * MIB), other.path("hdd"));
     let hdd = hdd.to_str().unwrap();
     run_with_limits(&other, &["create", "-p", &behind, "h"]);
-    let answer = other.run(&["export", "h", "--fuse", hdd]);
-    if answer.code != 0 {
-        eprintln!("left out: {}", answer.err);
+    if !other.export_file("h", hdd) {
         return;
     }
     let instance = Instance::new();
@@ -197,7 +187,7 @@ fn an_evacuation_that_the_hdd_refuses_ends_by_giving_the_lines_up() {
     let mut counts = vec![0; BLOCKS as usize];
     fill_and_limit(&instance, &mut counts);
     limit_files(&other, Some(0));
-    let mut client = connect(&instance);
+    let mut client = instance.connect("v");
     while client.write(0, &content(0, 2)).is_ok() {}
     assert_eq!(instance.show("v")["ssd"]["state"], "evacuating");
     instance.run(&["detach", "v"]).refused(1, "`voltier detach --no-flush v` gives them up");

@@ -187,8 +187,7 @@ fn an_older_write_that_a_drive_kept_never_ends_over_one_that_was_acknowledged() 
         } else {
             instance.run(&["create", "-p", &drives[0], "v"]).ok();
         }
-        instance.export("v");
-        let mut nbd = client(&instance);
+        let mut nbd = instance.exported("v");
         // The array has the place on record before.
         nbd.write(8192, &[9; 8192]).unwrap();
         nbd.flush().unwrap();

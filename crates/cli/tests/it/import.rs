@@ -4,17 +4,11 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::slice::from_ref;
 
-use crate::support::arrays::{drives, fill, holds, with};
-use crate::support::nbd::NbdClient;
-use crate::support::{Instance, change_sealed};
+use crate::support::arrays::{drives, export, fill, holds, with};
+use crate::support::{Instance, MIB, change_sealed};
 
-const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64;
-
-fn client(instance: &Instance, name: &str) -> NbdClient {
-    NbdClient::connect(&instance.socket(name), name).unwrap()
-}
 
 fn at(block: u64) -> u64 {
     block * MIB / 2
@@ -25,8 +19,7 @@ fn at(block: u64) -> u64 {
 fn volume(instance: &Instance, byte: u8) -> [String; 2] {
     let (ssd, hdd) = (instance.drive("ssd", 32 * MIB), instance.drive("hdd", 64 * MIB));
     instance.run(&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", "-r", "fifo", "v"]).ok();
-    instance.export("v");
-    let mut nbd = client(instance, "v");
+    let mut nbd = instance.exported("v");
     (0..BLOCKS / 2).for_each(|block| nbd.write(at(block), &[byte; BLOCK]).unwrap());
     nbd.flush().unwrap();
     instance.run(&["flush", "v"]).ok();
@@ -37,8 +30,7 @@ fn volume(instance: &Instance, byte: u8) -> [String; 2] {
 
 #[track_caller]
 fn has_everything(instance: &Instance, name: &str, byte: u8) {
-    instance.export(name);
-    let mut nbd = client(instance, name);
+    let mut nbd = instance.exported(name);
     for block in 0..BLOCKS {
         let expected = if block < BLOCKS / 2 { byte } else { byte + 1 };
         assert_eq!(nbd.read(at(block), BLOCK).unwrap(), [expected; BLOCK], "block {block}");
@@ -137,8 +129,7 @@ fn a_changed_origin_is_refused_and_taken_when_the_user_says_so() {
     instance.kill();
     assert!(before == contents(&drives), "a refused import has written");
     instance.run(&["import", "--changed-origin", ssd, hdd]).ok();
-    instance.export("v");
-    let mut nbd = client(&instance, "v");
+    let mut nbd = instance.exported("v");
     assert_eq!(nbd.read(at(0), BLOCK).unwrap()[0], 77);
     assert_eq!(nbd.read(at(BLOCKS - 1), BLOCK).unwrap(), [6; BLOCK]);
 }
@@ -165,7 +156,7 @@ fn a_snapshot_is_imported_onto_the_disk_that_is_named_and_never_onto_the_origina
     instance.kill();
     let [ssd2, hdd2] = copies(&instance, &drives);
     instance.serve();
-    let mut nbd = client(&instance, "v");
+    let mut nbd = instance.connect("v");
     (BLOCKS / 2..BLOCKS).for_each(|block| nbd.write(at(block), &[9; BLOCK]).unwrap());
     nbd.flush().unwrap();
     drop(nbd);
@@ -343,7 +334,7 @@ fn an_array_with_a_cache_over_it_comes_back_whatever_the_order() {
     instance.run(&with(&["create", "a", "--level", "6"], &members)).ok();
     instance.run(&["create", "-s", &ssd, "-p", "array:a", "-t", "wb", "v"]).ok();
     instance.export("v");
-    fill(&mut client(&instance, "v"), 9);
+    fill(&mut instance.connect("v"), 9);
     lose_state(&instance, &[&members[..], from_ref(&ssd)].concat());
     let [d0, d1, d2, d3] = [0, 1, 2, 3].map(|number| members[number].as_str());
     instance.run(&["import", &ssd]).refused(1, "give the members of that array");
@@ -357,10 +348,10 @@ fn an_array_with_a_cache_over_it_comes_back_whatever_the_order() {
             .starts_with("array a: imported (level 6, 4 of 4 members)\nv: imported (array:a,")
     );
     instance.export("v");
-    holds(&mut client(&instance, "v"), 9);
+    holds(&mut instance.connect("v"), 9);
     instance.stop();
     instance.serve();
-    holds(&mut client(&instance, "v"), 9);
+    holds(&mut instance.connect("v"), 9);
     instance.run(&["array", "scrub", "a"]).ok();
 }
 
@@ -371,12 +362,12 @@ fn a_cache_on_an_array_comes_back() {
     instance.run(&with(&["create", "mirror", "--level", "1"], &members)).ok();
     instance.run(&["create", "-s", "array:mirror", "-p", &hdd, "-t", "wb", "v"]).ok();
     instance.export("v");
-    fill(&mut client(&instance, "v"), 11);
+    fill(&mut instance.connect("v"), 11);
     lose_state(&instance, &[&members[..], from_ref(&hdd)].concat());
     let answer = instance.run(&["import", &members[1], &hdd, &members[0]]).ok();
     assert!(answer.out.contains("wb lru on array:mirror"), "{answer:?}");
     instance.export("v");
-    holds(&mut client(&instance, "v"), 11);
+    holds(&mut instance.connect("v"), 11);
 }
 
 #[test]
@@ -386,9 +377,8 @@ fn a_journal_device_and_a_spare_come_back_and_then_a_member_may_be_missing() {
     let (journal, spare) = (instance.drive("journal", 32 * MIB), instance.drive("spare", 32 * MIB));
     let level = ["create", "a", "--level", "5", "--journal", &journal, "--spare", &spare];
     instance.run(&with(&level, &members)).ok();
-    instance.run(&["create", "-p", "array:a", "v"]).ok();
-    instance.export("v");
-    fill(&mut client(&instance, "v"), 17);
+    export(&instance);
+    fill(&mut instance.connect("v"), 17);
     let all = [&members[..], &[journal.clone(), spare.clone()]].concat();
     lose_state(&instance, &all);
     let [d0, d1, d2] = [0, 1, 2].map(|number| members[number].as_str());
@@ -399,15 +389,13 @@ fn a_journal_device_and_a_spare_come_back_and_then_a_member_may_be_missing() {
     let expected =
         format!("array a: imported (level 5, 3 of 3 members, journal {journal}, 1 spare)\n");
     assert_eq!(answer.out, expected, "{answer:?}");
-    instance.run(&["create", "-p", "array:a", "v"]).ok();
-    instance.export("v");
-    holds(&mut client(&instance, "v"), 17);
+    export(&instance);
+    holds(&mut instance.connect("v"), 17);
     lose_state(&instance, &all);
     let answer = instance.run(&["import", d2, &journal, d0]).ok();
     assert!(answer.out.contains("2 of 3 members"), "{answer:?}");
-    instance.run(&["create", "-p", "array:a", "v"]).ok();
-    instance.export("v");
-    holds(&mut client(&instance, "v"), 17);
+    export(&instance);
+    holds(&mut instance.connect("v"), 17);
 }
 
 #[test]
@@ -415,9 +403,8 @@ fn arrays_alone_come_back_and_their_plain_volumes_are_made_again() {
     let instance = Instance::new();
     let members = drives(&instance, "d", 3);
     instance.run(&with(&["create", "a", "--level", "5"], &members)).ok();
-    instance.run(&["create", "-p", "array:a", "v"]).ok();
-    instance.export("v");
-    fill(&mut client(&instance, "v"), 13);
+    export(&instance);
+    fill(&mut instance.connect("v"), 13);
     instance.stop();
     fs::remove_dir_all(instance.state()).unwrap();
     let args: Vec<&str> =
@@ -425,9 +412,8 @@ fn arrays_alone_come_back_and_their_plain_volumes_are_made_again() {
     let answer = instance.run(&args).ok();
     assert!(answer.err.contains("voltier create -p array:a NAME"), "{answer:?}");
     instance.run(&args).refused(1, "already belongs to array a");
-    instance.run(&["create", "-p", "array:a", "v"]).ok();
-    instance.export("v");
-    holds(&mut client(&instance, "v"), 13);
+    export(&instance);
+    holds(&mut instance.connect("v"), 13);
 }
 
 /// Goal: a copy of a member that a user names is used instead of the member, and nothing else is written.
@@ -436,9 +422,8 @@ fn a_copy_of_a_member_that_is_named_is_used_and_the_member_left_alone() {
     let instance = Instance::new();
     let members = drives(&instance, "d", 3);
     instance.run(&with(&["create", "a", "--level", "5"], &members)).ok();
-    instance.run(&["create", "-p", "array:a", "v"]).ok();
-    instance.export("v");
-    fill(&mut client(&instance, "v"), 21);
+    export(&instance);
+    fill(&mut instance.connect("v"), 21);
     instance.stop();
     fs::remove_dir_all(instance.state()).unwrap();
     let copy = instance.path("copy").display().to_string();
@@ -447,9 +432,8 @@ fn a_copy_of_a_member_that_is_named_is_used_and_the_member_left_alone() {
     instance.run(&["import", &members[0], &members[1], &copy, &members[2]]).refused(1, "copy");
     let answer = instance.run(&["import", &members[0], &copy, &members[2]]).ok();
     assert!(answer.out.contains("3 of 3 members"), "{answer:?}");
-    instance.run(&["create", "-p", "array:a", "v"]).ok();
-    instance.export("v");
-    fill(&mut client(&instance, "v"), 22);
+    export(&instance);
+    fill(&mut instance.connect("v"), 22);
     // The next start stays with the copy: the member is older by now.
     for _ in 0..2 {
         instance.stop();
@@ -457,7 +441,7 @@ fn a_copy_of_a_member_that_is_named_is_used_and_the_member_left_alone() {
         let shown = crate::support::arrays::array(&instance);
         assert_eq!(shown["state"], "running", "{shown}");
         assert_eq!(shown["members"][1]["path"], copy.as_str(), "{shown}");
-        holds(&mut client(&instance, "v"), 22);
+        holds(&mut instance.connect("v"), 22);
     }
     instance.stop();
     assert!(before == fs::read(&members[1]).unwrap(), "the member was written");

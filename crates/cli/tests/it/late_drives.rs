@@ -154,9 +154,8 @@ fn the_half_of_a_mirror_that_the_other_half_went_on_without_is_not_served_alone(
     let members = shelf.drives("d", 2);
     instance.run(&arrays::with(&["create", "a", "--level", "1"], &members)).ok();
     arrays::export(&instance);
-    let mut ledger = Ledger::new(16);
     let mut nbd = client(&instance);
-    ledger.fill(&mut nbd);
+    let mut ledger = Ledger::filled(16, &mut nbd);
     shelf.tell(&members[0], Conduct::Gone);
     ledger.write(&mut nbd, 7).expect("the other half takes it");
     instance.kill();

@@ -8,9 +8,8 @@ use std::process::Command;
 use rustix::process::{Resource, Rlimit, Signal, prlimit};
 
 use crate::support::nbd::NbdClient;
-use crate::support::{Answer, Instance};
+use crate::support::{Answer, Instance, MIB};
 
-const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
 
 /// The memory that the daemon has mapped, in bytes.
@@ -53,7 +52,7 @@ fn serving() -> (Instance, NbdClient) {
     let (ssd, hdd) = (instance.drive("ssd", 16 * MIB), instance.drive("hdd", 64 * MIB));
     instance.run(&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", "innocent"]).ok();
     instance.export("innocent");
-    let client = NbdClient::connect(&instance.socket("innocent"), "innocent").unwrap();
+    let client = instance.connect("innocent");
     (instance, client)
 }
 
@@ -117,7 +116,7 @@ fn a_volume_that_does_not_fit_after_a_start_is_left_stopped_with_its_cache_and_t
         assert!(error.contains(words), "{words:?} in {error:?}");
     }
     assert_eq!(instance.show("innocent")["state"], "running");
-    let mut client = NbdClient::connect(&instance.socket("innocent"), "innocent").unwrap();
+    let mut client = instance.connect("innocent");
     serves(&mut client, 4);
     instance.run(&["start", "v"]).refused(1, "of memory, and");
     let unlimited = Rlimit { current: None, maximum: None };

@@ -4,9 +4,8 @@
 use std::fs::{self, File};
 
 use crate::support::nbd::NbdClient;
-use crate::support::{Answer, Instance, until};
+use crate::support::{Answer, Instance, MIB, until};
 
-const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64;
 

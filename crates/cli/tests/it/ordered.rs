@@ -2,21 +2,16 @@
 
 use std::time::Duration;
 
-use crate::support::Instance;
 use crate::support::ledger::{BLOCK, Ledger};
 use crate::support::nbd::NbdClient;
+use crate::support::{Instance, MIB};
 
-const MIB: u64 = 1 << 20;
 const SSD_BYTES: u64 = 24 * MIB;
 const DISK_BYTES: u64 = 48 * MIB;
 /// Each with a flush of its own: more than the log of such an SSD has places for heads.
 const WRITES: u64 = 1_600;
 /// Looks at a command, a hundred a second: longer than it takes, beside other tests.
 const LOOKS_MAX: u32 = 6_000;
-
-fn connect(instance: &Instance) -> NbdClient {
-    NbdClient::connect(&instance.socket("v"), "v").unwrap()
-}
 
 /// A command that must end soon.
 fn soon(instance: &Instance, args: &[&str]) {
@@ -46,8 +41,7 @@ fn ordered_mode_over_an_ssd_full_of_clean_lines_goes_on() {
     let (ssd, disk) = (instance.drive("ssd", SSD_BYTES), instance.drive("disk", DISK_BYTES));
     instance.run(&["create", "-s", &ssd, "-p", &disk, "-t", "wb", "v"]).ok();
     instance.run(&["set", "v", "ordered=on"]).ok();
-    instance.export("v");
-    let mut nbd = connect(&instance);
+    let mut nbd = instance.exported("v");
     (0..DISK_BYTES / MIB).for_each(|mib| drop(nbd.read(mib * MIB, MIB as usize).unwrap()));
     let mut ledger = Ledger::new((DISK_BYTES / BLOCK as u64) as usize);
     write_and_sync(&mut nbd, &mut ledger, WRITES);
@@ -55,7 +49,7 @@ fn ordered_mode_over_an_ssd_full_of_clean_lines_goes_on() {
     instance.serve();
     soon(&instance, &["flush", "v"]);
     assert_eq!(instance.show("v")["lines"]["dirty"], 0);
-    let mut nbd = connect(&instance);
+    let mut nbd = instance.connect("v");
     write_and_sync(&mut nbd, &mut ledger, WRITES / 4);
     drop(nbd);
     soon(&instance, &["set", "v", "mode=wt"]);

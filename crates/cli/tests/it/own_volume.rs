@@ -7,10 +7,8 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::support::Instance;
-use crate::support::nbd::NbdClient;
+use crate::support::{Instance, MIB};
 
-const MIB: u64 = 1 << 20;
 /// No write waits so long, unless it waits for itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -64,9 +62,7 @@ fn the_loss_of_an_ssd_is_recorded_below_a_file_system_that_waits_for_the_record(
     let (behind, ssd) = (other.drive("behind", 64 * MIB), other.path("ssd"));
     let ssd = ssd.to_str().unwrap();
     other.run(&["create", "-p", &behind, "s"]).ok();
-    let answer = other.run(&["export", "s", "--fuse", ssd]);
-    if answer.code != 0 {
-        println!("left out: {}", answer.err);
+    if !other.export_file("s", ssd) {
         return;
     }
     instance
@@ -105,8 +101,7 @@ fn a_volume_on_the_export_of_another_one_stops_first_and_a_stop_waits_for_no_cli
     }
     let ssd = instance.drive("ssd", 32 * MIB);
     instance.run(&["create", "-s", &ssd, "-p", file, "-t", "wt", "b"]).ok();
-    instance.export("b");
-    let mut nbd = NbdClient::connect(&instance.socket("b"), "b").unwrap();
+    let mut nbd = instance.exported("b");
     nbd.write(8 * MIB, &[7; 4096]).unwrap();
     drop(nbd);
     let said =

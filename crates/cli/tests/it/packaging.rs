@@ -60,6 +60,15 @@ fn the_rules_ask_the_program_in_words_that_it_answers() {
     // Older udevs leave out a line with `-=`.
     assert!(rules.contains("SYMLINK=\"$env{VOLTIER_LINKS}\"") && !rules.contains("SYMLINK-="));
     assert_eq!(instance.pid(), None, "no daemon is asked");
+    assert!(rules.contains("SYMLINK+=\"voltier/$env{VOLTIER_VOLUME}\""), "{rules}");
+    if rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists() {
+        let device = instance.run(&["export", "v", "--loop"]).ok().out;
+        let node = fs::read_link(device.trim()).unwrap();
+        let said = instance.run(&["udev", node.to_str().unwrap()]).ok().out;
+        assert_eq!(said, "VOLTIER_VOLUME=v\n");
+        instance.run(&["stop"]).ok();
+        assert_eq!(instance.run(&["udev", node.to_str().unwrap()]).ok().out, "");
+    }
 }
 
 /// A daemon in the foreground that tells a service manager how it is.

@@ -3,10 +3,8 @@
 use std::fs;
 
 use crate::support::nbd::NbdClient;
-use crate::support::{Instance, fio_is_content, until};
+use crate::support::{Instance, MIB, fio_is_content, until};
 use serde_json::{Value, json};
-
-const MIB: u64 = 1 << 20;
 
 #[test]
 fn show_json_has_every_documented_field() {
@@ -47,7 +45,7 @@ fn data_written_through_nbd_are_on_the_plain_file_after_delete() {
     fs::write(&hdd, vec![7; 64 << 20]).unwrap();
     instance.run(&["create", "-p", &hdd, "v"]).ok();
     let uri = instance.export("v");
-    let mut client = NbdClient::connect(&instance.socket("v"), "v").unwrap();
+    let mut client = instance.connect("v");
     assert_eq!(client.size_bytes, 64 * MIB);
     assert_eq!(client.read(4096, 512).unwrap(), [7; 512], "data stay in place");
     client.write(512, &[9; 1024]).unwrap();
@@ -81,14 +79,13 @@ fn volumes_and_exports_come_back_after_a_clean_stop_and_after_kill() {
     let instance = Instance::new();
     let hdd = instance.drive("hdd", 16 * MIB);
     instance.run(&["create", "-p", &hdd, "v"]).ok();
-    instance.export("v");
-    let mut client = NbdClient::connect(&instance.socket("v"), "v").unwrap();
+    let mut client = instance.exported("v");
     client.write(0, &[1; 4096]).unwrap();
     let ends: [fn(&Instance); 2] = [Instance::stop, Instance::kill];
     for end in ends {
         end(&instance);
         instance.serve();
-        let mut client = NbdClient::connect(&instance.socket("v"), "v").unwrap();
+        let mut client = instance.connect("v");
         assert_eq!(client.read(0, 4096).unwrap(), [1; 4096]);
     }
 }
@@ -187,8 +184,7 @@ fn a_fuse_file_is_the_volume_where_the_kernel_has_fuse() {
         return;
     }
     assert_eq!(file.metadata().unwrap().len(), 8 * MIB);
-    instance.export("v");
-    let mut client = NbdClient::connect(&instance.socket("v"), "v").unwrap();
+    let mut client = instance.exported("v");
     client.write(4096, &[5; 512]).unwrap();
     assert_eq!(fs::read(&file).unwrap()[4096..4608], [5; 512], "both exports lead to one volume");
     let open = fs::File::open(&file).unwrap();
@@ -205,9 +201,7 @@ fn the_file_of_a_killed_daemon_is_cleaned_up_by_the_next() {
     instance.run(&["create", "-p", &hdd, "v"]).ok();
     let file = instance.path("file");
     let path = file.to_str().unwrap();
-    let answer = instance.run(&["export", "v", "--fuse", path]);
-    if answer.code != 0 {
-        eprintln!("left out: {}", answer.err);
+    if !instance.export_file("v", path) {
         return;
     }
     instance.kill();

@@ -6,9 +6,8 @@ use crate::support::arrays::client;
 use crate::support::ledger::Ledger;
 use crate::support::nbd::NbdClient;
 use crate::support::shelf::{Conduct, Shelf};
-use crate::support::{Answer, Instance, until};
+use crate::support::{Answer, Instance, MIB, until};
 
-const MIB: u64 = 1 << 20;
 /// Blocks that clients write: less than the SSD holds.
 const BLOCKS: usize = 2000;
 
@@ -110,9 +109,8 @@ fn the_dirty_lines_of_a_pulled_ssd_are_given_up_only_by_name_and_never_come_back
 #[test]
 fn a_clean_cache_is_pulled_without_notice_of_clients_and_is_stale_when_it_is_back() {
     let Some((instance, shelf, ssd)) = volume("wt") else { return };
-    let mut ledger = Ledger::new(BLOCKS);
     let mut nbd = client(&instance);
-    ledger.fill(&mut nbd);
+    let mut ledger = Ledger::filled(BLOCKS, &mut nbd);
     shelf.tell(&ssd, Conduct::Gone);
     assert!(ledger.work(&mut nbd, 2000));
     assert_eq!(ledger.refused, 0);

@@ -8,9 +8,8 @@ use rustix::io::Errno;
 use crate::support::arrays::{array, client, export, with};
 use crate::support::ledger::Ledger;
 use crate::support::shelf::{Conduct, Shelf};
-use crate::support::{Instance, until};
+use crate::support::{Instance, MIB, until};
 
-const MIB: u64 = 1 << 20;
 const BLOCKS: usize = 2000;
 
 /// A volume over an array whose members are on a shelf.
@@ -53,8 +52,7 @@ fn rest(ms: u64) {
 #[test]
 fn members_that_all_refuse_writes_for_seconds_cost_none_and_fail_no_request() {
     let Some((instance, shelf, drives)) = on_a_shelf("6", 6) else { return };
-    let mut ledger = Ledger::new(BLOCKS);
-    ledger.fill(&mut client(&instance));
+    let mut ledger = Ledger::filled(BLOCKS, &mut client(&instance));
     let done = AtomicBool::new(false);
     // Several clients: each member is asked for writes in that time.
     let write_elsewhere = &|number: u64| {
@@ -83,8 +81,7 @@ fn members_that_all_refuse_writes_for_seconds_cost_none_and_fail_no_request() {
 #[test]
 fn an_array_whose_members_fail_everything_for_seconds_comes_back_by_itself() {
     let Some((instance, shelf, drives)) = on_a_shelf("6", 6) else { return };
-    let mut ledger = Ledger::new(BLOCKS);
-    ledger.fill(&mut client(&instance));
+    let mut ledger = Ledger::filled(BLOCKS, &mut client(&instance));
     for conduct in [Conduct::FailsOneIn(1), Conduct::RefusesFlushes(Errno::IO)] {
         work_beside(&instance, &mut ledger, || {
             rest(300);
@@ -119,8 +116,7 @@ fn a_flush_that_a_member_without_redundancy_failed_is_told_and_later_ones_succee
 #[test]
 fn an_array_whose_members_are_pulled_and_put_back_is_assembled_anew() {
     let Some((instance, shelf, drives)) = on_a_shelf("5", 3) else { return };
-    let mut ledger = Ledger::new(BLOCKS);
-    ledger.fill(&mut client(&instance));
+    let mut ledger = Ledger::filled(BLOCKS, &mut client(&instance));
     work_beside(&instance, &mut ledger, || {
         rest(300);
         shelf.tell(&drives[0], Conduct::Gone);
@@ -144,8 +140,7 @@ fn a_member_that_refuses_writes_for_a_moment_costs_no_spare() {
     let Some((instance, shelf, drives)) = on_a_shelf("5", 3) else { return };
     let spare = shelf.drive("spare", 32 * MIB);
     instance.run(&["array", "add-spare", "a", &spare]).ok();
-    let mut ledger = Ledger::new(BLOCKS);
-    ledger.fill(&mut client(&instance));
+    let mut ledger = Ledger::filled(BLOCKS, &mut client(&instance));
     let refused = work_beside(&instance, &mut ledger, || {
         rest(300);
         shelf.tell(&drives[1], Conduct::RefusesWrites(Errno::IO));

@@ -5,7 +5,6 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 use crate::support::arrays::{MIB, array_called, drives, with};
-use crate::support::nbd::NbdClient;
 use crate::support::{Instance, sealed_registry, until};
 use serde_json::Value;
 
@@ -46,7 +45,7 @@ fn until_left_out(instance: &Instance, pool: &str) -> String {
 }
 
 fn fill(instance: &Instance, volume: &str, seed: u8) {
-    let mut nbd = NbdClient::connect(&instance.socket(volume), volume).unwrap();
+    let mut nbd = instance.connect(volume);
     for block in 0..64_u64 {
         nbd.write(block * 65536, &[seed ^ block as u8; 4096]).unwrap();
     }
@@ -54,7 +53,7 @@ fn fill(instance: &Instance, volume: &str, seed: u8) {
 }
 
 fn holds(instance: &Instance, volume: &str, seed: u8) {
-    let mut nbd = NbdClient::connect(&instance.socket(volume), volume).unwrap();
+    let mut nbd = instance.connect(volume);
     for block in 0..64_u64 {
         assert_eq!(nbd.read(block * 65536, 4096).unwrap(), [seed ^ block as u8; 4096]);
     }
@@ -211,8 +210,7 @@ fn a_slow_copy_is_found_and_the_other_one_is_read() {
     instance.run(&["array", "create", "m", "--level", "1", &fast, &slow]).ok();
     instance.run(&["array", "set", "m", "slow_window=1s"]).ok();
     instance.run(&["create", "-p", "array:m", "v"]).ok();
-    instance.export("v");
-    let mut nbd = NbdClient::connect(&instance.socket("v"), "v").unwrap();
+    let mut nbd = instance.exported("v");
     for block in 0..16_u64 {
         nbd.write(block * MIB, &[block as u8; 4096]).unwrap();
     }

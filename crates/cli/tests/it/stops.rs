@@ -9,20 +9,15 @@ use std::thread;
 use std::time::Duration;
 
 use crate::support::nbd::NbdClient;
-use crate::support::{Answer, Instance};
+use crate::support::{Answer, Instance, MIB};
 use rustix::process::{Pid, Signal};
 
-const MIB: u64 = 1 << 20;
 const LOOK_STEP: Duration = Duration::from_millis(50);
 
 fn volume(instance: &Instance) -> (String, String) {
     let (ssd, hdd) = (instance.drive("ssd", 32 * MIB), instance.drive("hdd", 64 * MIB));
     instance.run(&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", "v"]).ok();
     (ssd, hdd)
-}
-
-fn connect(instance: &Instance) -> NbdClient {
-    NbdClient::connect(&instance.socket("v"), "v").unwrap()
 }
 
 #[test]
@@ -53,7 +48,7 @@ fn a_stopped_volume_stays_stopped_until_it_is_started() {
     let instance = Instance::new();
     let (_, hdd) = volume(&instance);
     instance.export("v");
-    connect(&instance).write(4096, &[5; 4096]).unwrap();
+    instance.connect("v").write(4096, &[5; 4096]).unwrap();
     assert!(instance.run(&["stop", "v"]).ok().out.contains("v: stopped"));
     assert!(NbdClient::connect(&instance.socket("v"), "v").is_err());
     for _ in 0..2 {
@@ -67,7 +62,7 @@ fn a_stopped_volume_stays_stopped_until_it_is_started() {
         instance.stop();
     }
     instance.run(&["start", "v"]).ok();
-    assert_eq!(connect(&instance).read(4096, 4096).unwrap(), [5; 4096]);
+    assert_eq!(instance.connect("v").read(4096, 4096).unwrap(), [5; 4096]);
     instance.kill();
     assert_eq!(instance.show("v")["state"], "running");
 }
@@ -99,8 +94,7 @@ fn a_stopped_array_stays_stopped_until_it_is_started() {
 fn stops_refuse_while_a_client_is_connected_and_now_cuts_it_off() {
     let instance = Instance::new();
     volume(&instance);
-    instance.export("v");
-    let mut nbd = connect(&instance);
+    let mut nbd = instance.exported("v");
     nbd.write(0, &[7; 4096]).unwrap();
     instance.run(&["stop", "v"]).refused(1, "1 client(s) use nbd+unix:///v");
     instance.run(&["stop"]).refused(1, "`voltier stop --now`");
@@ -109,12 +103,12 @@ fn stops_refuse_while_a_client_is_connected_and_now_cuts_it_off() {
     instance.run(&["stop", "v", "--now"]).ok();
     assert!(nbd.read(0, 4096).is_err());
     instance.run(&["start", "v"]).ok();
-    let mut nbd = connect(&instance);
+    let mut nbd = instance.connect("v");
     instance.run(&["stop", "--now"]).ok();
     assert!(nbd.read(0, 4096).is_err());
     assert_eq!(instance.pid(), None, "at rest");
     instance.serve();
-    assert_eq!(connect(&instance).read(0, 4096).unwrap(), [7; 4096]);
+    assert_eq!(instance.connect("v").read(0, 4096).unwrap(), [7; 4096]);
 }
 
 #[test]
@@ -125,7 +119,7 @@ fn a_stop_of_the_daemon_names_everybody_who_hinders_it() {
     instance.run(&["create", "-p", &other, "w"]).ok();
     let clients = ["v", "w"].map(|name| {
         instance.export(name);
-        NbdClient::connect(&instance.socket(name), name).unwrap()
+        instance.connect(name)
     });
     let refused = instance.run(&["stop"]).refused(1, "1 client(s) use nbd+unix:///v");
     assert!(refused.err.contains("; 1 client(s) use nbd+unix:///w"), "{refused:?}");
@@ -139,7 +133,7 @@ fn a_client_that_has_just_gone_hinders_no_stop() {
     volume(&instance);
     instance.export("v");
     for _ in 0..5 {
-        let nbd = connect(&instance);
+        let nbd = instance.connect("v");
         drop(nbd);
         instance.run(&["stop", "v"]).ok();
         instance.run(&["start", "v"]).ok();
@@ -176,8 +170,7 @@ fn patient() -> Instance {
 #[test]
 fn a_signal_waits_for_clients_and_serves_them_meanwhile() {
     let instance = patient();
-    instance.export("v");
-    let mut nbd = connect(&instance);
+    let mut nbd = instance.exported("v");
     let pid = instance.pid().unwrap();
     signal(pid, Signal::TERM);
     says(&instance, "waiting for clients");
@@ -188,7 +181,7 @@ fn a_signal_waits_for_clients_and_serves_them_meanwhile() {
     instance.ends(pid);
     assert_eq!(instance.pid(), None, "at rest");
     instance.serve();
-    assert_eq!(connect(&instance).read(0, 4096).unwrap(), [9; 4096]);
+    assert_eq!(instance.connect("v").read(0, 4096).unwrap(), [9; 4096]);
 }
 
 #[test]
@@ -196,7 +189,7 @@ fn a_second_signal_or_a_stop_now_ends_the_wait_for_clients() {
     for by_signal in [true, false] {
         let instance = patient();
         instance.export("v");
-        let nbd = connect(&instance);
+        let nbd = instance.connect("v");
         let pid = instance.pid().unwrap();
         signal(pid, Signal::TERM);
         says(&instance, "waiting for clients");

@@ -5,10 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::thread;
 
-use crate::support::Instance;
 use crate::support::nbd::NbdClient;
+use crate::support::{Instance, MIB};
 
-const MIB: u64 = 1 << 20;
 const SECTOR_BYTES: u64 = 512;
 const SECTORS: u64 = 64;
 const ROUNDS: u8 = 8;
@@ -33,7 +32,7 @@ fn write_parts(part: std::ops::Range<u64>, mut write: impl FnMut(u64, &[u8])) {
 
 #[track_caller]
 fn all_parts_are_there(instance: &Instance) {
-    let mut client = NbdClient::connect(&instance.socket("v"), "v").unwrap();
+    let mut client = instance.connect("v");
     let all = client.read(0, (SECTORS * SECTOR_BYTES) as usize).unwrap();
     let lost = all.iter().position(|byte| *byte != ROUNDS);
     assert_eq!(lost, None, "the first byte that a writer lost to another one");
@@ -67,7 +66,7 @@ fn a_file_and_a_socket_lose_none_of_each_others_bytes() {
     let path = instance.path("v.raw");
     instance.run(&["export", "v", "--fuse", path.to_str().unwrap()]).ok();
     let file = OpenOptions::new().write(true).open(&path).unwrap();
-    let mut client = NbdClient::connect(&instance.socket("v"), "v").unwrap();
+    let mut client = instance.connect("v");
     thread::scope(|scope| {
         scope.spawn(|| write_parts(0..300, |at, data| file.write_all_at(data, at).unwrap()));
         scope.spawn(move || write_parts(300..512, |at, data| client.write(at, data).unwrap()));

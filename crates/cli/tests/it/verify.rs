@@ -1,10 +1,9 @@
 //! fio verifies what it wrote, at random sizes and alignments, while the volume changes under fio. The
 //! test takes both exports, every mode and every policy, with and without a cache.
 
-use crate::support::{Instance, fio_is_content};
+use crate::support::{Instance, MIB, fio_is_content};
 use voltier_control::{Mode, PolicyKind, Word};
 
-const MIB: u64 = 1 << 20;
 /// The large ones first: a fast load may end within its first round.
 const LINES: [&str; 6] = ["64K", "2048", "32K", "4096", "16K", "8192"];
 /// Random sizes at any 512-byte boundary.
@@ -61,9 +60,7 @@ fn fio_verifies_through_the_fuse_file_in_all_modes_and_policies_while_caches_com
     let hdd = instance.drive("hdd", 48 * MIB);
     instance.run(&["create", "-p", &hdd, "v"]).ok();
     let file = instance.path("file");
-    let answer = instance.run(&["export", "v", "--fuse", file.to_str().unwrap()]);
-    if answer.code != 0 {
-        eprintln!("left out: {}", answer.err);
+    if !instance.export_file("v", file.to_str().unwrap()) {
         return;
     }
     let name = format!("--filename={}", file.display());

@@ -2,12 +2,9 @@
 
 use std::process::Command;
 
-use crate::support::arrays::array;
+use crate::support::arrays::{array, export};
 use crate::support::looped::Looped;
-use crate::support::nbd::NbdClient;
-use crate::support::{Instance, until};
-
-const MIB: u64 = 1 << 20;
+use crate::support::{Instance, MIB, until};
 
 #[test]
 fn a_write_protected_disk_is_refused_at_create_attach_and_start() {
@@ -25,8 +22,7 @@ fn a_write_protected_disk_is_refused_at_create_attach_and_start() {
     instance.run(&["attach", "v", "-s", &ssd, "-t", "wb"]).refused(1, words);
     disk.protect(false);
     instance.run(&["attach", "v", "-s", &ssd, "-t", "wb"]).ok();
-    instance.export("v");
-    let mut client = NbdClient::connect(&instance.socket("v"), "v").unwrap();
+    let mut client = instance.exported("v");
     client.write(0, &[7; 4096]).unwrap();
     client.flush().unwrap();
     drop(client);
@@ -37,7 +33,7 @@ fn a_write_protected_disk_is_refused_at_create_attach_and_start() {
     assert!(shown["error"].as_str().unwrap().contains(words), "{shown}");
     disk.protect(false);
     instance.run(&["start", "v"]).ok();
-    let mut client = NbdClient::connect(&instance.socket("v"), "v").unwrap();
+    let mut client = instance.connect("v");
     assert_eq!(client.read(0, 4096).unwrap(), [7; 4096], "the dirty line is kept");
     drop(client);
     instance.run(&["delete", "v"]).ok();
@@ -56,9 +52,8 @@ fn a_member_that_is_write_protected_says_so_and_comes_back_when_it_is_not() {
     instance.run(&create.concat()).refused(1, words);
     disk.protect(false);
     instance.run(&create.concat()).ok();
-    instance.run(&["create", "-p", "array:a", "v"]).ok();
-    instance.export("v");
-    let mut client = NbdClient::connect(&instance.socket("v"), "v").unwrap();
+    export(&instance);
+    let mut client = instance.connect("v");
     // While it serves: the first write that reaches it costs the member.
     disk.protect(true);
     for at in 0..64 {

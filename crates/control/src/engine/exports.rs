@@ -20,6 +20,12 @@ pub trait Exports {
         access: Option<&ExportAccess>,
     ) -> ControlResult<ExportSpec>;
 
+    /// Checks that an export can be opened, as far as that is seen without doing it.
+    ///
+    /// # Errors
+    /// When the kernel or a program lacks something, or the address or name is taken.
+    fn check_export(&self, export: &ExportSpec) -> ControlResult<()>;
+
     /// Closes an export; network clients on it are cut off. With `cut_off`, the users of a file are too.
     ///
     /// # Errors

@@ -7,9 +7,11 @@ use voltier_block::SECTOR_BYTES;
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Label, Owner};
 
+use crate::array_settings::ArraySettings;
 use crate::array_spec::ArrayLevel;
 use crate::error::ControlResult;
-use crate::records::Identity;
+use crate::name::ArrayName;
+use crate::records::{Identity, RegisteredArray};
 use crate::spec::DeviceSpec;
 
 /// The superblock of an array's member.
@@ -53,6 +55,32 @@ pub struct LabelledPlace {
 }
 
 impl MemberLabel {
+    /// The record of the array under a name, without its devices.
+    pub(crate) fn record(&self, name: ArrayName) -> RegisteredArray {
+        RegisteredArray {
+            name,
+            uuid: self.array,
+            level: self.level,
+            chunk_bytes: self.chunk_bytes,
+            consistency: self.consistency,
+            integrity: self.integrity,
+            size_bytes: 0,
+            events: 0,
+            members: Vec::new(),
+            spares: Vec::new(),
+            incoming: Vec::new(),
+            journal: None,
+            stopped: false,
+            read_only: false,
+            settings: ArraySettings::default(),
+        }
+    }
+
+    /// Whether another label is of the same member.
+    pub(crate) fn is_twin_of(&self, other: &Self) -> bool {
+        self.member == other.member && self.place == other.place
+    }
+
     /// Whether a newer label says that another member has this one's place: this one was replaced.
     pub fn is_replaced_by(&self, newer: &Self) -> bool {
         let place = newer.places.get(self.place as usize);

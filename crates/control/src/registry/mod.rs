@@ -13,7 +13,7 @@ use std::path::Path;
 
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, PoolName, VolumeName};
-use crate::records::{PoolRecord, RegisteredArray, VolumeRecord};
+use crate::records::{Identity, PoolRecord, RegisteredArray, VolumeRecord};
 use crate::status::ByteRange;
 
 use body::{Body, Refused, decode, encode};
@@ -114,6 +114,11 @@ impl Registry {
     /// One array.
     pub fn find_array(&self, name: &ArrayName) -> Option<&RegisteredArray> {
         self.body.arrays.iter().find(|array| array.name == *name)
+    }
+
+    /// The array with an identity.
+    pub(crate) fn array_with(&self, uuid: Identity) -> Option<&RegisteredArray> {
+        self.body.arrays.iter().find(|array| array.uuid == uuid)
     }
 
     /// Adds or replaces an array, on the medium when it returns.

@@ -76,7 +76,7 @@ impl DriveIdentity {
 
     /// The array of this identity, if it is one of an array.
     pub fn array(&self) -> Option<Identity> {
-        Identity::try_from(self.0.strip_prefix(ARRAY_KIND)?.to_owned()).ok()
+        self.0.strip_prefix(ARRAY_KIND)?.parse().ok()
     }
 
     /// The identity that a superblock has as its text; `None` when none is recorded.
@@ -198,10 +198,17 @@ pub(super) fn block_nodes(machine: &Machine) -> Vec<(PathBuf, u64)> {
     nodes.collect()
 }
 
-/// The folders of all block devices in sysfs.
+/// The folders of all block devices in sysfs, but for those of volumes: a daemon that reads through itself could not
+/// be killed meanwhile, and no drive comes back as one.
 fn folders(machine: &Machine) -> impl Iterator<Item = PathBuf> {
     let class = machine.sys.join("class/block");
-    names(&class).into_iter().map(move |name| class.join(name))
+    let exported = machine.exported_files();
+    let is_export = move |dir: &PathBuf| {
+        // A partition has no file of its own: its disk, one folder up, has.
+        let file = backing_file(dir).or_else(|| backing_file(&dir.join("..")));
+        file.is_some_and(|file| exported.contains(&file))
+    };
+    names(&class).into_iter().map(move |name| class.join(name)).filter(move |dir| !is_export(dir))
 }
 
 fn node_of(dir: &Path) -> Option<PathBuf> {

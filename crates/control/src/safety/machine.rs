@@ -1,5 +1,6 @@
 //! The tables of `/proc` and `/sys` that say what the kernel does with devices.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -122,12 +123,47 @@ impl Machine {
 
     /// The loop device over a regular file.
     pub(super) fn loop_over(&self, device_inode: (u64, u64)) -> Option<String> {
+        let mounts = self.fuse_mounts();
+        let own = (rustix::fs::major(device_inode.0), rustix::fs::minor(device_inode.0));
         names(&self.sys.join("block")).into_iter().find(|name| {
-            let meta = backing_file(&self.sys.join("block").join(name))
-                .and_then(|backing| backing.metadata().ok());
+            let backing = backing_file(&self.sys.join("block").join(name));
+            // A server that hangs would be waited for, and the file may be on another file system.
+            let is_elsewhere = |path: &PathBuf| {
+                let mut over = mounts.iter().filter(|mount| path.starts_with(&mount.at)).peekable();
+                over.peek().is_some() && over.all(|mount| mount.number != own)
+            };
+            let meta = backing.filter(|path| !is_elsewhere(path)).and_then(|it| it.metadata().ok());
             meta.is_some_and(|meta| (meta.dev(), meta.ino()) == device_inode)
         })
     }
+
+    /// All FUSE mounts.
+    fn fuse_mounts(&self) -> Vec<FuseMount> {
+        let table = fs::read_to_string(self.proc.join("self/mountinfo")).unwrap_or_default();
+        let mount = |line: &str| {
+            let (place, kind) = line.split_once(" - ")?;
+            let (place, mut kind) = (place.split(' ').collect::<Vec<_>>(), kind.split(' '));
+            kind.next()?.starts_with("fuse").then_some(())?;
+            let is_export = kind.next() == Some("voltier");
+            let at = PathBuf::from(unescape(place.get(4)?));
+            Some(FuseMount { at, number: parse_number(place.get(2)?)?, is_export })
+        };
+        table.lines().filter_map(mount).collect()
+    }
+
+    /// The files of volumes that a Voltier serves on this machine, now or until it died.
+    pub(super) fn exported_files(&self) -> BTreeSet<PathBuf> {
+        let exports = self.fuse_mounts().into_iter().filter(|mount| mount.is_export);
+        exports.map(|mount| mount.at).collect()
+    }
+}
+
+/// A mount of FUSE.
+struct FuseMount {
+    at: PathBuf,
+    number: (u32, u32),
+    /// Whether it is a file of a volume.
+    is_export: bool,
 }
 
 /// The kernel counts in units of 512 bytes, whatever the blocks of a device.
@@ -170,4 +206,32 @@ fn unescape(text: &str) -> String {
         rest = if octal.is_some() { &after[3..] } else { after };
     }
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_of_fuse_servers_are_not_asked_for_what_is_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let machine = Machine::of_tables(dir.path().join("proc"), dir.path().join("sys"));
+        let (plain, served) = (dir.path().join("plain"), dir.path().join("served"));
+        for (name, file) in [("loop0", &served), ("loop1", &plain)] {
+            fs::write(file, name).unwrap();
+            let device = machine.sys.join("block").join(name).join("loop");
+            fs::create_dir_all(&device).unwrap();
+            fs::write(device.join("backing_file"), format!("{}\n", file.display())).unwrap();
+        }
+        fs::create_dir_all(machine.proc.join("self")).unwrap();
+        let mount = format!("36 35 0:4242 / {} rw - fuse voltier rw\n", served.display());
+        fs::write(machine.proc.join("self/mountinfo"), mount).unwrap();
+        let over = |file: &PathBuf| {
+            let meta = file.metadata().unwrap();
+            machine.loop_over((meta.dev(), meta.ino()))
+        };
+        assert_eq!(over(&plain).as_deref(), Some("loop1"));
+        assert_eq!(over(&served), None, "it was asked");
+        assert_eq!(machine.exported_files(), BTreeSet::from([served]));
+    }
 }

@@ -17,31 +17,48 @@ const SYNC_STEP: Duration = Duration::from_millis(100);
 /// A loop device over a file.
 struct LoopDevice {
     name: String,
+    /// The paths of the device and its partitions.
+    nodes: Vec<PathBuf>,
     mount_points: Vec<PathBuf>,
+    /// What the kernel does with it beside mounts, in words.
+    holders: Vec<String>,
+}
+
+impl LoopDevice {
+    fn is_held(&self) -> bool {
+        !self.mount_points.is_empty() || !self.holders.is_empty()
+    }
+
+    fn in_words(&self) -> String {
+        let points: Vec<_> = self.mount_points.iter().map(|it| it.display().to_string()).collect();
+        let mounted = (!points.is_empty()).then(|| format!("mounted on {}", points.join(" and ")));
+        let node = format!("/dev/{}", self.name);
+        [node].into_iter().chain(mounted).chain(self.holders.clone()).collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// The users of a file, in words: the first ones. Programs of other users are seen by root alone. If volumes of
-/// this daemon use the file, `own` has the paths of their devices, and these are left out.
+/// this daemon use the file, `own` has the paths of their devices, and these are left out. A loop device over the
+/// file is a user of it, or with `for_device` only the way to it: then those of the device count.
 pub(crate) fn users_of_file(
     machine: &Machine,
     file: &Path,
+    for_device: bool,
     own: &BTreeSet<PathBuf>,
 ) -> Vec<String> {
     let is_own = |device: &LoopDevice| {
-        let is_it = |path: &PathBuf| loop_name(path).as_deref() == Some(&device.name);
-        device.mount_points.is_empty() && own.iter().any(is_it)
+        let is_it = |path: &PathBuf| loop_name(path).as_deref() == Some(device.name.as_str());
+        !device.is_held() && own.iter().any(is_it)
     };
-    let others = loops_over(machine, file).into_iter().filter(|device| !is_own(device));
-    let loops = others.map(|device| {
-        let points: Vec<_> =
-            device.mount_points.iter().map(|it| it.display().to_string()).collect();
-        match points.is_empty() {
-            true => format!("/dev/{}", device.name),
-            false => format!("/dev/{}, mounted on {}", device.name, points.join(" and ")),
-        }
-    });
+    let loops = loops_over(machine, file);
+    let mut files = vec![file.to_owned()];
+    if for_device {
+        files.extend(loops.iter().flat_map(|device| device.nodes.clone()));
+    }
+    let counts = |device: &LoopDevice| !is_own(device) && (!for_device || device.is_held());
+    let loops = loops.into_iter().filter(counts).map(|device| device.in_words());
     let not_counted = (!own.is_empty()).then(|| std::process::id().to_string());
-    loops.chain(programs_with(machine, file, not_counted.as_deref())).take(NAMED_MAX).collect()
+    loops.chain(programs_with(machine, &files, not_counted.as_deref())).take(NAMED_MAX).collect()
 }
 
 /// The file behind a loop device or a partition of one; any other path as it is. No file system is asked.
@@ -85,21 +102,36 @@ fn loops_over(machine: &Machine, file: &Path) -> Vec<LoopDevice> {
     let is_over = |name: &String| backing_file(&block.join(name)).as_deref() == Some(file);
     let device = |name: String| {
         let number = parse_number(&fs::read_to_string(block.join(&name).join("dev")).ok()?)?;
-        let partitions = machine.partitions(number.0, number.1).into_iter().map(|it| it.1);
-        let numbers = [number].into_iter().chain(partitions);
-        let mount_points = numbers.filter_map(|number| machine.mount_point(number)).collect();
-        Some(LoopDevice { name, mount_points })
+        let mut all = machine.partitions(number.0, number.1);
+        all.insert(0, (name.clone(), number));
+        let mount_points = all.iter().filter_map(|it| machine.mount_point(it.1)).collect();
+        let nodes: Vec<PathBuf> = all.iter().map(|it| Path::new("/dev").join(&it.0)).collect();
+        let swaps = machine.swaps();
+        let swap = nodes.iter().any(|node| swaps.contains(node)).then(|| "swap".to_owned());
+        let held =
+            all.iter().flat_map(|it| names(&machine.block_dir(it.1.0, it.1.1).join("holders")));
+        let held = held.map(|holder| format!("used by {}", holder_in_words(&block, &holder)));
+        let holders = swap.into_iter().chain(held).collect();
+        Some(LoopDevice { name, nodes, mount_points, holders })
     };
     names(&block).into_iter().filter(is_over).filter_map(device).collect()
 }
 
-/// Programs that have a file open, but one.
-fn programs_with(machine: &Machine, file: &Path, but: Option<&str>) -> Vec<String> {
+/// A device that the kernel made of others: `dm-0 (vg-data)`, `md0`.
+fn holder_in_words(block: &Path, holder: &str) -> String {
+    match fs::read_to_string(block.join(holder).join("dm/name")) {
+        Ok(name) => format!("{holder} ({})", name.trim()),
+        Err(_) => holder.to_owned(),
+    }
+}
+
+/// Programs that have one of some files open, but one program.
+fn programs_with(machine: &Machine, files: &[PathBuf], but: Option<&str>) -> Vec<String> {
     let has_it = |dir: &Path| {
         let Ok(descriptors) = fs::read_dir(dir.join("fd")) else { return false };
         descriptors
             .flatten()
-            .any(|descriptor| fs::read_link(descriptor.path()).is_ok_and(|path| path == file))
+            .any(|descriptor| fs::read_link(descriptor.path()).is_ok_and(|it| files.contains(&it)))
     };
     let is_other = |name: &String| name.parse::<u32>().is_ok() && Some(name.as_str()) != but;
     let processes = names(&machine.proc).into_iter().filter(is_other);
@@ -137,7 +169,7 @@ mod tests {
         symlink("/run/w.raw", proc.join("41/fd/3")).unwrap();
         fs::write(proc.join("41/comm"), "qemu\n").unwrap();
         let none = BTreeSet::new();
-        let of = |path: &str| users_of_file(&machine, Path::new(path), &none);
+        let of = |path: &str| users_of_file(&machine, Path::new(path), false, &none);
         assert_eq!(of("/run/v.raw"), ["/dev/loop0, mounted on /srv/data"]);
         assert_eq!(of("/run/w.raw"), ["/dev/loop1", "process 41 (qemu)"]);
         assert_eq!(of("/run/x.raw"), [] as [String; 0]);
@@ -147,9 +179,22 @@ mod tests {
         // A volume of the daemon uses a loop device that is not mounted.
         let own = |path: &str| {
             let own = BTreeSet::from([PathBuf::from(path)]);
-            users_of_file(&machine, Path::new("/run/w.raw"), &own)
+            users_of_file(&machine, Path::new("/run/w.raw"), false, &own)
         };
         assert_eq!(own("/dev/loop1p1"), ["process 41 (qemu)"]);
         assert_eq!(own("/dev/loop0"), ["/dev/loop1", "process 41 (qemu)"]);
+        // A loop device that is the way to a volume is no user; what is on it is.
+        let device = |path: &str| users_of_file(&machine, Path::new(path), true, &none);
+        assert_eq!(device("/run/v.raw"), ["/dev/loop0, mounted on /srv/data"]);
+        assert_eq!(device("/run/w.raw"), ["process 41 (qemu)"]);
+        fs::remove_file(proc.join("41/fd/3")).unwrap();
+        assert_eq!(device("/run/w.raw"), [] as [String; 0]);
+        symlink("/dev/loop1", proc.join("41/fd/3")).unwrap();
+        assert_eq!(device("/run/w.raw"), ["process 41 (qemu)"]);
+        fs::create_dir_all(sys.join("dev/block/7:1/holders/dm-0")).unwrap();
+        fs::create_dir_all(sys.join("block/dm-0/dm")).unwrap();
+        fs::write(sys.join("block/dm-0/dm/name"), "vg-data\n").unwrap();
+        let held = ["/dev/loop1, used by dm-0 (vg-data)", "process 41 (qemu)"];
+        assert_eq!(device("/run/w.raw"), held);
     }
 }

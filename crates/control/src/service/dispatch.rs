@@ -1,6 +1,5 @@
 //! The way of each request to the code that answers it, behind the checks that all requests share.
 
-use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::protocol::{ArrayRequest, Request, Response};
@@ -17,7 +16,7 @@ pub(crate) fn pong() -> Response {
 }
 
 /// Answers one request in a turn.
-pub(super) fn answer<E: Engine>(turn: &mut Turn<E>, request: Request) -> Response {
+pub(super) fn answer(turn: &mut Turn, request: Request) -> Response {
     dispatch(turn, request).unwrap_or_else(|error| Response::Error { error })
 }
 
@@ -33,7 +32,7 @@ fn takes(state: &State, request: &Request) -> ControlResult<()> {
     Ok(())
 }
 
-fn dispatch<E: Engine>(turn: &mut Turn<E>, request: Request) -> ControlResult<Response> {
+fn dispatch(turn: &mut Turn, request: Request) -> ControlResult<Response> {
     takes(turn, &request)?;
     if let Some(wanted) = subjects::of_request(&request) {
         turn.claim(request.command(), |state| subjects::with_neighbours(&state.registry, &wanted))?;
@@ -49,8 +48,8 @@ fn dispatch<E: Engine>(turn: &mut Turn<E>, request: Request) -> ControlResult<Re
     }
     match request {
         Request::Ping => Ok(pong()),
-        Request::Create { name, origin, cache } => {
-            volumes::commands::create(turn, name, origin, cache)
+        Request::Create { name, origin, cache, export } => {
+            volumes::commands::create(turn, name, origin, cache, export)
         }
         Request::Delete { name, flush } => volumes::commands::delete(turn, &name, flush),
         Request::Show { name: Some(name) } => show::show(turn, &name),
@@ -91,13 +90,13 @@ fn changed_array(ask: &ArrayRequest) -> Option<&ArrayName> {
 }
 
 /// The answer to a request about arrays and pools.
-fn dispatch_array<E: Engine>(turn: &mut Turn<E>, ask: ArrayRequest) -> ControlResult<Response> {
+fn dispatch_array(turn: &mut Turn, ask: ArrayRequest) -> ControlResult<Response> {
     if let Some(name) = changed_array(&ask) {
         turn.array_record(name)?.must_take_changes()?;
     }
     match ask {
-        ArrayRequest::Create { array, integrity } => {
-            arrays::commands::create(turn, array, integrity)
+        ArrayRequest::Create { array, integrity, export } => {
+            arrays::commands::create_with(turn, array, integrity, export)
         }
         ArrayRequest::Show { name: Some(name) } => {
             turn.array_record(&name)?;
@@ -125,7 +124,7 @@ fn dispatch_array<E: Engine>(turn: &mut Turn<E>, ask: ArrayRequest) -> ControlRe
             arrays::members::grow(turn, &name, by, devices, force)
         }
         ArrayRequest::Rebuild { name } => {
-            arrays::members::start_task(turn, &name, E::start_rebuild)
+            arrays::members::start_task(turn, &name, |engine, name| engine.start_rebuild(name))
         }
         ArrayRequest::Scrub { name, repair } => {
             arrays::members::start_task(turn, &name, |engine, name| {

@@ -11,6 +11,7 @@ mod presence;
 pub(crate) mod state;
 pub(crate) mod volumes;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, Waker};
@@ -23,21 +24,23 @@ use presence::late;
 pub use presence::late::DEVICE_WAIT_S;
 use state::claims::ClaimId;
 pub(crate) use state::crash_wait::{CRASH_STEP, CRASH_TRIES};
-pub(crate) use state::errands;
+use state::desk::Desk;
+pub(crate) use state::errands::{self, Errand};
 use state::live::now;
-use state::records;
-use state::turn::{Turn, Turns};
+use state::turn::Turn;
+use state::{State, records};
 use volumes::in_use;
 use volumes::lost_ssds;
 
 /// Volumes, arrays, registry and jobs of one state folder. Clones are ways to the same one.
 pub struct Service<E> {
-    turns: Turns<E>,
+    engine: Arc<E>,
+    desk: Arc<Desk<State>>,
 }
 
 impl<E> Clone for Service<E> {
     fn clone(&self) -> Self {
-        Self { turns: self.turns.clone() }
+        Self { engine: Arc::clone(&self.engine), desk: Arc::clone(&self.desk) }
     }
 }
 
@@ -47,21 +50,22 @@ const START_HANG: Duration = Duration::from_secs(30);
 impl<E: Engine> Service<E> {
     /// A service over a registry; nothing is open until [`Service::start`].
     pub fn new(engine: E, registry: Registry) -> Self {
-        Self { turns: Turns::new(engine, registry) }
+        Self { engine: Arc::new(engine), desk: Desk::new(State::new(registry)) }
     }
 
-    fn turn(&self) -> Turn<E> {
-        self.turns.begin()
+    /// Waits for the state, which every turn gives back soon.
+    pub(crate) fn turn(&self) -> Turn {
+        Turn::new(Arc::clone(&self.engine) as Arc<dyn Engine>, Arc::clone(&self.desk))
     }
 
-    /// The turns with the state, for errands.
-    pub(crate) fn turns(&self) -> &Turns<E> {
-        &self.turns
+    /// Does errands one after the other, each in a turn of its own.
+    fn run(&self, errands: impl IntoIterator<Item = Errand>, now: Instant) {
+        errands.into_iter().for_each(|errand| errands::run(&mut self.turn(), &errand, now));
     }
 
     /// Sets the waker for the loss of an SSD.
     pub fn set_waker(&self, waker: Waker) {
-        self.turns.engine().set_waker(waker);
+        self.engine.set_waker(waker);
     }
 
     /// Sets how long a command waits for another one that has its volume or array.
@@ -73,16 +77,18 @@ impl<E: Engine> Service<E> {
     /// afterwards: see [`Service::step_jobs`].
     pub fn handle(&self, request: Request) -> Response {
         let response = self.answer(request);
-        errands::due_spares(&self.turns).inspect(|errand| errands::run(&self.turns, errand, now()));
+        let spares = errands::due_spares(&self.turn());
+        self.run(spares, now());
         response
     }
 
     /// Answers one request; all that may follow from it is left to errands.
     pub(crate) fn answer(&self, request: Request) -> Response {
+        let mut turn = self.turn();
         if request.is_a_look() {
-            errands::wait_for_a_quick_start(&self.turns);
+            errands::wait_for_a_quick_start(&mut turn);
         }
-        dispatch::answer(&mut self.turn(), request)
+        dispatch::answer(&mut turn, request)
     }
 
     /// Brings every recorded array and volume up. One that cannot be served is shown as failed, with
@@ -92,26 +98,25 @@ impl<E: Engine> Service<E> {
     /// After a crash the kernel may still be taking the daemon before apart. The sockets of that daemon
     /// answer and its locks hold for a moment longer than the process. Then what is busy is tried again.
     pub fn start(&self, after_crash: bool, device_wait: Duration) {
-        let start = errands::begin_to_start(&self.turns, after_crash, device_wait);
-        start.iter().for_each(|errand| errands::run(&self.turns, errand, now()));
+        let start = errands::begin_to_start(&mut self.turn(), after_crash, device_wait);
+        self.run(start, now());
     }
 
     /// Looks for missing devices, and tries what waits for them, and exports that could not be opened.
     /// Returns how soon to look again, if there is anything to look for.
     pub fn look_for_devices(&self, now: Instant) -> Option<Duration> {
-        errands::due_looks(&self.turns, now)
-            .iter()
-            .for_each(|errand| errands::run(&self.turns, errand, now));
-        errands::due_spares(&self.turns).inspect(|errand| errands::run(&self.turns, errand, now));
-        errands::next_look(&self.turns, now)
+        let looks = errands::due_looks(&self.turn(), now);
+        self.run(looks, now);
+        let spares = errands::due_spares(&self.turn());
+        self.run(spares, now);
+        errands::next_look(&self.turn(), now)
     }
 
     /// Looks at every running job and ends those whose drain has ended. Returns whether any still
     /// runs: then call again soon.
     pub fn step_jobs(&self) -> bool {
-        errands::due_jobs(&self.turns)
-            .iter()
-            .for_each(|errand| errands::run(&self.turns, errand, now()));
+        let jobs = errands::due_jobs(&mut self.turn());
+        self.run(jobs, now());
         self.has_jobs()
     }
 
@@ -121,32 +126,30 @@ impl<E: Engine> Service<E> {
 
     /// Brings everything to rest: exports closed, logs checkpointed, dirty lines kept.
     pub fn stop(&self) {
-        let stop = errands::begin_to_rest(&self.turns);
-        stop.iter().flatten().for_each(|errand| errands::run(&self.turns, errand, now()));
+        let stop = errands::begin_to_rest(&mut self.turn());
+        self.run(stop.into_iter().flatten(), now());
     }
 
     /// Whether something recorded is not open yet because a device of it is awaited, or not tried yet.
     pub(crate) fn waits_for_devices(&self) -> bool {
         let turn = self.turn();
-        let arrays = turn.live_arrays.values().map(|live| &live.absence);
-        let mut absences = arrays.chain(turn.live.values().map(|live| &live.absence));
         let hangs = |claim: &ClaimId| turn.claims.hangs(*claim, START_HANG);
-        absences.any(|absence| absence.is_waiting()) || !turn.starting.iter().all(hangs)
+        let is_waiting = turn.absences().any(|absence| absence.is_waiting());
+        is_waiting || !turn.starting.iter().all(hangs)
     }
 
     /// The devices that the next start or look will open, to be knocked at.
     pub(crate) fn knock(&self) {
         let paths = late::paths_to_open(&self.turn());
-        self.turns.engine().machine().knock(paths);
+        self.engine.machine().knock(paths);
     }
 
     /// Records SSDs that the data path gave up, so that they are not trusted after a restart. Whether all of
     /// them are on record: clients wait for that, so a record that failed is tried again.
     pub fn notice_lost_ssds(&self) -> bool {
         let all_recorded = lost_ssds::notice(&mut self.turn());
-        errands::due_pulled(&self.turns)
-            .iter()
-            .for_each(|errand| errands::run(&self.turns, errand, now()));
+        let pulled = errands::due_pulled(&self.turn());
+        self.run(pulled, now());
         all_recorded
     }
 
@@ -185,6 +188,6 @@ impl<E: Engine> Service<E> {
 
     /// One line of the daemon's log, about no volume.
     pub(crate) fn say(&self, text: &str) {
-        self.turns.engine().log(text);
+        self.engine.log(text);
     }
 }

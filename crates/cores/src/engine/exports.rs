@@ -20,6 +20,10 @@ impl Exports for CoreEngine {
         Ok(real)
     }
 
+    fn check_export(&self, export: &ExportSpec) -> ControlResult<()> {
+        exports::check(export)
+    }
+
     fn unexport(&self, name: &VolumeName, export: &ExportSpec, cut_off: bool) -> ControlResult<()> {
         let Some(home) = self.homes.find(name) else { return Ok(()) };
         let taken = {

@@ -14,13 +14,18 @@ struct Mounted {
     file: FuseFile,
 }
 
-pub(super) fn open(opener: Opener<'_>, path: &Path) -> ControlResult<Opened> {
+/// Mounts the file of a volume.
+pub(super) fn mount(opener: &Opener<'_>, path: &Path) -> ControlResult<FuseFile> {
     let volume = opener.name.clone();
     let serve = move |handle| async move {
         Ok(FileExport::open(&handle, volumes::resident(&volume)?.exported.clone()))
     };
     let file = FuseFile::mount(opener.way.call(serve)?, path, opener.access);
-    let file = file.map_err(ControlError::from_error)?;
+    file.map_err(ControlError::from_error)
+}
+
+pub(super) fn open(opener: Opener<'_>, path: &Path) -> ControlResult<Opened> {
+    let file = mount(&opener, path)?;
     let export = Box::new(Mounted { name: opener.name.clone(), file });
     Ok(Opened { spec: ExportSpec::Fuse(path.to_owned()), export })
 }

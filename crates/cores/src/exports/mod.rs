@@ -1,14 +1,17 @@
 //! Open exports. Each kind has a module with the function that opens it: the match in [`open`] is their list.
 
 mod fuse;
+mod loop_device;
 mod nbd;
 pub(super) mod open_export;
 pub(super) mod servers;
 
 use std::sync::Arc;
 
-use voltier_control::{ControlResult, ExportAccess, ExportSpec, VolumeName};
+use voltier_control::{ControlError, ControlResult, ExportAccess, ExportSpec, VolumeName};
 use voltier_export::FileAccess;
+use voltier_export::fuse::FuseFile;
+use voltier_export::loop_device::LoopDevice;
 use voltier_export::nbd::Budget;
 
 use crate::access;
@@ -32,13 +35,31 @@ pub(super) fn open(
     match export {
         ExportSpec::Nbd(address) => nbd::open(opener, address),
         ExportSpec::Fuse(path) => fuse::open(opener, path),
+        ExportSpec::Loop { device, file } => loop_device::open(opener, device, file),
     }
+}
+
+/// Checks what an export needs before anything is changed for it.
+pub(super) fn check(export: &ExportSpec) -> ControlResult<()> {
+    let checked = match export {
+        ExportSpec::Nbd(_) => Ok(()),
+        ExportSpec::Fuse(path) => FuseFile::check(path),
+        ExportSpec::Loop { device, file } => {
+            LoopDevice::check(device, file).and_then(|()| FuseFile::check(file))
+        }
+    };
+    checked.map_err(ControlError::from_error)
 }
 
 /// Clears away what a daemon that crashed left where an export is.
 pub(super) fn clear_dead(export: &ExportSpec) {
-    if let ExportSpec::Fuse(path) = export {
-        voltier_export::fuse::clear_dead(path);
+    if export.is_device()
+        && let Some(file) = export.file()
+    {
+        voltier_export::loop_device::clear_dead(file);
+    }
+    if let Some(file) = export.file() {
+        voltier_export::fuse::clear_dead(file);
     }
 }
 

@@ -37,7 +37,8 @@ pub(super) fn open(opener: Opener<'_>, address: &NbdAddress) -> ControlResult<Op
     let serve = move |handle| async move {
         let resident = volumes::resident(&volume)?;
         let limits = resident.volume.limits().clone();
-        let info = ExportInfo::new(volume.as_str(), "Voltier volume", limits, false);
+        let rotational = resident.is_rotational();
+        let info = ExportInfo::new(volume.as_str(), "Voltier volume", limits, rotational);
         let exported = resident.exported.clone();
         let server = NbdServer::start(&handle, exported, info, &at, access, &budget)
             .map_err(ControlError::from_error)?;

@@ -80,7 +80,7 @@ impl Stand {
         let settings = Settings { mode: parse_word("wb").unwrap(), ..Settings::default() };
         let cache = Some(NewCache { device, settings, force: false });
         let volume = name.parse().unwrap();
-        self.ask(Request::Create { name: volume, origin, cache });
+        self.ask(Request::Create { name: volume, origin, cache, export: None });
         let export = ExportSpec::Nbd(NbdAddress::Unix(self.socket(name)));
         self.ask(Request::Export {
             name: name.parse().unwrap(),
@@ -227,7 +227,11 @@ fn an_array_and_the_volume_over_it_fail_together_and_another_volume_serves() {
         journal: None,
         force: false,
     };
-    stand.ask_array(ArrayRequest::Create { array, integrity: voltier_array::Integrity::None });
+    stand.ask_array(ArrayRequest::Create {
+        array,
+        integrity: voltier_array::Integrity::None,
+        export: None,
+    });
     stand.create("v", DeviceSpec::Array(name()));
     let origin = stand.drive("w.hdd", 64);
     stand.create("w", origin);

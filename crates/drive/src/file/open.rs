@@ -180,6 +180,11 @@ fn open_file(path: &Path, options: &FileOptions) -> Result<OpenFile, OpenError> 
         cheap_zeroes: discards,
         volatile_cache: true, // the drive's, the page cache's, or the file's own metadata
         read_only: options.read_only,
+        // A file is as slow as what its file system is on, where that is one disk.
+        rotational: queue_limit(
+            if is_block_device { status.st_rdev } else { status.st_dev },
+            "rotational",
+        ),
         ..Limits::plain(bytes)
     };
     let facts = FileFacts {
@@ -271,15 +276,17 @@ fn reads_one_sector(fd: &OwnedFd) -> bool {
 
 /// Whether the block device can discard and then reads as zeroes, as the kernel says in sysfs.
 fn zeroes_on_discard(device: Dev) -> bool {
+    queue_limit(device, "discard_max_bytes") && queue_limit(device, "write_zeroes_max_bytes")
+}
+
+/// Whether a figure of the queue of a block device is there and not 0.
+fn queue_limit(device: Dev, name: &str) -> bool {
     let base = format!("/sys/dev/block/{}:{}", major(device), minor(device));
-    let allows = |name: &str| {
-        // A partition has no queue of its own: its disk, one folder up, has.
-        ["queue", "../queue"].into_iter().any(|queue| {
-            let limit = std::fs::read_to_string(format!("{base}/{queue}/{name}"));
-            limit.is_ok_and(|text| text.trim().parse().is_ok_and(|bytes: u64| bytes > 0))
-        })
-    };
-    allows("discard_max_bytes") && allows("write_zeroes_max_bytes")
+    // A partition has no queue of its own: its disk, one folder up, has.
+    ["queue", "../queue"].into_iter().any(|queue| {
+        let limit = std::fs::read_to_string(format!("{base}/{queue}/{name}"));
+        limit.is_ok_and(|text| text.trim().parse().is_ok_and(|figure: u64| figure > 0))
+    })
 }
 
 fn kind_of(file: FileType) -> &'static str {

@@ -9,7 +9,7 @@ use voltier_block::{
 };
 use voltier_ring::{Handle, OneshotSender, oneshot};
 
-use super::{Completion, Model, ModelOp, Profile, Ticket};
+use super::{Completion, Model, ModelOp, Profile, Ticket, Timing};
 
 /// The times of one modelled drive, for a device that keeps the data itself: who makes a request
 /// waits for [`Clockwork::arrive`].
@@ -104,6 +104,7 @@ impl<D: BlockDevice> ModelDevice<D> {
             after_discard: if zeroes { AfterDiscard::Zeroes } else { AfterDiscard::Unchanged },
             cheap_zeroes: zeroes,
             volatile_cache: profile.volatile_cache() || below.volatile_cache,
+            rotational: matches!(profile.timing, Timing::Hdd(_)),
             ..below.clone()
         };
         let clockwork = Clockwork::new(handle, profile, limits.bytes());

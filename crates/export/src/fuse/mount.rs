@@ -47,6 +47,14 @@ fn device_of(path: &Path) -> Option<DeviceNumber> {
 }
 
 impl FuseFile {
+    /// Checks that the kernel has FUSE for us. `path` is for the message.
+    ///
+    /// # Errors
+    /// When FUSE is missing or not permitted.
+    pub fn check(path: &Path) -> Result<(), ExportError> {
+        check_fuse(path)
+    }
+
     /// Mounts an export over the file at `path`, which is made if it is missing. `access` says who may open
     /// the file.
     ///

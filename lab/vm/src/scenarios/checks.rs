@@ -36,7 +36,7 @@ pub(super) fn everything_serves(world: &mut World) -> Result<(), Failure> {
         let shown = world.json(&format!("show {name}"))?;
         ensure(shown["state"] == "running", || format!("volume {name}: {shown}"))?;
     }
-    array_is_whole(&world.json("array show r6")?)?;
+    array_is_whole(&world.json("array show safe")?)?;
     for mount in MOUNTS {
         world.run(&format!("mountpoint {mount} && touch {mount}/touched && rm {mount}/touched"))?;
     }
@@ -49,7 +49,7 @@ pub(super) fn array_is_whole(shown: &Value) -> Result<(), Failure> {
     let are_online = members.len() == 6 && members.iter().all(|it| it["state"] == "online");
     let is_whole =
         shown["state"] == "running" && are_online && shown["rebuild"]["running"] == false;
-    ensure(is_whole, || format!("array r6: {shown}"))
+    ensure(is_whole, || format!("array safe: {shown}"))
 }
 
 /// No file system of this boot found anything wrong.

@@ -44,7 +44,7 @@ pub(super) fn serves_on_and_recovers(world: &mut World) -> Result<(), Failure> {
     world.run("sync; echo 3 >/proc/sys/vm/drop_caches")?;
     checks::files_are(world, "full", &sums)?;
     let is_degraded = |shown: &Value| shown["state"] == "degraded";
-    let array = world.until_json("the loss is known", "array show r6", is_degraded)?;
+    let array = world.until_json("the loss is known", "array show safe", is_degraded)?;
     let members = array["members"].as_array().ok_or("no members")?;
     let lost = members.iter().find(|it| it["state"] != "online").ok_or("no member is lost")?;
     world.reboot()?;
@@ -60,9 +60,9 @@ pub(super) fn serves_on_and_recovers(world: &mut World) -> Result<(), Failure> {
     world.run("systemctl start srv-data.mount && systemctl is-active srv-data.mount")?;
     world.plug("m4")?;
     let place = &lost["index"];
-    world.run(&format!("udevadm settle && voltier array replace -f r6 {place} $(dev m4)"))?;
+    world.run(&format!("udevadm settle && voltier array replace -f safe {place} $(dev m4)"))?;
     let is_whole = |shown: &Value| checks::array_is_whole(shown).is_ok();
-    world.until_json("the member is filled", "array show r6", is_whole)?;
+    world.until_json("the member is filled", "array show safe", is_whole)?;
     checks::everything_serves(world)?;
     checks::files_are(world, "full", &sums)?;
     world.reboot()?;

@@ -17,8 +17,7 @@ vgcreate -q inside $(dev lvm)
 lvcreate -q -y -n kept -L 16M inside
 vgchange -q -an inside
 voltier create -s $(dev ssd) -p $(dev hdd) -t wb data
-voltier array create r6 --level 6 $(for i in 1 2 3 4 5 6; do dev m$i; done)
-voltier create -p array:r6 safe
+voltier array create safe --level 6 $(for i in 1 2 3 4 5 6; do dev m$i; done)
 voltier create -p $(dev lvm) old
 ";
 
@@ -33,12 +32,11 @@ DESTDIR=/run/ram-disk verbose=n /mnt/share/packaging/initramfs-tools/voltier
 find . | cpio --quiet -o -H newc
 ";
 
-/// As the page on exports says: no discards.
 const FILE_SYSTEMS: &str = "
 for name in data safe; do
-  voltier export $name --fuse /run/voltier/$name.raw
-  mkfs.ext4 -q -E nodiscard /run/voltier/$name.raw
   mkdir -p /srv/$name
+  voltier mount $name /srv/$name --mkfs ext4
+  umount /srv/$name
 done
 systemctl daemon-reload
 mount /srv/data

@@ -24,8 +24,8 @@ pub(super) fn waits_for_drives_and_loses_nothing(world: &mut World) -> Result<()
     let late = ["ssd", "m2", "m5"];
     restart_without(world, &late)?;
     world.until_json("the volume waits", "show data", |it| it["state"] == "waiting")?;
-    let array = world.json("array show r6")?;
-    ensure(array["state"] == "waiting", || format!("array r6: {array}"))?;
+    let array = world.json("array show safe")?;
+    ensure(array["state"] == "waiting", || format!("array safe: {array}"))?;
     let state =
         world.attempt("systemctl is-system-running || true; systemctl is-active voltier")?.text();
     ensure(state == "starting\nactivating\n", || format!("while drives are awaited: {state}"))?;
@@ -54,13 +54,13 @@ pub(super) fn boots_without_a_drive_that_comes_too_late(world: &mut World) -> Re
     world.run("systemctl is-active voltier multi-user.target srv-safe.mount")?;
     let shown = world.json("show data")?;
     ensure(shown["state"] == "failed", || format!("volume data without its SSD: {shown}"))?;
-    let array = world.json("array show r6")?;
-    ensure(array["state"] == "degraded", || format!("array r6 without a member: {array}"))?;
+    let array = world.json("array show safe")?;
+    ensure(array["state"] == "degraded", || format!("array safe without a member: {array}"))?;
     world.plug("ssd")?;
     world.plug("m3")?;
     world.until_json("the volume comes up", "show data", is_running)?;
     let is_whole = |shown: &Value| checks::array_is_whole(shown).is_ok();
-    world.until_json("the member returns", "array show r6", is_whole)?;
+    world.until_json("the member returns", "array show safe", is_whole)?;
     world.run("systemctl start srv-data.mount && systemctl is-active srv-data.mount")?;
     checks::everything_serves(world)?;
     checks::files_are(world, "missing", &sums)

@@ -4,9 +4,9 @@
 use serde_json::Value;
 
 use super::Instance;
+pub use super::MIB;
 use super::nbd::NbdClient;
 
-pub const MIB: u64 = 1 << 20;
 const BLOCKS: u64 = 200;
 pub const BLOCK_BYTES: usize = 6144;
 
@@ -37,7 +37,7 @@ pub fn export(instance: &Instance) {
 }
 
 pub fn client(instance: &Instance) -> NbdClient {
-    NbdClient::connect(&instance.socket("v"), "v").unwrap()
+    instance.connect("v")
 }
 
 /// A client of the next daemon.

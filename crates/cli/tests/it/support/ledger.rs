@@ -93,6 +93,14 @@ impl Ledger {
         })
     }
 
+    /// A ledger of blocks that were all [written once](Self::fill).
+    #[track_caller]
+    pub fn filled(blocks: usize, nbd: &mut NbdClient) -> Self {
+        let mut ledger = Self::new(blocks);
+        ledger.fill(nbd);
+        ledger
+    }
+
     /// Writes every block once, in an order that is no stream, and flushes: nothing may fail.
     #[track_caller]
     pub fn fill(&mut self, nbd: &mut NbdClient) {
@@ -105,7 +113,7 @@ impl Ledger {
     #[track_caller]
     pub fn check(&mut self, instance: &Instance, volume: &str) {
         instance.serve();
-        let mut nbd = NbdClient::connect(&instance.socket(volume), volume).unwrap();
+        let mut nbd = instance.connect(volume);
         (0..self.blocks.len() as u64).for_each(|block| self.read(&mut nbd, block).unwrap());
     }
 }

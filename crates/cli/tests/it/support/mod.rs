@@ -16,6 +16,10 @@ use std::process::{Child, Command, Output, Stdio};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
+use nbd::NbdClient;
+
+pub const MIB: u64 = 1 << 20;
+
 /// The instance; its daemon ends with it.
 pub struct Instance {
     dir: tempfile::TempDir,
@@ -162,6 +166,8 @@ impl Instance {
         let mut command = Command::new(program());
         command.args(args).env("VOLTIER_STATE", self.state());
         command.env("VOLTIER_DEVICE_WAIT", "0").env("VOLTIER_STOP_WAIT", "0");
+        // Most tests need no block device; those that do ask for one.
+        command.env("VOLTIER_EXPORT", "none");
         // scripts/run-tests.sh names the test that left a daemon behind.
         command.env("VOLTIER_TEST", std::thread::current().name().unwrap_or_default());
         command.current_dir(self.dir.path());
@@ -230,7 +236,15 @@ impl Drop for Instance {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
             self.ends(pid);
         }
-        // A test that failed may leave files of a dead daemon mounted: its folder could not go.
+        // A test that failed may leave loop devices over files of a dead daemon, and these mounted: its folder could
+        // not go.
+        for name in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+            let file = fs::read_to_string(name.path().join("loop/backing_file"));
+            if file.is_ok_and(|file| Path::new(file.trim_end()).starts_with(self.dir.path())) {
+                let node = Path::new("/dev").join(name.file_name());
+                let _ = Command::new("losetup").arg("--detach").arg(node).status();
+            }
+        }
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let ours = |path: &&str| Path::new(path).starts_with(self.dir.path());
         for path in mounts.lines().filter_map(|line| line.split(' ').nth(1)).filter(ours) {
@@ -274,6 +288,28 @@ impl Instance {
     /// Exports a volume over NBD at the default socket; its URI.
     pub fn export(&self, name: &str) -> String {
         self.run(&["export", name, "--nbd"]).ok().out.trim().to_owned()
+    }
+
+    /// A client of a volume at its default socket.
+    #[track_caller]
+    pub fn connect(&self, name: &str) -> NbdClient {
+        NbdClient::connect(&self.socket(name), name).unwrap()
+    }
+
+    /// Exports a volume over NBD; a client of it.
+    #[track_caller]
+    pub fn exported(&self, name: &str) -> NbdClient {
+        self.export(name);
+        self.connect(name)
+    }
+
+    /// Exports a volume as a file; false, aloud, where the kernel has no FUSE.
+    pub fn export_file(&self, name: &str, path: &str) -> bool {
+        let answer = self.run(&["export", name, "--fuse", path]);
+        if answer.code != 0 {
+            eprintln!("left out: {}", answer.err);
+        }
+        answer.code == 0
     }
 
     /// Starts fio on a volume's NBD export; `None`, aloud, where there is no fio.

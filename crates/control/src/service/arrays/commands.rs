@@ -5,28 +5,54 @@ use std::time::Instant;
 use voltier_array::{Consistency, Integrity};
 
 use crate::array_settings::ArraySettings;
-use crate::engine::{Engine, JournalDeviceLabel, MemberLabel};
+use crate::engine::{JournalDeviceLabel, MemberLabel};
 use crate::error::{ControlError, ControlResult};
+use crate::export_spec::ExportSpec;
 use crate::name::ArrayName;
 use crate::protocol::{MemberName, NewArray, Response};
 use crate::records::{Identity, RegisteredArray};
 use crate::safety::Role;
 use crate::service::arrays;
-use crate::service::arrays::open::close_array;
+use crate::service::arrays::open::close_array_and_note;
 use crate::service::arrays::spare_labels;
 use crate::service::presence::admit::Beside;
 use crate::service::presence::{admit, late, look};
 use crate::service::state::live::{LiveArray, now};
 use crate::service::state::subjects;
 use crate::service::state::turn::{Turn, of_all};
+use crate::service::volumes;
+use crate::service::volumes::exports;
 use crate::spec::DeviceSpec;
 use crate::units::exact_size;
 
-pub(in crate::service) fn create<E: Engine>(
-    turn: &mut Turn<E>,
+/// Makes an array, and a volume of the same name on it if that is to have an export.
+pub(crate) fn create_with(
+    turn: &mut Turn,
     new: NewArray,
     integrity: Integrity,
+    export: Option<ExportSpec>,
 ) -> ControlResult<Response> {
+    let Some(export) = export else { return create(turn, new, integrity) };
+    let (name, volume) = (new.name.clone(), new.name.of_its_volume());
+    if turn.registry.find(&volume).is_some() {
+        return Err(ControlError::failed(format!(
+            "a volume `{volume}` exists, and the array would be served by one of its name; choose another \
+             name, or add --export none"
+        )));
+    }
+    exports::check(turn, &volume, &export)?;
+    let made = create(turn, new, integrity)?;
+    let origin = DeviceSpec::Array(name.clone());
+    if let Err(error) = volumes::commands::create(turn, volume, origin, None, Some(export)) {
+        if let Err(undoing) = delete(turn, &name, true) {
+            tracing::warn!("array {name}: {}", undoing.message);
+        }
+        return Err(error);
+    }
+    Ok(made)
+}
+
+fn create(turn: &mut Turn, new: NewArray, integrity: Integrity) -> ControlResult<Response> {
     let NewArray { name, level, chunk_bytes, consistency, members, spares, journal, force } = new;
     if turn.registry.find_array(&name).is_some() {
         return Err(ControlError::failed(format!(
@@ -80,33 +106,25 @@ pub(in crate::service) fn create<E: Engine>(
 }
 
 /// Checks all members of a new array; their sizes.
-fn admit_members<E: Engine>(
-    turn: &mut Turn<E>,
-    members: &[DeviceSpec],
-    force: bool,
-) -> ControlResult<Vec<u64>> {
+fn admit_members(turn: &mut Turn, members: &[DeviceSpec], force: bool) -> ControlResult<Vec<u64>> {
     let mut sizes = Vec::with_capacity(members.len());
     for (at, member) in members.iter().enumerate() {
-        if member.array().is_some() {
-            return Err(ControlError::usage(format!(
-                "{member} cannot be a member: arrays cannot be nested"
-            )));
-        }
+        admit::is_no_array(member, "be a member")?;
         let before = Beside::Members(&members[..at]);
         sizes.push(admit::admit(turn, member, Role::Cache, force, before)?.size_bytes);
     }
     Ok(sizes)
 }
 
-pub(in crate::service) fn assemble<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn assemble(
+    turn: &mut Turn,
     devices: Vec<DeviceSpec>,
     force: bool,
     read_only: bool,
 ) -> ControlResult<Response> {
     let label = labels(turn, &devices, read_only)?;
     claim_array_of(turn, label.array)?;
-    let known = turn.registry.arrays().iter().find(|array| array.uuid == label.array).cloned();
+    let known = turn.registry.array_with(label.array).cloned();
     if let Some(known) = &known
         && turn.size_of_array(&known.name).is_ok()
     {
@@ -120,23 +138,7 @@ pub(in crate::service) fn assemble<E: Engine>(
         None => free_name(turn, &label.name)?,
     };
     turn.claim_also(subjects::of_array(&turn.registry, &name))?;
-    let mut record = known.unwrap_or_else(|| RegisteredArray {
-        name: name.clone(),
-        uuid: label.array,
-        level: label.level,
-        chunk_bytes: label.chunk_bytes,
-        consistency: label.consistency,
-        integrity: label.integrity,
-        size_bytes: 0,
-        events: 0,
-        members: Vec::new(),
-        spares: Vec::new(),
-        incoming: Vec::new(),
-        journal: None,
-        stopped: false,
-        read_only: false,
-        settings: ArraySettings::default(),
-    });
+    let mut record = known.unwrap_or_else(|| label.record(name.clone()));
     (record.stopped, record.read_only) = (false, read_only);
     let opened = turn.opening(of_all(&devices)).open_array(&record, &devices, force)?;
     let left_out = opened.left_out.clone();
@@ -146,25 +148,18 @@ pub(in crate::service) fn assemble<E: Engine>(
 }
 
 /// Has a recorded array for this command alone.
-fn claim_array_of<E: Engine>(turn: &mut Turn<E>, uuid: Identity) -> ControlResult<()> {
-    let known = turn.registry.arrays().iter().find(|array| array.uuid == uuid);
+fn claim_array_of(turn: &mut Turn, uuid: Identity) -> ControlResult<()> {
+    let known = turn.registry.array_with(uuid);
     let Some(name) = known.map(|array| array.name.clone()) else { return Ok(()) };
     turn.claim_also(subjects::of_array(&turn.registry, &name))
 }
 
 /// The label that all these devices share: they are the members of one array, and free.
-fn labels<E: Engine>(
-    turn: &mut Turn<E>,
-    devices: &[DeviceSpec],
-    read_only: bool,
-) -> ControlResult<MemberLabel> {
+fn labels(turn: &mut Turn, devices: &[DeviceSpec], read_only: bool) -> ControlResult<MemberLabel> {
     let mut found: Option<(MemberLabel, &DeviceSpec)> = None;
     let (mut journals, mut clash) = (Vec::new(), None);
     for (at, device) in devices.iter().enumerate() {
-        let twice = devices[..at].iter().any(|other| admit::is_same(turn, other, device));
-        if twice {
-            return Err(ControlError::failed(format!("{device} is given twice; name it once")));
-        }
+        admit::is_named_once(turn, device, &devices[..at])?;
         look::look_at(turn, device, 0, "member")?;
         if !read_only && let Some(how) = look::write_protection(turn, device) {
             return Err(ControlError::failed(format!("{device} {how}, or leave it out")));
@@ -229,7 +224,7 @@ fn labels<E: Engine>(
 }
 
 /// The name that a label gives, if no other array has it.
-fn free_name<E: Engine>(turn: &Turn<E>, text: &str) -> ControlResult<ArrayName> {
+fn free_name(turn: &Turn, text: &str) -> ControlResult<ArrayName> {
     let name: ArrayName =
         text.parse().map_err(|error: ControlError| ControlError::failed(error.message))?;
     if turn.registry.find_array(&name).is_some() {
@@ -241,8 +236,8 @@ fn free_name<E: Engine>(turn: &Turn<E>, text: &str) -> ControlResult<ArrayName> 
     Ok(name)
 }
 
-pub(in crate::service) fn fail_member<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn fail_member(
+    turn: &mut Turn,
     name: &ArrayName,
     member: &MemberName,
 ) -> ControlResult<Response> {
@@ -261,11 +256,7 @@ pub(in crate::service) fn fail_member<E: Engine>(
     Ok(arrays::show::response(turn, name, if is_on_record { Vec::new() } else { vec![late] }))
 }
 
-pub(in crate::service) fn delete<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &ArrayName,
-    erase: bool,
-) -> ControlResult<Response> {
+pub(crate) fn delete(turn: &mut Turn, name: &ArrayName, erase: bool) -> ControlResult<Response> {
     let record = turn.array_record(name)?;
     if let Some(user) = turn.user_of_array(name, None) {
         return Err(ControlError::failed(format!(
@@ -273,8 +264,7 @@ pub(in crate::service) fn delete<E: Engine>(
         )));
     }
     if turn.size_of_array(name).is_ok() {
-        let closed = close_array(turn, name);
-        turn.note_array(name, closed);
+        close_array_and_note(turn, name);
     }
     turn.live_arrays.remove(name);
     turn.registry.remove_array(name)?;
@@ -285,7 +275,7 @@ pub(in crate::service) fn delete<E: Engine>(
 }
 
 /// Makes plain devices of the members. Each is told what became of it before the first error.
-fn erase_labels<E: Engine>(turn: &mut Turn<E>, record: &RegisteredArray) -> ControlResult<()> {
+fn erase_labels(turn: &mut Turn, record: &RegisteredArray) -> ControlResult<()> {
     let mut result = Ok(());
     for member in record.devices().filter(|member| !member.is_volatile()) {
         let erased = erase_label(turn, record, member);
@@ -303,12 +293,12 @@ fn erase_labels<E: Engine>(turn: &mut Turn<E>, record: &RegisteredArray) -> Cont
     })
 }
 
-fn erase_label<E: Engine>(
-    turn: &mut Turn<E>,
+fn erase_label(
+    turn: &mut Turn,
     record: &RegisteredArray,
     member: &DeviceSpec,
 ) -> ControlResult<()> {
-    let erase = |turn: &mut Turn<E>, member: &DeviceSpec| {
+    let erase = |turn: &mut Turn, member: &DeviceSpec| {
         turn.apart(format!("erasing the label of {member}")).erase_label(member)
     };
     look::look_at(turn, member, 0, "member")?;
@@ -334,7 +324,7 @@ fn erase_label<E: Engine>(
 
 /// Assembles a recorded array, unless it is to stay at rest. One that cannot be is shown as failed, with
 /// the reason.
-pub(in crate::service) fn start<E: Engine>(turn: &mut Turn<E>, name: &ArrayName, now: Instant) {
+pub(crate) fn start(turn: &mut Turn, name: &ArrayName, now: Instant) {
     let Some(record) = turn.registry.find_array(name).cloned() else { return };
     if record.stopped {
         let stopped = LiveArray::stopped(name);

@@ -1,6 +1,6 @@
 //! Changes that arrays make by themselves, put on record: members are lost, spares take places.
 
-use crate::engine::{ArrayDevices, ArrayNews, Engine, is_stale_line};
+use crate::engine::{ArrayDevices, ArrayNews, is_stale_line};
 use crate::name::ArrayName;
 use crate::records::RegisteredArray;
 use crate::service::arrays::wanting::Wanting;
@@ -8,7 +8,7 @@ use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
 
 /// Spares of an open array that the array does not have, and that come back by themselves.
-fn awaited_spares<E: Engine>(turn: &Turn<E>, name: &ArrayName) -> Vec<DeviceSpec> {
+fn awaited_spares(turn: &Turn, name: &ArrayName) -> Vec<DeviceSpec> {
     let missing = turn.live_arrays.get(name).map(|live| &live.absence.missing);
     let spares = missing.into_iter().flatten().filter(|it| it.is_spare());
     spares.map(|it| it.device.clone()).collect()
@@ -16,7 +16,7 @@ fn awaited_spares<E: Engine>(turn: &Turn<E>, name: &ArrayName) -> Vec<DeviceSpec
 
 /// Records what changed in arrays by itself, and who wants spares, the most exposed first. Whether all arrays
 /// have said what there is to record.
-pub(in crate::service) fn record<E: Engine>(turn: &mut Turn<E>) -> bool {
+pub(crate) fn record(turn: &mut Turn) -> bool {
     let (mut have_all_said, mut wanting) = (true, Vec::new());
     for record in turn.registry.arrays().to_vec() {
         let name = record.name.clone();
@@ -87,12 +87,7 @@ pub(in crate::service) fn record<E: Engine>(turn: &mut Turn<E>) -> bool {
 }
 
 /// Puts a record in the place of that of before; whether it is on the medium.
-fn put<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &ArrayName,
-    before: &RegisteredArray,
-    next: RegisteredArray,
-) -> bool {
+fn put(turn: &mut Turn, name: &ArrayName, before: &RegisteredArray, next: RegisteredArray) -> bool {
     if next == *before {
         return true;
     }

@@ -16,8 +16,8 @@ use crate::service::presence::{admit, look, survey};
 use crate::service::state::turn::{Turn, of_all};
 use crate::spec::DeviceSpec;
 
-pub(in crate::service) fn replace<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn replace(
+    turn: &mut Turn,
     name: &ArrayName,
     old: &MemberName,
     new: DeviceSpec,
@@ -31,19 +31,8 @@ pub(in crate::service) fn replace<E: Engine>(
     let others = (0..).zip(&before.members).filter(|(other, _)| *other != place);
     let others: Vec<DeviceSpec> = others.filter_map(|(_, member)| member.clone()).collect();
     admit::is_a_drive_of_its_own(turn, &new, &others)?;
-    // The record names the device before the array does: so a start looks at it after a crash. The array
-    // may have lost a member while the device was looked at.
-    let mut record = turn.array_record(name)?;
-    record.incoming.push(new.clone());
-    turn.registry.put_array(record)?;
-    let bring = |turn: &mut Turn<E>| turn.writing_to(&new).replace_member(name, place, &new);
-    let replaced = match bring_devices(turn, name, std::slice::from_ref(&new), bring) {
-        Ok(replaced) => replaced,
-        Err(error) => {
-            forget_incoming(turn, name, std::slice::from_ref(&new))?;
-            return Err(error);
-        }
-    };
+    let bring = |turn: &mut Turn| turn.writing_to(&new).replace_member(name, place, &new);
+    let replaced = bring_incoming(turn, name, std::slice::from_ref(&new), bring)?;
     arrays::events::record(turn);
     let how = match replaced {
         Replaced::Rebuild => {
@@ -65,11 +54,11 @@ pub(in crate::service) fn replace<E: Engine>(
 
 /// Brings devices that are on record already to an array. Until then the array does not know them, and
 /// they stay on record.
-pub(in crate::service) fn bring_devices<E: Engine, T>(
-    turn: &mut Turn<E>,
+pub(crate) fn bring_devices<T>(
+    turn: &mut Turn,
     name: &ArrayName,
     devices: &[DeviceSpec],
-    bring: impl FnOnce(&mut Turn<E>) -> T,
+    bring: impl FnOnce(&mut Turn) -> T,
 ) -> T {
     if let Some(live) = turn.live_arrays.get_mut(name) {
         live.arriving.extend_from_slice(devices);
@@ -81,20 +70,30 @@ pub(in crate::service) fn bring_devices<E: Engine, T>(
     brought
 }
 
-/// Devices that do not come to an array after all.
-fn forget_incoming<E: Engine>(
-    turn: &mut Turn<E>,
+/// Puts devices on record as on their way to an array, and brings them. The record names them before the array
+/// does: so a start looks at them after a crash.
+fn bring_incoming<T>(
+    turn: &mut Turn,
     name: &ArrayName,
     devices: &[DeviceSpec],
-) -> ControlResult<()> {
+    bring: impl FnOnce(&mut Turn) -> ControlResult<T>,
+) -> ControlResult<T> {
+    // The array may have lost a member while the devices were looked at.
     let mut record = turn.array_record(name)?;
-    record.incoming.retain(|device| !devices.contains(device));
-    turn.registry.put_array(record)
+    record.incoming.extend_from_slice(devices);
+    turn.registry.put_array(record)?;
+    let brought = bring_devices(turn, name, devices, bring);
+    if brought.is_err() {
+        let mut record = turn.array_record(name)?;
+        record.incoming.retain(|device| !devices.contains(device));
+        turn.registry.put_array(record)?;
+    }
+    brought
 }
 
 /// Adds a parity row, a copy, or a member for capacity.
-pub(in crate::service) fn grow<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn grow(
+    turn: &mut Turn,
     name: &ArrayName,
     by: Growth,
     devices: Vec<DeviceSpec>,
@@ -107,24 +106,14 @@ pub(in crate::service) fn grow<E: Engine>(
         check_size_may_change(turn, name)?;
     }
     for (at, device) in devices.iter().enumerate() {
-        if devices[..at].iter().any(|other| admit::is_same(turn, other, device)) {
-            return Err(ControlError::failed(format!("{device} is given twice; name it once")));
-        }
+        admit::is_named_once(turn, device, &devices[..at])?;
         admit_new(turn, device, force)?;
         let members = before.members.iter().flatten().chain(&devices[..at]);
         let members: Vec<DeviceSpec> = members.cloned().collect();
         admit::is_a_drive_of_its_own(turn, device, &members)?;
     }
-    // The record names the devices before the array does: so a start looks at them after a crash.
-    let mut record = turn.array_record(name)?;
-    record.incoming.extend(devices.iter().cloned());
-    turn.registry.put_array(record)?;
-    let bring =
-        |turn: &mut Turn<E>| turn.writing_to(of_all(&devices)).grow_array(name, by, &devices);
-    let grown = bring_devices(turn, name, &devices, bring);
-    if grown.is_err() {
-        forget_incoming(turn, name, &devices)?;
-    }
+    let bring = |turn: &mut Turn| turn.writing_to(of_all(&devices)).grow_array(name, by, &devices);
+    let grown = bring_incoming(turn, name, &devices, bring);
     arrays::events::record(turn);
     grown?;
     let level = turn.array_record(name)?.level;
@@ -143,7 +132,7 @@ pub(in crate::service) fn grow<E: Engine>(
 }
 
 /// Refuses to change the size of an array that a cache was made for.
-fn check_size_may_change<E: Engine>(turn: &Turn<E>, name: &ArrayName) -> ControlResult<()> {
+fn check_size_may_change(turn: &Turn, name: &ArrayName) -> ControlResult<()> {
     let is_ours = |device: &DeviceSpec| device.array() == Some(name);
     let cached = turn.registry.volumes().iter().find(|volume| {
         let cache = volume.cache.as_ref();
@@ -159,8 +148,8 @@ fn check_size_may_change<E: Engine>(turn: &Turn<E>, name: &ArrayName) -> Control
     }
 }
 
-pub(in crate::service) fn add_spare<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn add_spare(
+    turn: &mut Turn,
     name: &ArrayName,
     spare: DeviceSpec,
     force: bool,
@@ -181,8 +170,8 @@ pub(in crate::service) fn add_spare<E: Engine>(
 }
 
 /// Labels and records a spare that was admitted, and gives it to the array; `wipe` clears what it held.
-pub(in crate::service) fn take_spare<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn take_spare(
+    turn: &mut Turn,
     name: &ArrayName,
     spare: DeviceSpec,
     wipe: bool,
@@ -200,7 +189,7 @@ pub(in crate::service) fn take_spare<E: Engine>(
         spare_labels::erase_spare(turn, &spare, Some(before.uuid));
         return Err(error);
     }
-    let bring = |turn: &mut Turn<E>| turn.opening(&spare).add_spare(name, &spare);
+    let bring = |turn: &mut Turn| turn.opening(&spare).add_spare(name, &spare);
     if let Err(error) = bring_devices(turn, name, std::slice::from_ref(&spare), bring) {
         spare_labels::erase_spare(turn, &spare, Some(before.uuid));
         let mut record = turn.array_record(name)?;
@@ -214,11 +203,7 @@ pub(in crate::service) fn take_spare<E: Engine>(
 
 /// Gives an array its spare again after a start, or when the spare has come, unless it is another device
 /// by now. A spare that cannot be looked at is awaited.
-pub(in crate::service) fn spare_again<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &ArrayName,
-    spare: &DeviceSpec,
-) {
+pub(crate) fn spare_again(turn: &mut Turn, name: &ArrayName, spare: &DeviceSpec) {
     let again =
         still_a_spare(turn, name, spare).and_then(|()| turn.opening(spare).add_spare(name, spare));
     let hindered = again.is_err().then(|| survey::hindered(turn, spare, "spare")).flatten();
@@ -241,11 +226,7 @@ pub(in crate::service) fn spare_again<E: Engine>(
     }
 }
 
-fn still_a_spare<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &ArrayName,
-    spare: &DeviceSpec,
-) -> ControlResult<()> {
+fn still_a_spare(turn: &mut Turn, name: &ArrayName, spare: &DeviceSpec) -> ControlResult<()> {
     if !spare.is_external() {
         return Err(ControlError::failed("it was lost when the previous daemon ended"));
     }
@@ -254,18 +235,14 @@ fn still_a_spare<E: Engine>(
 }
 
 /// Checks a device that is to come to an array and was never there.
-fn admit_new<E: Engine>(turn: &mut Turn<E>, device: &DeviceSpec, force: bool) -> ControlResult<()> {
-    if device.array().is_some() {
-        return Err(ControlError::usage(format!(
-            "{device} cannot be a member: arrays cannot be nested"
-        )));
-    }
+fn admit_new(turn: &mut Turn, device: &DeviceSpec, force: bool) -> ControlResult<()> {
+    admit::is_no_array(device, "be a member")?;
     admit::admit(turn, device, Role::Cache, force, Beside::None).map(drop)
 }
 
 /// The place of the member that a device says it is, if the record has no path for that place.
-fn place_without_path<E: Engine>(
-    turn: &mut Turn<E>,
+fn place_without_path(
+    turn: &mut Turn,
     record: &RegisteredArray,
     device: &DeviceSpec,
 ) -> Option<usize> {
@@ -279,8 +256,8 @@ fn place_without_path<E: Engine>(
 }
 
 /// Checks a device that is to come to an array. A member that was lost may come back.
-fn admit_to<E: Engine>(
-    turn: &mut Turn<E>,
+fn admit_to(
+    turn: &mut Turn,
     record: &RegisteredArray,
     device: &DeviceSpec,
     force: bool,
@@ -322,8 +299,8 @@ fn admit_to<E: Engine>(
     }
 }
 
-pub(in crate::service) fn set_journal<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn set_journal(
+    turn: &mut Turn,
     name: &ArrayName,
     journal: Option<DeviceSpec>,
     force: bool,
@@ -339,7 +316,7 @@ pub(in crate::service) fn set_journal<E: Engine>(
     turn.registry.put_array(record)?;
     let to = journal.as_ref().map_or_else(|| "the members".to_owned(), ToString::to_string);
     let step = format!("moving the journal to {to}");
-    let bring = |turn: &mut Turn<E>| turn.apart(step).set_journal(name, journal.as_ref());
+    let bring = |turn: &mut Turn| turn.apart(step).set_journal(name, journal.as_ref());
     let moved = bring_devices(turn, name, journal.as_slice(), bring);
     let mut after = turn.array_record(name)?;
     after.incoming.retain(|device| Some(device) != journal.as_ref());
@@ -355,17 +332,13 @@ pub(in crate::service) fn set_journal<E: Engine>(
 }
 
 /// Checks a device that is to have the journal. One that was given up may come back.
-fn admit_journal<E: Engine>(
-    turn: &mut Turn<E>,
+fn admit_journal(
+    turn: &mut Turn,
     record: &RegisteredArray,
     device: &DeviceSpec,
     force: bool,
 ) -> ControlResult<()> {
-    if device.array().is_some() {
-        return Err(ControlError::usage(format!(
-            "{device} cannot have a journal: arrays cannot be nested"
-        )));
-    }
+    admit::is_no_array(device, "have a journal")?;
     let name = &record.name;
     let is_own = record.journal.as_ref().is_some_and(|known| admit::is_same(turn, known, device));
     if !is_own {
@@ -386,19 +359,19 @@ fn admit_journal<E: Engine>(
 }
 
 /// Starts a background task.
-pub(in crate::service) fn start_task<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn start_task(
+    turn: &mut Turn,
     name: &ArrayName,
-    start: impl FnOnce(&E, &ArrayName) -> ControlResult<()>,
+    start: impl FnOnce(&dyn Engine, &ArrayName) -> ControlResult<()>,
 ) -> ControlResult<Response> {
     turn.array_record(name)?;
     turn.size_of_array(name)?;
-    start(&turn.engine, name)?;
+    start(&*turn.engine, name)?;
     Ok(arrays::show::response(turn, name, Vec::new()))
 }
 
-pub(in crate::service) fn set<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn set(
+    turn: &mut Turn,
     name: &ArrayName,
     changes: &[(String, String)],
 ) -> ControlResult<Response> {
@@ -426,8 +399,8 @@ pub(in crate::service) fn set<E: Engine>(
 }
 
 /// The place and the device of a member that is meant.
-pub(in crate::service) fn place_of<E: Engine>(
-    turn: &Turn<E>,
+pub(crate) fn place_of(
+    turn: &Turn,
     record: &RegisteredArray,
     meant: &MemberName,
 ) -> ControlResult<(u32, String)> {

@@ -1,6 +1,6 @@
 //! Opening recorded arrays and bringing them to rest; what an opening finds is put on record.
 
-use crate::engine::{Engine, OpenedArray};
+use crate::engine::OpenedArray;
 use crate::error::{ControlResult, ErrorKind};
 use crate::name::ArrayName;
 use crate::protocol::Response;
@@ -8,12 +8,13 @@ use crate::records::RegisteredArray;
 use crate::service::arrays;
 use crate::service::presence::absence::Absence;
 use crate::service::presence::survey::Survey;
+use crate::service::state::claims::Subject;
 use crate::service::state::live::LiveArray;
 use crate::service::state::turn::{Turn, of_all};
 
 /// Records an array that the engine has opened, and gives it its settings; closed again when that fails.
-pub(in crate::service) fn keep<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn keep(
+    turn: &mut Turn,
     mut record: RegisteredArray,
     opened: OpenedArray,
     notes: Vec<String>,
@@ -21,11 +22,7 @@ pub(in crate::service) fn keep<E: Engine>(
     let name = record.name.clone();
     learn(&mut record, &opened);
     let settings = record.settings.clone();
-    if let Err(error) = turn.registry.put_array(record) {
-        let closed = close_array(turn, &name);
-        turn.note_array(&name, closed);
-        return Err(error);
-    }
+    turn.registry.put_array(record).inspect_err(|_| close_array_and_note(turn, &name))?;
     let (size_bytes, left_out) = (Some(opened.size_bytes), opened.left_out);
     let live = LiveArray { size_bytes, left_out, ..LiveArray::default() };
     turn.live_arrays.insert(name.clone(), live);
@@ -34,11 +31,7 @@ pub(in crate::service) fn keep<E: Engine>(
 }
 
 /// Assembles a recorded array of the devices that a survey found.
-pub(in crate::service) fn assemble<E: Engine>(
-    turn: &mut Turn<E>,
-    mut record: RegisteredArray,
-    survey: Survey,
-) {
+pub(crate) fn assemble(turn: &mut Turn, mut record: RegisteredArray, survey: Survey) {
     let name = record.name.clone();
     let Survey { present, left_out, missing, places, .. } = survey;
     let arriving = record.spares.clone();
@@ -89,23 +82,26 @@ pub(in crate::service) fn assemble<E: Engine>(
 }
 
 /// Closes an open array, and records what its members say after that.
-pub(in crate::service) fn close_array<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &ArrayName,
-) -> ControlResult<()> {
+pub(crate) fn close_array(turn: &mut Turn, name: &ArrayName) -> ControlResult<()> {
     let devices = turn.registry.find_array(name).map(|record| of_all(record.devices()));
     let devices = devices.unwrap_or_else(|| name.to_string());
     let closed = turn.closing(devices).close_array(name);
     match &closed {
         Ok(events) => record_events(turn, name, *events),
-        Err(_) => turn.crashed.add_array(name),
+        Err(_) => drop(turn.crashed.insert(Subject::Array(name.clone()))),
     }
     closed.map(drop)
 }
 
+/// [`close_array`]; what goes wrong is in the log.
+pub(crate) fn close_array_and_note(turn: &mut Turn, name: &ArrayName) {
+    let closed = close_array(turn, name);
+    turn.note_array(name, closed);
+}
+
 /// Records the event count of an array that has stopped: members that know fewer are old. A copy of one that was
 /// made before the stop is not believed when it is put back.
-fn record_events<E: Engine>(turn: &mut Turn<E>, name: &ArrayName, events: u64) {
+fn record_events(turn: &mut Turn, name: &ArrayName, events: u64) {
     let Some(record) = turn.registry.find_array(name).cloned() else { return };
     // The devices of one that is only read know nothing of it.
     if events > record.events && !record.read_only {
@@ -115,12 +111,11 @@ fn record_events<E: Engine>(turn: &mut Turn<E>, name: &ArrayName, events: u64) {
 }
 
 /// Brings an array to rest; the volumes on it are closed.
-pub(in crate::service) fn bring_to_rest<E: Engine>(turn: &mut Turn<E>, name: &ArrayName) {
+pub(crate) fn bring_to_rest(turn: &mut Turn, name: &ArrayName) {
     arrays::events::record(turn);
     let live = turn.live_arrays.remove(name);
     if live.is_some_and(|live| live.size_bytes.is_some()) {
-        let closed = close_array(turn, name);
-        turn.note_array(name, closed);
+        close_array_and_note(turn, name);
     }
 }
 

@@ -1,7 +1,6 @@
 //! The state of arrays, put together from the registry, the service and the data path.
 
 use crate::array_status::{ArrayDetail, ArrayState};
-use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::protocol::Response;
@@ -11,10 +10,7 @@ use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
 
 /// Everything about one array.
-pub(in crate::service) fn status<E: Engine>(
-    turn: &mut Turn<E>,
-    record: &RegisteredArray,
-) -> ArrayDetail {
+pub(crate) fn status(turn: &mut Turn, record: &RegisteredArray) -> ArrayDetail {
     let mut status = status_of(turn, record);
     let subject = Subject::Array(record.name.clone());
     status.under_way = turn.claims.under_way(&subject, turn.own()).unwrap_or_default();
@@ -26,7 +22,7 @@ pub(in crate::service) fn status<E: Engine>(
     status
 }
 
-fn status_of<E: Engine>(turn: &mut Turn<E>, record: &RegisteredArray) -> ArrayDetail {
+fn status_of(turn: &mut Turn, record: &RegisteredArray) -> ArrayDetail {
     let mut status = ArrayDetail::recorded(record);
     status.used_by = turn.user_of_array(&record.name, None);
     let pool = record.settings.spare_pool.as_ref();
@@ -53,16 +49,13 @@ fn status_of<E: Engine>(turn: &mut Turn<E>, record: &RegisteredArray) -> ArrayDe
 }
 
 /// Whether a device is an array that serves with members missing.
-pub(in crate::service) fn is_degraded<E: Engine>(turn: &mut Turn<E>, device: &DeviceSpec) -> bool {
+pub(crate) fn is_degraded(turn: &mut Turn, device: &DeviceSpec) -> bool {
     let record = device.array().and_then(|name| turn.registry.find_array(name)).cloned();
     record.is_some_and(|record| status(turn, &record).state == ArrayState::Degraded)
 }
 
 /// Why an array that is assembled takes no changes, if so.
-pub(in crate::service) fn failure<E: Engine>(
-    turn: &mut Turn<E>,
-    device: &DeviceSpec,
-) -> Option<String> {
+pub(crate) fn failure(turn: &mut Turn, device: &DeviceSpec) -> Option<String> {
     let name = device.array()?;
     let record = turn.registry.find_array(name).cloned()?;
     turn.size_of_array(name).ok()?;
@@ -72,10 +65,7 @@ pub(in crate::service) fn failure<E: Engine>(
 
 /// # Errors
 /// Why an array that is assembled takes no changes.
-pub(in crate::service) fn must_take_changes<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &ArrayName,
-) -> ControlResult<()> {
+pub(crate) fn must_take_changes(turn: &mut Turn, name: &ArrayName) -> ControlResult<()> {
     match failure(turn, &DeviceSpec::Array(name.clone())) {
         None => Ok(()),
         Some(why) => Err(ControlError::failed(format!("the array {name} has failed: {why}"))),
@@ -83,11 +73,7 @@ pub(in crate::service) fn must_take_changes<E: Engine>(
 }
 
 /// The answer with the state of an array just handled.
-pub(in crate::service) fn response<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &ArrayName,
-    notes: Vec<String>,
-) -> Response {
+pub(crate) fn response(turn: &mut Turn, name: &ArrayName, notes: Vec<String>) -> Response {
     let record = turn.registry.find_array(name).cloned();
     let record = record.expect("an array just handled is recorded");
     Response::Array { array: Box::new(status(turn, &record)), notes }

@@ -13,17 +13,17 @@ use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
 
 /// The label of a spare of an array.
-pub(in crate::service) fn of_array(array: &RegisteredArray) -> SpareOwner {
+pub(crate) fn of_array(array: &RegisteredArray) -> SpareOwner {
     SpareOwner { owner: array.uuid, name: array.name.to_string() }
 }
 
 /// The label of a spare of a pool, with the owner that the pool's record has for the spare.
-pub(in crate::service) fn of_pool(pool: &PoolName, owner: Identity) -> SpareOwner {
+pub(crate) fn of_pool(pool: &PoolName, owner: Identity) -> SpareOwner {
     SpareOwner { owner, name: pool.to_string() }
 }
 
 /// Whether a device waits as the spare of this owner.
-fn names<E: Engine>(engine: &E, device: &DeviceSpec, owner: Identity) -> bool {
+fn names(engine: &dyn Engine, device: &DeviceSpec, owner: Identity) -> bool {
     let label = device.is_external().then(|| engine.spare_label_of(device));
     matches!(label, Some(Ok(Some(label))) if label.owner == owner)
 }
@@ -33,8 +33,8 @@ fn names<E: Engine>(engine: &E, device: &DeviceSpec, owner: Identity) -> bool {
 /// # Errors
 /// The reason why the device is none: somebody uses the device, something else is on it, or the label is
 /// another one or gone.
-pub(in crate::service) fn check<E: Engine>(
-    engine: &E,
+pub(crate) fn check(
+    engine: &dyn Engine,
     device: &DeviceSpec,
     owner: Option<Identity>,
 ) -> ControlResult<()> {
@@ -55,8 +55,8 @@ pub(in crate::service) fn check<E: Engine>(
 }
 
 /// Makes a spare of a device that was admitted; `wipe` clears both of its ends.
-pub(in crate::service) fn write_label<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn write_label(
+    turn: &mut Turn,
     device: &DeviceSpec,
     label: &SpareOwner,
     wipe: bool,
@@ -67,20 +67,12 @@ pub(in crate::service) fn write_label<E: Engine>(
 }
 
 /// [`names`] apart from the state of the service.
-pub(in crate::service) fn is_spare_of<E: Engine>(
-    turn: &mut Turn<E>,
-    device: &DeviceSpec,
-    owner: Identity,
-) -> bool {
+pub(crate) fn is_spare_of(turn: &mut Turn, device: &DeviceSpec, owner: Identity) -> bool {
     names(&*turn.reading(device), device, owner)
 }
 
 /// Makes a plain device of a spare that is not needed any more, if the device is one still.
-pub(in crate::service) fn erase_spare<E: Engine>(
-    turn: &mut Turn<E>,
-    device: &DeviceSpec,
-    owner: Option<Identity>,
-) {
+pub(crate) fn erase_spare(turn: &mut Turn, device: &DeviceSpec, owner: Option<Identity>) {
     let engine = turn.apart(format!("erasing the label of {device}"));
     let is_it = owner.is_some_and(|owner| names(&*engine, device, owner));
     if is_it && let Err(error) = engine.erase_label(device) {

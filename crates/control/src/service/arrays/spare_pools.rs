@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::array_status::PoolStatus;
-use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, PoolName};
 use crate::protocol::Response;
@@ -26,8 +25,8 @@ use crate::service::state::subjects;
 use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
 
-pub(in crate::service) fn add_to_pool<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn add_to_pool(
+    turn: &mut Turn,
     pool: &PoolName,
     devices: Vec<DeviceSpec>,
     force: bool,
@@ -60,8 +59,8 @@ pub(in crate::service) fn add_to_pool<E: Engine>(
 }
 
 /// Labels a device as a spare of a pool; `force` clears what it held.
-fn new_spare<E: Engine>(
-    turn: &mut Turn<E>,
+fn new_spare(
+    turn: &mut Turn,
     pool: &PoolName,
     device: DeviceSpec,
     force: bool,
@@ -77,11 +76,7 @@ fn new_spare<E: Engine>(
 }
 
 /// Arrays of a pool to which a device would be of no use.
-fn too_small_for<E: Engine>(
-    turn: &mut Turn<E>,
-    pool: &PoolName,
-    devices: &[DeviceSpec],
-) -> Vec<String> {
+fn too_small_for(turn: &mut Turn, pool: &PoolName, devices: &[DeviceSpec]) -> Vec<String> {
     let mut notes = Vec::new();
     for name in arrays_of(turn, pool) {
         if turn.size_of_array(&name).is_err() {
@@ -96,8 +91,8 @@ fn too_small_for<E: Engine>(
     notes
 }
 
-pub(in crate::service) fn remove_from_pool<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn remove_from_pool(
+    turn: &mut Turn,
     pool: &PoolName,
     devices: &[DeviceSpec],
 ) -> ControlResult<Response> {
@@ -134,16 +129,13 @@ pub(in crate::service) fn remove_from_pool<E: Engine>(
 }
 
 /// Makes a plain device of a spare that has left its pool, if the device can be used.
-fn unlabel<E: Engine>(turn: &mut Turn<E>, spare: &PoolSpare) {
+fn unlabel(turn: &mut Turn, spare: &PoolSpare) {
     if look::look(turn, &spare.device).is_ok() {
         spare_labels::erase_spare(turn, &spare.device, spare.label);
     }
 }
 
-pub(in crate::service) fn show_pools<E: Engine>(
-    turn: &Turn<E>,
-    pool: Option<&PoolName>,
-) -> ControlResult<Response> {
+pub(crate) fn show_pools(turn: &Turn, pool: Option<&PoolName>) -> ControlResult<Response> {
     if let Some(pool) = pool {
         return pool_response(turn, pool, Vec::new());
     }
@@ -151,16 +143,12 @@ pub(in crate::service) fn show_pools<E: Engine>(
     Ok(Response::Pools { pools, notes: Vec::new() })
 }
 
-fn pool_response<E: Engine>(
-    turn: &Turn<E>,
-    pool: &PoolName,
-    notes: Vec<String>,
-) -> ControlResult<Response> {
+fn pool_response(turn: &Turn, pool: &PoolName, notes: Vec<String>) -> ControlResult<Response> {
     let pools = vec![pool_status(turn, &turn.pool_record(pool)?)];
     Ok(Response::Pools { pools, notes })
 }
 
-fn pool_status<E: Engine>(turn: &Turn<E>, record: &PoolRecord) -> PoolStatus {
+fn pool_status(turn: &Turn, record: &PoolRecord) -> PoolStatus {
     let spares: Vec<String> = record.spares.iter().map(|spare| spare.device.to_string()).collect();
     let unfit = turn.unfit_spares.iter().filter(|((_, device), _)| spares.contains(device));
     let left_out =
@@ -169,14 +157,14 @@ fn pool_status<E: Engine>(turn: &Turn<E>, record: &PoolRecord) -> PoolStatus {
     PoolStatus { name: record.name.clone(), spares, arrays, left_out }
 }
 
-fn arrays_of<E: Engine>(turn: &Turn<E>, pool: &PoolName) -> Vec<ArrayName> {
+fn arrays_of(turn: &Turn, pool: &PoolName) -> Vec<ArrayName> {
     let arrays = turn.registry.arrays().iter();
     let takers = arrays.filter(|array| array.settings.spare_pool.as_ref() == Some(pool));
     takers.map(|array| array.name.clone()).collect()
 }
 
 /// Gives spares to arrays that want some, in this order.
-fn serve_from_pools<E: Engine>(turn: &mut Turn<E>, wanting: Vec<Wanting>) {
+fn serve_from_pools(turn: &mut Turn, wanting: Vec<Wanting>) {
     for Wanting { name, pool, spares_wanted, .. } in wanting {
         for _ in 0..spares_wanted {
             if !take_from_pool(turn, &pool, &name) {
@@ -187,7 +175,7 @@ fn serve_from_pools<E: Engine>(turn: &mut Turn<E>, wanting: Vec<Wanting>) {
 }
 
 /// Gives an array the first spare of a pool that serves it; whether there was one.
-fn take_from_pool<E: Engine>(turn: &mut Turn<E>, pool: &PoolName, name: &ArrayName) -> bool {
+fn take_from_pool(turn: &mut Turn, pool: &PoolName, name: &ArrayName) -> bool {
     let subjects = subjects_of_taking(turn, pool, name);
     // A pool or array that another command has is looked at again when that has ended.
     let taken = turn.with_claim("taking a spare", subjects, |turn| take_spare_of(turn, pool, name));
@@ -195,7 +183,7 @@ fn take_from_pool<E: Engine>(turn: &mut Turn<E>, pool: &PoolName, name: &ArrayNa
 }
 
 /// Whether a pool has a spare that may serve an array which wants one, and nothing is in the way of that.
-pub(in crate::service) fn has_spares_to_give<E: Engine>(turn: &Turn<E>) -> bool {
+pub(crate) fn has_spares_to_give(turn: &Turn) -> bool {
     let serves = |array: &ArrayName, spare: &PoolSpare| {
         let unfit = turn.unfit_spares.get(&(array.clone(), spare.device.to_string()));
         unfit.is_none_or(UnfitSpare::is_due)
@@ -210,17 +198,13 @@ pub(in crate::service) fn has_spares_to_give<E: Engine>(turn: &Turn<E>) -> bool 
     })
 }
 
-fn subjects_of_taking<E: Engine>(
-    turn: &Turn<E>,
-    pool: &PoolName,
-    name: &ArrayName,
-) -> BTreeSet<Subject> {
+fn subjects_of_taking(turn: &Turn, pool: &PoolName, name: &ArrayName) -> BTreeSet<Subject> {
     let mut subjects = subjects::of_array(&turn.registry, name);
     subjects.insert(Subject::Pool(pool.clone()));
     subjects
 }
 
-fn take_spare_of<E: Engine>(turn: &mut Turn<E>, pool: &PoolName, name: &ArrayName) -> bool {
+fn take_spare_of(turn: &mut Turn, pool: &PoolName, name: &ArrayName) -> bool {
     let Some(record) = turn.registry.find_pool(pool).cloned() else { return false };
     for spare in &record.spares {
         let device = &spare.device;
@@ -250,12 +234,12 @@ fn take_spare_of<E: Engine>(turn: &mut Turn<E>, pool: &PoolName, name: &ArrayNam
 }
 
 /// How soon to ask spares again that did not serve an array, if there are any.
-pub(in crate::service) fn next_asking<E: Engine>(turn: &Turn<E>) -> Option<Duration> {
+pub(crate) fn next_asking(turn: &Turn) -> Option<Duration> {
     (!turn.unfit_spares.is_empty()).then_some(ASK_AGAIN)
 }
 
 /// Asks spares again that did not serve an array some time ago.
-pub(in crate::service) fn ask_spares_again<E: Engine>(turn: &mut Turn<E>, now: Instant) {
+pub(crate) fn ask_spares_again(turn: &mut Turn, now: Instant) {
     for unfit in turn.unfit_spares.values_mut() {
         unfit.look(now);
     }
@@ -266,8 +250,8 @@ pub(in crate::service) fn ask_spares_again<E: Engine>(turn: &mut Turn<E>, now: I
     }
 }
 
-fn give_spare<E: Engine>(
-    turn: &mut Turn<E>,
+fn give_spare(
+    turn: &mut Turn,
     pool: &PoolRecord,
     name: &ArrayName,
     spare: &PoolSpare,
@@ -287,7 +271,7 @@ fn give_spare<E: Engine>(
         label_again(turn, pool, spare)?;
         return Err(error);
     }
-    let bring = |turn: &mut Turn<E>| turn.opening(device).add_spare(name, device);
+    let bring = |turn: &mut Turn| turn.opening(device).add_spare(name, device);
     if let Err(error) =
         arrays::members::bring_devices(turn, name, std::slice::from_ref(device), bring)
     {
@@ -302,11 +286,7 @@ fn give_spare<E: Engine>(
 }
 
 /// Gives a spare that an array did not take the label of its pool again.
-fn label_again<E: Engine>(
-    turn: &mut Turn<E>,
-    pool: &PoolRecord,
-    spare: &PoolSpare,
-) -> ControlResult<()> {
+fn label_again(turn: &mut Turn, pool: &PoolRecord, spare: &PoolSpare) -> ControlResult<()> {
     let Some(owner) = spare.label else { return Ok(()) };
     let label = spare_labels::of_pool(&pool.name, owner);
     spare_labels::write_label(turn, &spare.device, &label, false)
@@ -314,7 +294,7 @@ fn label_again<E: Engine>(
 
 /// Finds spares of pools that have other paths by now. One that has the label of a recorded array is
 /// that array's. The daemon died while the array took it, or the registry is a copy from before that.
-pub(in crate::service) fn reconcile_pools<E: Engine>(turn: &mut Turn<E>) {
+pub(crate) fn reconcile_pools(turn: &mut Turn) {
     let arrays = turn.registry.arrays().to_vec();
     for pool in turn.registry.pools().to_vec() {
         for spare in pool.spares {
@@ -342,11 +322,7 @@ pub(in crate::service) fn reconcile_pools<E: Engine>(turn: &mut Turn<E>) {
 
 /// A spare where it is now, also in the record of its pool. None when another drive has its path: that
 /// one says nothing of the spare.
-fn located_spare<E: Engine>(
-    turn: &mut Turn<E>,
-    pool: &PoolName,
-    spare: PoolSpare,
-) -> Option<PoolSpare> {
+fn located_spare(turn: &mut Turn, pool: &PoolName, spare: PoolSpare) -> Option<PoolSpare> {
     let identity = spare.identity.as_ref();
     let step = format!("looking for {}", spare.device);
     let place = drives::place_of(&*turn.apart(step), &spare.device, identity);
@@ -371,8 +347,8 @@ fn located_spare<E: Engine>(
     Some(found)
 }
 
-fn move_to_array<E: Engine>(
-    turn: &mut Turn<E>,
+fn move_to_array(
+    turn: &mut Turn,
     pool: &PoolName,
     name: &ArrayName,
     spare: &PoolSpare,
@@ -388,7 +364,7 @@ fn move_to_array<E: Engine>(
 /// Records what changed in arrays by itself. A member that was lost is old from then on. This
 /// instance must know that when the member is the only one that comes back; spares take places. Then
 /// gives spares of pools to arrays that want some.
-pub(in crate::service) fn notice_array_events<E: Engine>(turn: &mut Turn<E>) {
+pub(crate) fn notice_array_events(turn: &mut Turn) {
     arrays::events::record(turn);
     // A spare that changes hands needs a record.
     if turn.registry.trouble().is_none() || turn.registry.check_room().is_ok() {

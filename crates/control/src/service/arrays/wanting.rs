@@ -4,9 +4,9 @@ use crate::name::{ArrayName, PoolName};
 
 /// An array that wants spares of its pool. The most exposed is the least.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::service) struct Wanting {
-    pub(in crate::service) may_lose: u32,
-    pub(in crate::service) name: ArrayName,
-    pub(in crate::service) pool: PoolName,
-    pub(in crate::service) spares_wanted: usize,
+pub(crate) struct Wanting {
+    pub(crate) may_lose: u32,
+    pub(crate) name: ArrayName,
+    pub(crate) pool: PoolName,
+    pub(crate) spares_wanted: usize,
 }

@@ -5,11 +5,8 @@ use std::collections::BTreeMap;
 use voltier_array::MemberState;
 
 use super::done::Done;
-use super::find::Found;
-use super::find::FoundArray;
-use super::find::FoundMember;
-use crate::array_settings::ArraySettings;
-use crate::engine::{Engine, MemberLabel};
+use super::find::{Found, FoundArray, FoundMember};
+use crate::engine::MemberLabel;
 use crate::error::{ControlError, ControlResult};
 use crate::import_report::ImportedArray;
 use crate::name::ArrayName;
@@ -51,8 +48,8 @@ pub(super) fn reported(record: &RegisteredArray) -> ImportedArray {
 ///
 /// # Errors
 /// When an array is on record, has another one's name, or cannot be assembled.
-pub(super) fn plan<E: Engine>(
-    service: &mut Turn<E>,
+pub(super) fn plan(
+    service: &mut Turn,
     found: &Found,
     chosen: Option<&ArrayName>,
 ) -> ControlResult<Vec<ArrayPlan>> {
@@ -86,13 +83,13 @@ fn name_is_taken(name: &ArrayName, uuid: Identity) -> ControlError {
     ))
 }
 
-fn plan_one<E: Engine>(
-    service: &Turn<E>,
+fn plan_one(
+    service: &Turn,
     uuid: Identity,
     array: &FoundArray,
     chosen: Option<&ArrayName>,
 ) -> ControlResult<ArrayPlan> {
-    if let Some(known) = service.registry.arrays().iter().find(|known| known.uuid == uuid) {
+    if let Some(known) = service.registry.array_with(uuid) {
         return Err(ControlError::failed(format!(
             "the array {0} is already recorded; `voltier array show {0}` shows its state, \
              `voltier array assemble DEVICE...` uses these members",
@@ -161,24 +158,9 @@ fn plan_of(name: ArrayName, newest: &MemberLabel, array: &FoundArray) -> ArrayPl
     let journal = journals.clone().next().cloned();
     let devices = array.members.iter().map(|member| &member.device).chain(journals);
     let devices = devices.cloned().collect();
-    let record = RegisteredArray {
-        name,
-        uuid: newest.array,
-        level: newest.level,
-        chunk_bytes: newest.chunk_bytes,
-        consistency: newest.consistency,
-        integrity: newest.integrity,
-        size_bytes: 0,
-        // Nobody knows whether these members are the newest: the assembly asks for what is missing.
-        events: 0,
-        members: members.into_iter().map(|place| place.map(|(_, device)| device)).collect(),
-        spares: Vec::new(),
-        incoming: Vec::new(),
-        journal,
-        stopped: false,
-        read_only: false,
-        settings: ArraySettings::default(),
-    };
+    let members = members.into_iter().map(|place| place.map(|(_, device)| device)).collect();
+    // Nobody knows whether these members are the newest: the assembly asks for what is missing.
+    let record = RegisteredArray { members, journal, ..newest.record(name) };
     ArrayPlan { record, devices, spares: Vec::new(), notes: array.notes.clone() }
 }
 
@@ -186,8 +168,8 @@ fn plan_of(name: ArrayName, newest: &MemberLabel, array: &FoundArray) -> ArrayPl
 ///
 /// # Errors
 /// The array's, as at any start; nothing of it is on record then.
-pub(super) fn open<E: Engine>(
-    service: &mut Turn<E>,
+pub(super) fn open(
+    service: &mut Turn,
     plan: ArrayPlan,
     done: &mut Done,
 ) -> ControlResult<Vec<String>> {

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use voltier_array::MemberState;
-
-use crate::engine::{CacheLabel, Engine, MemberLabel, SpareOwner};
+use crate::engine::{CacheLabel, MemberLabel, SpareOwner};
 use crate::error::{Clash, ControlError, ControlResult};
 use crate::records::Identity;
+use crate::safety::Role;
+use crate::service::presence::admit::Beside;
+use crate::service::presence::survey::is_counted_on;
 use crate::service::presence::{admit, look};
 use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
@@ -42,12 +43,6 @@ pub(super) struct FoundMember {
     pub(super) is_given: bool,
 }
 
-impl FoundMember {
-    fn is_twin_of(&self, label: &MemberLabel) -> bool {
-        self.label.member == label.member && self.label.place == label.place
-    }
-}
-
 /// An SSD with a cache.
 pub(super) struct FoundCache {
     pub(super) device: DeviceSpec,
@@ -77,7 +72,7 @@ impl FoundArray {
     /// Takes a device that the order does not name for a member, unless the order names another one for it.
     fn take(&mut self, device: DeviceSpec, label: MemberLabel) {
         let mut given = self.members.iter().filter(|member| member.is_given);
-        match given.find(|member| member.is_twin_of(&label)) {
+        match given.find(|member| member.label.is_twin_of(&label)) {
             Some(given) => self.notes.push(format!(
                 "{device} says that it is the same member as {}, which was given: it is left alone",
                 given.device
@@ -97,7 +92,7 @@ impl FoundArray {
         let is_former = |it: &mut FoundMember| {
             let is_old = it.label.event + 1 < newest.event;
             let mut newer = labels.iter().filter(|label| label.event > it.label.event);
-            let has_newer = is_old && newer.any(|label| it.is_twin_of(label));
+            let has_newer = is_old && newer.any(|label| it.label.is_twin_of(label));
             !it.is_given && (has_newer || it.label.is_replaced_by(&newest))
         };
         let former: Vec<FoundMember> = self.members.extract_if(.., is_former).collect();
@@ -110,7 +105,7 @@ impl FoundArray {
         let mut others = self.members.iter().filter(|it| !it.is_given).enumerate();
         let twin = others.find_map(|(at, one)| {
             let mut before = self.members.iter().filter(|it| !it.is_given).take(at);
-            before.find(|it| it.is_twin_of(&one.label)).map(|other| (other, one))
+            before.find(|it| it.label.is_twin_of(&one.label)).map(|other| (other, one))
         });
         let Some((one, other)) = twin else { return Ok(()) };
         let given: Vec<_> = given.iter().map(ToString::to_string).collect();
@@ -125,24 +120,18 @@ impl FoundArray {
     /// Whether the array counts on a device that was not found yet.
     fn is_incomplete(&self) -> bool {
         let Some(newest) = self.newest() else { return true };
-        let counts = |state| matches!(state, MemberState::InService | MemberState::Rebuilding);
         let mut places = newest.places.iter().enumerate();
-        places.any(|(place, own)| counts(own.state) && !self.has_member(place))
+        places.any(|(place, own)| is_counted_on(own.state) && !self.has_member(place))
             || (newest.has_journal_device && self.journals.is_empty())
     }
 }
 
 /// Looks at the devices of an import, and for what is missing of their arrays at all block devices. Nothing
 /// is written.
-pub(super) fn examine<E: Engine>(
-    service: &mut Turn<E>,
-    devices: &[DeviceSpec],
-) -> ControlResult<Found> {
+pub(super) fn examine(service: &mut Turn, devices: &[DeviceSpec]) -> ControlResult<Found> {
     let mut found = Found::default();
     for (at, device) in devices.iter().enumerate() {
-        if devices[..at].iter().any(|other| admit::is_same(service, other, device)) {
-            return Err(ControlError::failed(format!("{device} is given twice; name it once")));
-        }
+        admit::is_named_once(service, device, &devices[..at])?;
         let size_bytes = size_of_free(service, device)?;
         sort_in(service, &mut found, device, size_bytes)?;
     }
@@ -151,7 +140,7 @@ pub(super) fn examine<E: Engine>(
 }
 
 /// The size in bytes of a device that may be imported.
-fn size_of_free<E: Engine>(service: &mut Turn<E>, device: &DeviceSpec) -> ControlResult<u64> {
+fn size_of_free(service: &mut Turn, device: &DeviceSpec) -> ControlResult<u64> {
     if device.is_volatile() {
         return Err(ControlError::usage(format!(
             "{device} is empty at every start, so nothing can be imported from it; leave it out"
@@ -167,7 +156,7 @@ fn size_of_free<E: Engine>(service: &mut Turn<E>, device: &DeviceSpec) -> Contro
     if let Some(user) = admit::user_of_device(service, device) {
         return Err(in_use(device, &user));
     }
-    admit::take_for_import(service, device)?;
+    admit::take(service, device, Role::Origin, Beside::None, None)?;
     look::look(service, device).map_err(|(_, why)| ControlError::failed(why))
 }
 
@@ -177,8 +166,8 @@ pub(super) fn in_use(device: &DeviceSpec, user: &str) -> ControlError {
     ))
 }
 
-fn sort_in<E: Engine>(
-    service: &mut Turn<E>,
+fn sort_in(
+    service: &mut Turn,
     found: &mut Found,
     device: &DeviceSpec,
     size_bytes: u64,
@@ -236,8 +225,8 @@ fn unless_clashing<T>(
 }
 
 /// Whether a device is no member, journal, spare or cache.
-pub(super) fn holds_nothing_of_ours<E: Engine>(
-    service: &mut Turn<E>,
+pub(super) fn holds_nothing_of_ours(
+    service: &mut Turn,
     device: &DeviceSpec,
 ) -> ControlResult<bool> {
     let mut seen = Found::default();
@@ -247,11 +236,7 @@ pub(super) fn holds_nothing_of_ours<E: Engine>(
 
 /// Looks at all block devices for parts of arrays of which something is missing. A device that cannot be
 /// used, or that somebody has, is passed over, unless only a newer program can read that it is of such an array.
-fn look_further<E: Engine>(
-    service: &mut Turn<E>,
-    found: &mut Found,
-    given: &[DeviceSpec],
-) -> ControlResult<()> {
+fn look_further(service: &mut Turn, found: &mut Found, given: &[DeviceSpec]) -> ControlResult<()> {
     if !found.arrays.values().any(FoundArray::is_incomplete) {
         return Ok(());
     }

@@ -21,7 +21,7 @@ mod names;
 mod origins;
 mod volumes;
 
-use crate::engine::{CacheStart, Engine};
+use crate::engine::CacheStart;
 use crate::error::{ControlError, ControlResult};
 use crate::import_report::{ImportOrder, ImportReport};
 use crate::name::ArrayName;
@@ -45,17 +45,14 @@ const BUSY_TRIES: u32 = 20;
 
 /// Imports what an order names. A daemon that was killed a moment ago may still hold its devices, so the
 /// import tries busy ones again for a while.
-pub(super) fn import<E: Engine>(
-    service: &mut Turn<E>,
-    order: &ImportOrder,
-) -> ControlResult<Response> {
+pub(super) fn import(service: &mut Turn, order: &ImportOrder) -> ControlResult<Response> {
     service.busy_tries = BUSY_TRIES;
     let imported = import_found(service, order);
     service.busy_tries = 1;
     imported
 }
 
-fn import_found<E: Engine>(service: &mut Turn<E>, order: &ImportOrder) -> ControlResult<Response> {
+fn import_found(service: &mut Turn, order: &ImportOrder) -> ControlResult<Response> {
     let mut found = find::examine(service, &order.devices)?;
     let names = names_of(order, &found)?;
     let arrays = arrays::plan(service, &found, names.array.as_ref())?;
@@ -91,8 +88,8 @@ fn import_found<E: Engine>(service: &mut Turn<E>, order: &ImportOrder) -> Contro
 ///
 /// # Errors
 /// When another command has some of it, or has put it on record since it was planned.
-fn claim_planned<E: Engine>(
-    service: &mut Turn<E>,
+fn claim_planned(
+    service: &mut Turn,
     arrays: &[ArrayPlan],
     volumes: &[VolumePlan],
 ) -> ControlResult<()> {
@@ -159,8 +156,8 @@ fn planned(
 }
 
 /// Assembles the arrays, looks for caches on them, and opens the volumes.
-fn carry_out<E: Engine>(
-    service: &mut Turn<E>,
+fn carry_out(
+    service: &mut Turn,
     order: &ImportOrder,
     names: &Names,
     found: &mut Found,
@@ -216,8 +213,8 @@ fn carry_out<E: Engine>(
 }
 
 /// Opens a volume as a start does, and records it.
-fn open<E: Engine>(
-    service: &mut Turn<E>,
+fn open(
+    service: &mut Turn,
     order: &ImportOrder,
     plan: VolumePlan,
     done: &mut Done,
@@ -241,7 +238,7 @@ fn open<E: Engine>(
 }
 
 /// Forgets what an import brought back before it failed; the drives say what they said.
-fn undo<E: Engine>(service: &mut Turn<E>, mut done: Done) {
+fn undo(service: &mut Turn, mut done: Done) {
     // A volume that could not be opened is on no record.
     done.volumes.retain(|name| service.registry.find(name).is_some());
     for name in done.volumes {

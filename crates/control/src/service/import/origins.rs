@@ -3,11 +3,8 @@
 
 use std::path::Path;
 
-use super::find::Found;
-use super::find::FoundCache;
-use super::find::OtherDevice;
-use super::find::holds_nothing_of_ours;
-use crate::engine::{CacheLabel, Engine};
+use super::find::{Found, FoundCache, OtherDevice, holds_nothing_of_ours};
+use crate::engine::CacheLabel;
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::records::{Identity, newest_data};
@@ -52,8 +49,8 @@ pub(super) struct Known<'a> {
 ///
 /// # Errors
 /// When there is no origin for a cache, or several drives could be that.
-pub(super) fn assign<E: Engine>(
-    service: &mut Turn<E>,
+pub(super) fn assign(
+    service: &mut Turn,
     found: &Found,
     known: Known<'_>,
 ) -> ControlResult<Vec<Origin>> {
@@ -83,8 +80,8 @@ fn mark_of(cache: &FoundCache) -> Option<DriveIdentity> {
 }
 
 /// The drive or array of the order that has the mark of the origin.
-fn named_by_mark<E: Engine>(
-    service: &mut Turn<E>,
+fn named_by_mark(
+    service: &mut Turn,
     cache: &FoundCache,
     found: &Found,
     known: Known<'_>,
@@ -116,15 +113,15 @@ fn named_by_mark<E: Engine>(
     }
 }
 
-fn is_array<E: Engine>(service: &Turn<E>, device: &DeviceSpec, uuid: Identity) -> bool {
+fn is_array(service: &Turn, device: &DeviceSpec, uuid: Identity) -> bool {
     let record = device.array().and_then(|name| service.registry.find_array(name));
     record.is_some_and(|array| array.uuid == uuid)
 }
 
 /// The only drive of the order that fits a cache and is nobody's origin yet; `None` when none fits. The origin
 /// of another cache does not count.
-fn as_given<E: Engine>(
-    service: &mut Turn<E>,
+fn as_given(
+    service: &mut Turn,
     found: &Found,
     at: usize,
     origins: &[Option<Origin>],
@@ -157,8 +154,8 @@ fn as_given<E: Engine>(
 }
 
 /// Devices that hold nothing of Voltier, and are nobody's origin yet.
-pub(super) fn free_of<'a, E: Engine>(
-    service: &mut Turn<E>,
+pub(super) fn free_of<'a>(
+    service: &mut Turn,
     found: &Found,
     taken: impl Iterator<Item = &'a DeviceSpec>,
 ) -> Vec<OtherDevice> {
@@ -170,11 +167,7 @@ pub(super) fn free_of<'a, E: Engine>(
 }
 
 /// Says that an origin has not the mark that was recorded: a copy, or the same drive at another controller.
-fn other_mark<E: Engine>(
-    service: &mut Turn<E>,
-    cache: &FoundCache,
-    origin: &DeviceSpec,
-) -> Option<String> {
+fn other_mark(service: &mut Turn, cache: &FoundCache, origin: &DeviceSpec) -> Option<String> {
     let recorded = mark_of(cache)?;
     let now = admit::mark_of(service, origin).filter(DriveIdentity::is_known);
     let now = now.map_or_else(|| "no mark".to_owned(), |mark| mark.to_string());
@@ -189,10 +182,10 @@ fn other_mark<E: Engine>(
 }
 
 /// The drives or the array of this machine that have the mark of the origin of a cache, named or not.
-fn with_mark<E: Engine>(service: &mut Turn<E>, cache: &FoundCache) -> Vec<DeviceSpec> {
+fn with_mark(service: &mut Turn, cache: &FoundCache) -> Vec<DeviceSpec> {
     let Some(mark) = mark_of(cache) else { return Vec::new() };
     if let Some(uuid) = mark.array() {
-        let array = service.registry.arrays().iter().find(|array| array.uuid == uuid);
+        let array = service.registry.array_with(uuid);
         return array.map(|array| DeviceSpec::Array(array.name.clone())).into_iter().collect();
     }
     let owner = &cache.label.owner;
@@ -209,8 +202,8 @@ fn with_mark<E: Engine>(service: &mut Turn<E>, cache: &FoundCache) -> Vec<Device
 /// The origin of a cache of whose origin the order says nothing: the only drive of the machine with its mark.
 /// A drive of the order that is left over and does not fit is refused: what the user meant by it is not known,
 /// and another drive is not what the user meant.
-fn elsewhere<E: Engine>(
-    service: &mut Turn<E>,
+fn elsewhere(
+    service: &mut Turn,
     cache: &FoundCache,
     found: &Found,
     left: &[OtherDevice],
@@ -242,8 +235,8 @@ fn elsewhere<E: Engine>(
 
 /// Refuses to find the origin by its mark for an SSD of which the machine has another copy: nobody knows which
 /// of them was in use last, and so has the data that belong to that origin.
-fn no_other_ssd<E: Engine>(
-    service: &mut Turn<E>,
+fn no_other_ssd(
+    service: &mut Turn,
     found: &Found,
     cache: &FoundCache,
     origin: &DeviceSpec,

@@ -2,20 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::find::Found;
-use super::find::FoundCache;
-use super::find::OtherDevice;
-use super::find::in_use;
+use super::find::{Found, FoundCache, OtherDevice, in_use};
 use super::names::Names;
-use super::origins;
-use super::origins::Known;
-use super::origins::Origin;
-use crate::engine::Engine;
+use super::origins::{self, Known, Origin};
 use crate::error::{ControlError, ControlResult};
 use crate::import_report::ImportedVolume;
 use crate::name::VolumeName;
 use crate::records::{CacheRecord, Desired, Identity, VolumeRecord};
-use crate::service::presence::admit;
+use crate::safety::Role;
+use crate::service::presence::admit::{self, Beside};
 use crate::service::state::turn::Turn;
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
@@ -55,8 +50,8 @@ impl VolumePlan {
 ///
 /// # Errors
 /// When a volume is on record, has another one's name, or its origin is not found.
-pub(super) fn plan<E: Engine>(
-    service: &mut Turn<E>,
+pub(super) fn plan(
+    service: &mut Turn,
     names: &Names,
     found: &Found,
     known: Known<'_>,
@@ -89,7 +84,7 @@ pub(super) fn plan<E: Engine>(
 }
 
 /// Refuses a cache that a volume on record has, or that a volume on record has given up.
-fn is_unknown<E: Engine>(service: &Turn<E>, cache: &FoundCache) -> ControlResult<()> {
+fn is_unknown(service: &Turn, cache: &FoundCache) -> ControlResult<()> {
     let (device, label) = (&cache.device, &cache.label);
     for known in service.registry.volumes() {
         let name = &known.name;
@@ -112,8 +107,8 @@ fn is_unknown<E: Engine>(service: &Turn<E>, cache: &FoundCache) -> ControlResult
 }
 
 /// Devices of the order that hold nothing of Voltier, and are the origin of no volume of it.
-pub(super) fn left_over<E: Engine>(
-    service: &mut Turn<E>,
+pub(super) fn left_over(
+    service: &mut Turn,
     found: &Found,
     plans: &[VolumePlan],
 ) -> Vec<OtherDevice> {
@@ -131,8 +126,8 @@ pub(super) fn no_origin(OtherDevice { device, clash, .. }: &OtherDevice) -> Cont
     ))
 }
 
-fn plan_one<E: Engine>(
-    service: &mut Turn<E>,
+fn plan_one(
+    service: &mut Turn,
     names: &Names,
     cache: &FoundCache,
     origin: Origin,
@@ -146,7 +141,7 @@ fn plan_one<E: Engine>(
     if let Some(user) = origin.array().and_then(|array| service.user_of_array(array, None)) {
         return Err(in_use(&origin, &format!("volume {user}")));
     }
-    admit::take_for_import(service, &origin)?;
+    admit::take(service, &origin, Role::Origin, Beside::None, None)?;
     let mode = label.owner.mode.unwrap_or_else(|| Settings::default().mode);
     let settings = Settings {
         mode,
@@ -164,21 +159,13 @@ fn plan_one<E: Engine>(
         uuid => Identity(uuid),
     };
     let (policy, mode) = (settings.policy.to_string(), settings.mode.to_string());
+    let identity = admit::mark_of(service, device);
     let its_cache = CacheRecord {
-        device: device.clone(),
-        identity: admit::mark_of(service, device),
-        uuid: label.uuid,
-        settings,
         generation: label.generation,
-        sequence: 0,
         // Whether a line is dirty is not known, so the cache is not given up for a clean one.
         maybe_dirty: true,
         dirty_lines: label.dirty_lines,
-        evacuating: false,
-        passed: Vec::new(),
-        failed: None,
-        lost: Vec::new(),
-        lost_total: 0,
+        ..CacheRecord::new(device.clone(), identity, label.uuid, settings)
     };
     let record = VolumeRecord {
         name,
@@ -204,11 +191,7 @@ fn plan_one<E: Engine>(
 }
 
 /// The name of a volume: the user's, or the one that its SSD has.
-fn name_of<E: Engine>(
-    service: &Turn<E>,
-    names: &Names,
-    cache: &FoundCache,
-) -> ControlResult<VolumeName> {
+fn name_of(service: &Turn, names: &Names, cache: &FoundCache) -> ControlResult<VolumeName> {
     let recorded = || cache.label.owner.volume.parse().ok();
     let Some(name) = names.volume.clone().or_else(recorded) else {
         return Err(ControlError::failed(format!(

@@ -7,7 +7,8 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use crate::records::Identity;
+use crate::engine::CacheLabel;
+use crate::records::{CacheRecord, Identity};
 use crate::safety::{DeviceId, DriveIdentity};
 use crate::service::state::live::now;
 use crate::spec::DeviceSpec;
@@ -15,7 +16,7 @@ use crate::status::DeviceState;
 
 /// The reason for which a recorded device cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::service) enum Hindrance {
+pub(crate) enum Hindrance {
     /// The device is not there.
     Absent,
     /// Somebody else has the device.
@@ -46,76 +47,94 @@ impl Hindrance {
 
 /// A recorded device that is not there, or cannot be used.
 #[derive(Clone, Debug)]
-pub(in crate::service) struct Missing {
-    pub(in crate::service) device: DeviceSpec,
+pub(crate) struct Missing {
+    pub(crate) device: DeviceSpec,
     /// The part of the device: `backing disk`, `SSD`, `member`, `pending member`, `journal`, `spare`.
-    pub(in crate::service) part: &'static str,
-    pub(in crate::service) identity: Option<DriveIdentity>,
+    pub(crate) part: &'static str,
+    pub(crate) identity: Option<DriveIdentity>,
     /// The storage under its path when it was looked for: another drive, or nothing.
-    pub(in crate::service) seen: Option<DeviceId>,
-    pub(in crate::service) hindrance: Hindrance,
+    pub(crate) seen: Option<DeviceId>,
+    pub(crate) hindrance: Hindrance,
     /// Why the device does not count as there.
-    pub(in crate::service) why: String,
+    pub(crate) why: String,
     /// The cache that an SSD is to hold.
-    pub(in crate::service) cache: Option<AwaitedCache>,
+    pub(crate) cache: Option<AwaitedCache>,
 }
 
 /// The cache that a missing SSD is to hold.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::service) struct AwaitedCache {
-    pub(in crate::service) uuid: Identity,
+pub(crate) struct AwaitedCache {
+    pub(crate) uuid: Identity,
     /// An SSD with an older state is not the one.
-    pub(in crate::service) generation_min: u64,
+    pub(crate) generation_min: u64,
     /// Whether a drive with this cache had the path of the SSD when the SSD was looked for.
-    pub(in crate::service) was_there: bool,
+    pub(crate) was_there: bool,
+}
+
+impl AwaitedCache {
+    pub(crate) fn of(cache: &CacheRecord) -> Self {
+        Self { uuid: cache.uuid, generation_min: cache.generation, was_there: false }
+    }
+
+    pub(crate) fn is_held_by(&self, label: &CacheLabel) -> bool {
+        label.uuid == self.uuid && label.generation >= self.generation_min
+    }
 }
 
 impl Missing {
-    pub(in crate::service) fn is_member(&self) -> bool {
+    pub(crate) fn is_member(&self) -> bool {
         self.part == "member"
     }
 
-    pub(in crate::service) fn is_spare(&self) -> bool {
+    pub(crate) fn is_spare(&self) -> bool {
         self.part == "spare"
     }
 }
 
 /// The recorded devices of a volume or array that are not there.
 #[derive(Clone, Debug, Default)]
-pub(in crate::service) struct Absence {
-    pub(in crate::service) missing: Vec<Missing>,
+pub(crate) struct Absence {
+    pub(crate) missing: Vec<Missing>,
     /// Places of an array whose members the labels count on, and for which the record has no path.
-    pub(in crate::service) places: BTreeSet<u32>,
+    pub(crate) places: BTreeSet<u32>,
     /// The beginning of the hold-off. None of what does not wait.
-    pub(in crate::service) since: Option<Instant>,
+    pub(crate) since: Option<Instant>,
     /// The end of the hold-off, while nothing is done because of it.
-    pub(in crate::service) until: Option<Instant>,
+    pub(crate) until: Option<Instant>,
 }
 
 impl Absence {
-    pub(in crate::service) fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         self.until.is_some()
     }
 
     /// Seconds that are left of a hold-off.
-    pub(in crate::service) fn seconds_left(&self) -> Option<u64> {
+    pub(crate) fn seconds_left(&self) -> Option<u64> {
         let left = self.until?.saturating_duration_since(now());
         Some(left.as_secs() + u64::from(left.subsec_nanos() > 0))
     }
 
+    fn of(&self, device: &DeviceSpec) -> Option<&Missing> {
+        self.missing.iter().find(|missing| missing.device == *device)
+    }
+
+    pub(crate) fn lacks(&self, device: &DeviceSpec) -> bool {
+        self.of(device).is_some()
+    }
+
     /// Whether a device is missing.
-    pub(in crate::service) fn lacks_any(&self) -> bool {
+    pub(crate) fn lacks_any(&self) -> bool {
         !self.missing.is_empty() || !self.places.is_empty()
     }
 
-    pub(in crate::service) fn awaited(&self) -> Vec<String> {
+    pub(crate) fn awaited(&self) -> Vec<String> {
         let devices = self.missing.iter().map(|missing| missing.device.to_string());
         devices.chain(self.places.iter().map(|place| format!("member {place}"))).collect()
     }
 
     /// Awaits the members alone of an array that is open, by the devices on record before and now. A member
     /// whose path another one has now has none.
-    pub(in crate::service) fn keep_members(
+    pub(crate) fn keep_members(
         &mut self,
         before: &[Option<DeviceSpec>],
         now: &[Option<DeviceSpec>],
@@ -124,7 +143,7 @@ impl Absence {
         for (place, was) in (0_u32..).zip(before) {
             let is_without = now.get(place as usize).is_some_and(Option::is_none);
             let Some(was) = was.as_ref().filter(|_| is_without) else { continue };
-            if self.missing.iter().any(|missing| missing.device == *was) {
+            if self.lacks(was) {
                 self.forget(was);
                 self.places.insert(place);
             }
@@ -132,7 +151,7 @@ impl Absence {
     }
 
     /// Awaits members under paths that the record has for them now: pairs of places and paths.
-    pub(in crate::service) fn found_paths(&mut self, found: Vec<(u32, DeviceSpec)>) {
+    pub(crate) fn found_paths(&mut self, found: Vec<(u32, DeviceSpec)>) {
         for (place, device) in found {
             self.places.remove(&place);
             let (hindrance, why) = (Hindrance::Absent, format!("{device} was not there"));
@@ -150,8 +169,8 @@ impl Absence {
     }
 
     /// The state of a drive of a volume that is not open.
-    pub(in crate::service) fn state_of(&self, device: &DeviceSpec) -> DeviceState {
-        match self.missing.iter().find(|missing| missing.device == *device) {
+    pub(crate) fn state_of(&self, device: &DeviceSpec) -> DeviceState {
+        match self.of(device) {
             None => DeviceState::Online,
             Some(missing) if missing.hindrance == Hindrance::Absent => DeviceState::Missing,
             Some(_) if self.is_waiting() => DeviceState::Missing,
@@ -160,7 +179,7 @@ impl Absence {
     }
 
     /// Awaits devices under the paths that they have now: pairs of where they were and are.
-    pub(in crate::service) fn follow(&mut self, moved: &[(&DeviceSpec, &DeviceSpec)]) {
+    pub(crate) fn follow(&mut self, moved: &[(&DeviceSpec, &DeviceSpec)]) {
         for missing in &mut self.missing {
             if let Some((_, is)) = moved.iter().find(|(was, _)| **was == missing.device) {
                 missing.device = (*is).clone();
@@ -169,7 +188,7 @@ impl Absence {
     }
 
     /// Awaits as spares what is on record as a spare and was awaited as a member.
-    pub(in crate::service) fn await_as_spares(&mut self, spares: &[DeviceSpec]) {
+    pub(crate) fn await_as_spares(&mut self, spares: &[DeviceSpec]) {
         for missing in &mut self.missing {
             if missing.is_member() && spares.contains(&missing.device) {
                 (missing.part, missing.seen) = ("spare", None);
@@ -178,12 +197,12 @@ impl Absence {
     }
 
     /// A device that is no longer awaited.
-    pub(in crate::service) fn forget(&mut self, device: &DeviceSpec) {
+    pub(crate) fn forget(&mut self, device: &DeviceSpec) {
         self.missing.retain(|missing| missing.device != *device);
     }
 
     /// Another storage than the awaited one is under its path.
-    pub(in crate::service) fn saw(&mut self, device: &DeviceSpec, seen: Option<DeviceId>) {
+    pub(crate) fn saw(&mut self, device: &DeviceSpec, seen: Option<DeviceId>) {
         for missing in self.missing.iter_mut().filter(|missing| missing.device == *device) {
             missing.seen.clone_from(&seen);
             missing.hindrance = Hindrance::Absent;
@@ -191,7 +210,7 @@ impl Absence {
     }
 
     /// Why devices are awaited that were not before.
-    pub(in crate::service) fn news_since(&self, before: Option<&Self>) -> Vec<String> {
+    pub(crate) fn news_since(&self, before: Option<&Self>) -> Vec<String> {
         let is_known = |it: &&Missing| {
             before.is_some_and(|before| before.missing.iter().any(|known| known.why == it.why))
         };
@@ -204,7 +223,7 @@ impl Absence {
     }
 
     /// One clear line for commands that need the volume or array. `verb` is `voltier` or `voltier array`.
-    pub(in crate::service) fn text(&self, verb: &str, name: &str) -> String {
+    pub(crate) fn text(&self, verb: &str, name: &str) -> String {
         let named = |it: &Missing| format!("its {} {}{}", it.part, it.device, it.hindrance.words());
         let places = self.places.iter().map(|place| format!("its member {place}"));
         let named = self.missing.iter().map(named).chain(places);

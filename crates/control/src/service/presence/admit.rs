@@ -2,11 +2,10 @@
 
 use std::path::Path;
 
-use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::protocol::NewCache;
-use crate::records::{CacheRecord, Identity, PoolRecord, RegisteredArray, VolumeRecord};
+use crate::records::{CacheRecord, Identity, PoolSpare, VolumeRecord};
 use crate::safety::{self, DeviceId, DriveIdentity, Finding, Role};
 use crate::service::arrays;
 use crate::service::presence::{drives, look};
@@ -15,7 +14,7 @@ use crate::spec::DeviceSpec;
 
 /// The other devices of a command.
 #[derive(Clone, Copy)]
-pub(in crate::service) enum Beside<'a> {
+pub(crate) enum Beside<'a> {
     /// Nothing.
     None,
     /// The other side of the volume.
@@ -59,15 +58,15 @@ impl Beside<'_> {
 }
 
 /// A device that may be used.
-pub(in crate::service) struct Admitted {
-    pub(in crate::service) size_bytes: u64,
+pub(crate) struct Admitted {
+    pub(crate) size_bytes: u64,
     /// The mark that its drive is known by.
-    pub(in crate::service) mark: Option<DriveIdentity>,
+    pub(crate) mark: Option<DriveIdentity>,
 }
 
 /// Checks an SSD and makes its record.
-pub(in crate::service) fn admit_cache<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn admit_cache(
+    turn: &mut Turn,
     new: NewCache,
     origin: &DeviceSpec,
 ) -> ControlResult<CacheRecord> {
@@ -79,28 +78,11 @@ pub(in crate::service) fn admit_cache<E: Engine>(
     }
     let beside = Beside::Origin(origin);
     let Admitted { mark, .. } = admit(turn, &new.device, Role::Cache, new.force, beside)?;
-    Ok(CacheRecord {
-        identity: mark,
-        device: new.device,
-        uuid: turn.engine.draw_identity()?,
-        maybe_dirty: new.settings.mode.writes_back(),
-        settings: new.settings,
-        generation: 0,
-        sequence: 0,
-        dirty_lines: 0,
-        evacuating: false,
-        passed: Vec::new(),
-        failed: None,
-        lost: Vec::new(),
-        lost_total: 0,
-    })
+    Ok(CacheRecord::new(new.device, mark, turn.engine.draw_identity()?, new.settings))
 }
 
 /// The mark that a device of a volume is to be known by from now on: of an array the identity.
-pub(in crate::service) fn mark_of<E: Engine>(
-    turn: &mut Turn<E>,
-    device: &DeviceSpec,
-) -> Option<DriveIdentity> {
+pub(crate) fn mark_of(turn: &mut Turn, device: &DeviceSpec) -> Option<DriveIdentity> {
     let Some(name) = device.array() else {
         return drives::identity_of(&*turn.reading_identity_of(device), device);
     };
@@ -108,8 +90,8 @@ pub(in crate::service) fn mark_of<E: Engine>(
 }
 
 /// Checks a device that is to be used.
-pub(in crate::service) fn admit<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn admit(
+    turn: &mut Turn,
     device: &DeviceSpec,
     role: Role,
     force: bool,
@@ -119,31 +101,10 @@ pub(in crate::service) fn admit<E: Engine>(
         let size_bytes = admit_array(turn, name, role, force, beside)?;
         return Ok(Admitted { size_bytes, mark: mark_of(turn, device) });
     }
+    let mark = take_drive(turn, device, role, beside, beside.own())?;
     let Some(path) = device.path() else {
-        let size_bytes = turn.engine.size_of(device)?;
-        return Ok(Admitted { size_bytes, mark: mark_of(turn, device) });
+        return Ok(Admitted { size_bytes: turn.engine.size_of(device)?, mark });
     };
-    let id = storage_at(turn, path, role)?;
-    is_not_being_taken(turn, path, &id)?;
-    for other in beside.devices() {
-        if turn.id_of(other).is_some_and(|other| other.overlaps(&id)) {
-            return Err(refusal(path, &beside.twice()));
-        }
-    }
-    if let Beside::Members(others) = beside {
-        is_a_drive_of_its_own(turn, device, others)?;
-    }
-    if let Some(user) = user_of(turn, &id, beside.own()) {
-        let what = Finding::SameDevice(format!("already part of {user}"));
-        return Err(refusal(path, &what));
-    }
-    reserve(turn, id);
-    let mark = mark_of(turn, device);
-    let known = mark.as_ref().filter(|mark| mark.is_known());
-    if let Some(user) = known.and_then(|mark| user_by_mark(turn, mark, beside.own())) {
-        let what = Finding::SameDevice(format!("a drive of {user}, by its WWN or serial number"));
-        return Err(refusal(path, &what));
-    }
     let examined = turn.looking_at(path).examine(path, role)?;
     safety::judge(path, &examined, force)?;
     if force {
@@ -153,10 +114,87 @@ pub(in crate::service) fn admit<E: Engine>(
     Ok(Admitted { size_bytes, mark })
 }
 
+/// Takes a device before any other command can, until the command has ended: by then it is on record.
+///
+/// # Errors
+/// When the device is one of those beside it, another command is about to take it, or a volume, an array or a
+/// pool other than `own` has it.
+pub(crate) fn take(
+    turn: &mut Turn,
+    device: &DeviceSpec,
+    role: Role,
+    beside: Beside<'_>,
+    own: Option<Identity>,
+) -> ControlResult<()> {
+    let Some(path) = device.path() else { return Ok(()) };
+    // Whatever time its file system takes to say which storage that is.
+    let id = match turn.id_at(path) {
+        Some(id) => id,
+        None => turn.looking_at(path).examine(path, role)?.id,
+    };
+    if let Some(command) = turn.claims.taker(&id, turn.own()) {
+        return Err(ControlError::failed(format!(
+            "{} is being taken by another command, `{command}`; try again when that has ended",
+            path.display()
+        )));
+    }
+    for other in beside.devices() {
+        if turn.id_of(other).is_some_and(|other| other.overlaps(&id)) {
+            return Err(refusal(path, &beside.twice()));
+        }
+    }
+    if let Beside::Members(others) = beside {
+        is_a_drive_of_its_own(turn, device, others)?;
+    }
+    if let Some(user) = user_of(turn, &id, own) {
+        return Err(refusal(path, &Finding::SameDevice(format!("already part of {user}"))));
+    }
+    reserve(turn, id);
+    Ok(())
+}
+
+/// [`take`] of a drive that nobody else knows by its mark, either; the mark.
+fn take_drive(
+    turn: &mut Turn,
+    device: &DeviceSpec,
+    role: Role,
+    beside: Beside<'_>,
+    own: Option<Identity>,
+) -> ControlResult<Option<DriveIdentity>> {
+    take(turn, device, role, beside, own)?;
+    let mark = mark_of(turn, device);
+    let known = mark.as_ref().filter(|mark| mark.is_known());
+    match (device.path(), known.and_then(|mark| user_by_mark(turn, mark, own))) {
+        (Some(path), Some(user)) => {
+            let what = format!("a drive of {user}, by its WWN or serial number");
+            Err(refusal(path, &Finding::SameDevice(what)))
+        }
+        _ => Ok(mark),
+    }
+}
+
+/// Refuses a device that a command names twice.
+pub(crate) fn is_named_once(
+    turn: &Turn,
+    device: &DeviceSpec,
+    before: &[DeviceSpec],
+) -> ControlResult<()> {
+    match before.iter().any(|other| is_same(turn, other, device)) {
+        false => Ok(()),
+        true => Err(ControlError::failed(format!("{device} is given twice; name it once"))),
+    }
+}
+
+/// Refuses an array as a part of an array, which it cannot be or have.
+pub(crate) fn is_no_array(device: &DeviceSpec, cannot: &str) -> ControlResult<()> {
+    let nested = || format!("{device} cannot {cannot}: arrays cannot be nested");
+    device.array().map_or(Ok(()), |_| Err(ControlError::usage(nested())))
+}
+
 /// Refuses a device that is a part of the same disk, or of the same file, as a member of its array: one failure
 /// would take both.
-pub(in crate::service) fn is_a_drive_of_its_own<E: Engine>(
-    turn: &Turn<E>,
+pub(crate) fn is_a_drive_of_its_own(
+    turn: &Turn,
     device: &DeviceSpec,
     members: &[DeviceSpec],
 ) -> ControlResult<()> {
@@ -177,8 +215,8 @@ pub(in crate::service) fn is_a_drive_of_its_own<E: Engine>(
 ///
 /// # Errors
 /// When somebody uses the device, or it is the other side of the volume.
-pub(in crate::service) fn admit_ssd_again<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn admit_ssd_again(
+    turn: &mut Turn,
     device: &DeviceSpec,
     volume: &VolumeRecord,
 ) -> ControlResult<()> {
@@ -190,46 +228,22 @@ pub(in crate::service) fn admit_ssd_again<E: Engine>(
         )));
     }
     if let Some(name) = device.array() {
-        turn.array_record(name)?;
-        if let Some(user) = turn.user_of_array(name, own) {
-            let what = Finding::SameDevice(format!("already part of volume {user}"));
-            return Err(ControlError::failed(format!("{device} {what}")));
-        }
-        return turn.size_of_array(name).map(drop);
+        return size_of_free_array(turn, name, Beside::None, own).map(drop);
     }
-    let Some(path) = device.path() else { return Ok(()) };
-    let id = storage_at(turn, path, Role::Origin)?;
-    is_not_being_taken(turn, path, &id)?;
-    if let Some(user) = user_of(turn, &id, own) {
-        return Err(refusal(path, &Finding::SameDevice(format!("already part of {user}"))));
-    }
-    reserve(turn, id);
-    let known = mark_of(turn, device).filter(DriveIdentity::is_known);
-    if let Some(user) = known.and_then(|mark| user_by_mark(turn, &mark, own)) {
-        let what = Finding::SameDevice(format!("a drive of {user}, by its WWN or serial number"));
-        return Err(refusal(path, &what));
-    }
+    take_drive(turn, device, Role::Origin, Beside::None, own)?;
     look::look_at(turn, device, 0, "SSD")
 }
 
-fn admit_array<E: Engine>(
-    turn: &mut Turn<E>,
+fn admit_array(
+    turn: &mut Turn,
     name: &ArrayName,
     role: Role,
     force: bool,
     beside: Beside<'_>,
 ) -> ControlResult<u64> {
+    let size_bytes = size_of_free_array(turn, name, beside, beside.own())?;
     let shown = format!("array:{name}");
-    turn.array_record(name)?;
-    if beside.devices().iter().any(|other| other.array() == Some(name)) {
-        return Err(ControlError::failed(format!("{shown} {}", beside.twice())));
-    }
-    if let Some(user) = turn.user_of_array(name, beside.own()) {
-        let what = Finding::SameDevice(format!("already part of volume {user}"));
-        return Err(ControlError::failed(format!("{shown} {what}")));
-    }
-    let size_bytes = turn.size_of_array(name)?;
-    let head = turn.reading(format_args!("array:{name}")).array_head(name)?;
+    let head = turn.reading(&shown).array_head(name)?;
     let findings = safety::findings_in(&head, role);
     safety::judge_findings(&shown, &findings, force)?;
     if force {
@@ -238,59 +252,38 @@ fn admit_array<E: Engine>(
     Ok(size_bytes)
 }
 
-fn log_override<E: Engine>(turn: &mut Turn<E>, shown: &str, findings: &[Finding]) {
+/// The size of an open array that no volume but `own` has.
+fn size_of_free_array(
+    turn: &Turn,
+    name: &ArrayName,
+    beside: Beside<'_>,
+    own: Option<Identity>,
+) -> ControlResult<u64> {
+    turn.array_record(name)?;
+    let is_beside = beside.devices().iter().any(|other| other.array() == Some(name));
+    let user = turn.user_of_array(name, own).filter(|_| !is_beside);
+    let used = user.map(|user| Finding::SameDevice(format!("already part of volume {user}")));
+    match is_beside.then(|| beside.twice()).or(used) {
+        Some(what) => Err(ControlError::failed(format!("array:{name} {what}"))),
+        None => turn.size_of_array(name),
+    }
+}
+
+fn log_override(turn: &mut Turn, shown: &str, findings: &[Finding]) {
     for finding in findings {
         turn.engine.log(&format!("{shown} {finding} (overridden by -f)"));
     }
 }
 
-/// Refuses a device that another command is about to take.
-fn is_not_being_taken<E: Engine>(turn: &Turn<E>, path: &Path, id: &DeviceId) -> ControlResult<()> {
-    match turn.claims.taker(id, turn.own()) {
-        None => Ok(()),
-        Some(command) => Err(ControlError::failed(format!(
-            "{} is being taken by another command, `{command}`; try again when that has ended",
-            path.display()
-        ))),
-    }
-}
-
-/// Takes a device before any other command can, until the command has ended: by then it is on record.
-pub(in crate::service) fn reserve<E: Engine>(turn: &mut Turn<E>, id: DeviceId) {
+/// Keeps a device from other commands until the command has ended.
+pub(crate) fn reserve(turn: &mut Turn, id: DeviceId) {
     if let Some(own) = turn.own() {
         turn.claims.reserve(own, id);
     }
 }
 
-/// Takes a device that an import is about to put on record.
-pub(in crate::service) fn take_for_import<E: Engine>(
-    turn: &mut Turn<E>,
-    device: &DeviceSpec,
-) -> ControlResult<()> {
-    let Some(path) = device.path() else { return Ok(()) };
-    let id = storage_at(turn, path, Role::Origin)?;
-    is_not_being_taken(turn, path, &id)?;
-    reserve(turn, id);
-    Ok(())
-}
-
-/// The storage that a path leads to, whatever time its file system takes to say.
-///
-/// # Errors
-/// When there is none, or it does not answer.
-fn storage_at<E: Engine>(turn: &mut Turn<E>, path: &Path, role: Role) -> ControlResult<DeviceId> {
-    match turn.id_at(path) {
-        Some(id) => Ok(id),
-        None => turn.looking_at(path).examine(path, role).map(|examined| examined.id),
-    }
-}
-
 /// Whether two devices are the same storage, whatever they are called.
-pub(in crate::service) fn is_same<E: Engine>(
-    turn: &Turn<E>,
-    one: &DeviceSpec,
-    other: &DeviceSpec,
-) -> bool {
+pub(crate) fn is_same(turn: &Turn, one: &DeviceSpec, other: &DeviceSpec) -> bool {
     match [one, other].map(|device| turn.id_of(device)) {
         [Some(one), Some(other)] => one.overlaps(&other),
         _ => one == other,
@@ -298,75 +291,56 @@ pub(in crate::service) fn is_same<E: Engine>(
 }
 
 /// The volume, array or pool on record that has a device.
-pub(in crate::service) fn user_of_device<E: Engine>(
-    turn: &Turn<E>,
-    device: &DeviceSpec,
-) -> Option<String> {
+pub(crate) fn user_of_device(turn: &Turn, device: &DeviceSpec) -> Option<String> {
     user_of(turn, &turn.id_of(device)?, None)
 }
 
 /// The volume, array or pool a piece of storage already belongs to, other than the volume or array
 /// `but`.
-fn user_of<E: Engine>(turn: &Turn<E>, id: &DeviceId, but: Option<Identity>) -> Option<String> {
-    let registry = &turn.registry;
-    let is_it = |device: &DeviceSpec| turn.id_of(device).is_some_and(|used| used.overlaps(id));
-    let mut others = registry.volumes().iter().filter(|volume| Some(volume.uuid) != but);
-    let volume = others.find(|volume| volume.devices().any(is_it));
-    if let Some(VolumeRecord { name, .. }) = volume {
-        return Some(format!("volume {name}"));
-    }
-    let is_in = |pool: &&PoolRecord| pool.spares.iter().any(|spare| is_it(&spare.device));
-    if let Some(pool) = registry.pools().iter().find(is_in) {
-        return Some(format!("spare pool {}", pool.name));
-    }
-    let mut others = registry.arrays().iter().filter(|array| Some(array.uuid) != but);
-    let array = others.find(|array| array.devices().any(is_it));
-    array.map(|RegisteredArray { name, .. }| format!("array {name}"))
+fn user_of(turn: &Turn, id: &DeviceId, but: Option<Identity>) -> Option<String> {
+    user_where(turn, but, |device, _| turn.id_of(device).is_some_and(|used| used.overlaps(id)))
 }
 
 /// The volume or pool that knows a drive, or the disk of a partition, by this mark: other than the volume
 /// `but`. The recorded path of a volume that is stopped may lead to another drive by now.
-fn user_by_mark<E: Engine>(
-    turn: &Turn<E>,
-    mark: &DriveIdentity,
-    but: Option<Identity>,
-) -> Option<String> {
-    let is_it = |known: Option<&DriveIdentity>| {
+fn user_by_mark(turn: &Turn, mark: &DriveIdentity, but: Option<Identity>) -> Option<String> {
+    user_where(turn, but, |_, known| {
         let known = known.filter(|known| known.is_known());
         known.is_some_and(|known| mark.is_on(known) || known.is_on(mark))
-    };
-    let mut volumes = turn.registry.volumes().iter().filter(|it| Some(it.uuid) != but);
-    let volume = volumes.find(|volume| {
-        let cache = volume.cache.as_ref();
-        is_it(volume.origin_identity.as_ref())
-            || is_it(cache.and_then(|cache| cache.identity.as_ref()))
-    });
-    if let Some(VolumeRecord { name, .. }) = volume {
-        return Some(format!("volume {name}"));
-    }
-    let has_it = |pool: &&PoolRecord| pool.spares.iter().any(|it| is_it(it.identity.as_ref()));
-    let pool = turn.registry.pools().iter().find(has_it);
-    pool.map(|pool| format!("spare pool {}", pool.name))
+    })
 }
 
-/// Refuses a device that another volume or array has than the array it says it is a member of.
-pub(in crate::service) fn is_nobody_elses<E: Engine>(
-    turn: &mut Turn<E>,
+/// The volume, pool or array on record, other than the volume or array `but`, with a drive that is the one.
+fn user_where(
+    turn: &Turn,
+    but: Option<Identity>,
+    is_it: impl Fn(&DeviceSpec, Option<&DriveIdentity>) -> bool,
+) -> Option<String> {
+    let registry = &turn.registry;
+    let mut volumes = registry.volumes().iter().filter(|volume| Some(volume.uuid) != but);
+    if let Some(volume) = volumes.find(|it| it.drives().any(|(device, mark)| is_it(device, mark))) {
+        return Some(format!("volume {}", volume.name));
+    }
+    let is_in = |spare: &PoolSpare| is_it(&spare.device, spare.identity.as_ref());
+    if let Some(pool) = registry.pools().iter().find(|pool| pool.spares.iter().any(is_in)) {
+        return Some(format!("spare pool {}", pool.name));
+    }
+    let mut arrays = registry.arrays().iter().filter(|array| Some(array.uuid) != but);
+    let array = arrays.find(|array| array.devices().any(|device| is_it(device, None)));
+    array.map(|array| format!("array {}", array.name))
+}
+
+/// [`take`] of a device that says it is a member of an array.
+pub(crate) fn is_nobody_elses(
+    turn: &mut Turn,
     device: &DeviceSpec,
     array: Identity,
 ) -> ControlResult<()> {
-    let Some(path) = device.path() else { return Ok(()) };
-    let id = storage_at(turn, path, Role::Cache)?;
-    is_not_being_taken(turn, path, &id)?;
-    if let Some(user) = user_of(turn, &id, Some(array)) {
-        return Err(refusal(path, &Finding::SameDevice(format!("already part of {user}"))));
-    }
-    reserve(turn, id);
-    Ok(())
+    take(turn, device, Role::Cache, Beside::None, Some(array))
 }
 
 /// Refuses an array for a cache, before it or below it, while its size is about to change.
-fn check_size_stays<E: Engine>(turn: &mut Turn<E>, device: &DeviceSpec) -> ControlResult<()> {
+fn check_size_stays(turn: &mut Turn, device: &DeviceSpec) -> ControlResult<()> {
     let record = device.array().and_then(|name| turn.registry.find_array(name)).cloned();
     match record {
         Some(record) if arrays::show::status(turn, &record).reshape.is_some() => {

@@ -8,10 +8,7 @@ use crate::spec::DeviceSpec;
 
 /// The mark that a device is to be known by from now on. The answer is `none` if the device has no mark,
 /// or shares its mark with another drive. `None` of a device without a path.
-pub(in crate::service) fn identity_of<E: Engine>(
-    engine: &E,
-    device: &DeviceSpec,
-) -> Option<DriveIdentity> {
+pub(crate) fn identity_of(engine: &dyn Engine, device: &DeviceSpec) -> Option<DriveIdentity> {
     let path = device.path()?;
     let mark = engine.drive_identity(path);
     let known = mark.filter(|mark| engine.find_drive(mark, path).is_some());
@@ -24,8 +21,8 @@ pub(in crate::service) fn identity_of<E: Engine>(
 /// # Errors
 /// When another drive has the path of the origin, and the origin is nowhere: nothing of that drive may be
 /// served or written.
-pub(in crate::service) fn located<E: Engine>(
-    engine: &E,
+pub(crate) fn located(
+    engine: &dyn Engine,
     record: &VolumeRecord,
 ) -> ControlResult<(VolumeRecord, Vec<String>)> {
     let (mut record, mut news) = (record.clone(), Vec::new());
@@ -53,8 +50,8 @@ pub(in crate::service) fn located<E: Engine>(
 
 /// Where a drive is now: where it was, also when nothing is there, or where its mark is. `None` when another
 /// drive has its path.
-pub(in crate::service) fn place_of<E: Engine>(
-    engine: &E,
+pub(crate) fn place_of(
+    engine: &dyn Engine,
     device: &DeviceSpec,
     identity: Option<&DriveIdentity>,
 ) -> Option<DeviceSpec> {
@@ -74,8 +71,8 @@ enum Whereabouts {
     Other(Option<DriveIdentity>),
 }
 
-fn locate<E: Engine>(
-    engine: &E,
+fn locate(
+    engine: &dyn Engine,
     device: &DeviceSpec,
     identity: Option<&DriveIdentity>,
 ) -> Whereabouts {

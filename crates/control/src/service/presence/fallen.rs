@@ -6,21 +6,16 @@
 
 use std::time::Instant;
 
-use crate::engine::Engine;
 use crate::error::ControlError;
 use crate::name::ArrayName;
 use crate::records::RegisteredArray;
-use crate::service::arrays::open::close_array;
+use crate::service::arrays::open::close_array_and_note;
 use crate::service::presence::{late, moved};
 use crate::service::state::turn::Turn;
-use crate::service::volumes::open::close_volume;
+use crate::service::volumes::open::close_and_note;
 
 /// Assembles an array anew whose members are back.
-pub(in crate::service) fn look_for_members<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &ArrayName,
-    now: Instant,
-) {
+pub(crate) fn look_for_members(turn: &mut Turn, name: &ArrayName, now: Instant) {
     let Some(mut record) = turn.registry.find_array(name).cloned() else { return };
     if moved::has_news(turn, &record) {
         record = moved::follow(turn, record);
@@ -45,11 +40,7 @@ pub(in crate::service) fn look_for_members<E: Engine>(
 }
 
 /// Closes an array that has fallen, and the volumes on it, and starts them as after a crash.
-pub(in crate::service) fn assemble_anew<E: Engine>(
-    turn: &mut Turn<E>,
-    record: RegisteredArray,
-    now: Instant,
-) {
+pub(crate) fn assemble_anew(turn: &mut Turn, record: RegisteredArray, now: Instant) {
     let name = record.name.clone();
     turn.fallen.remove(&name);
     turn.engine.log(&format!(
@@ -62,17 +53,11 @@ pub(in crate::service) fn assemble_anew<E: Engine>(
         }
         let error =
             format!("its array {name} is assembled anew: it is served again when that is done");
-        let error = Err(ControlError::failed(error));
-        if let Some((job, _)) = turn.jobs.running(&volume.name) {
-            turn.jobs.end(job, error.clone().map(drop));
-        }
-        turn.note(&volume.name, error);
-        let closed = close_volume(turn, &volume.name);
-        turn.note(&volume.name, closed);
+        turn.note_end(&volume.name, ControlError::failed(error));
+        close_and_note(turn, &volume.name);
         turn.live.remove(&volume.name);
     }
-    let closed = close_array(turn, &name);
-    turn.note_array(&name, closed);
+    close_array_and_note(turn, &name);
     turn.live_arrays.remove(&name);
     if !turn.stopping {
         late::try_array(turn, record, Some(now), now);

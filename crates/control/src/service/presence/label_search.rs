@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::engine::{Engine, LabelledPlace, MemberLabel};
+use crate::engine::{LabelledPlace, MemberLabel};
 use crate::error::{ControlResult, ErrorKind};
 use crate::records::{Identity, RegisteredArray};
 use crate::safety::DeviceId;
@@ -18,7 +18,7 @@ use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
 
 /// The recorded devices that a search is for.
-pub(in crate::service) enum Wanted {
+pub(crate) enum Wanted {
     /// All that have paths, and the members of places without one.
     All,
     /// These devices, and the members of these places without a path: the others are in use.
@@ -73,17 +73,14 @@ impl Part {
 
 /// The devices that say they are of an array.
 #[derive(Default)]
-pub(in crate::service) struct Parts {
+pub(crate) struct Parts {
     parts: Vec<Part>,
     /// Devices with a label that could not be asked.
-    pub(in crate::service) hindered: Vec<DeviceSpec>,
+    pub(crate) hindered: Vec<DeviceSpec>,
 }
 
 /// All that there is to be looked at for an array.
-pub(in crate::service) fn around<E: Engine>(
-    service: &mut Turn<E>,
-    record: &RegisteredArray,
-) -> Vec<(PathBuf, u64)> {
+pub(crate) fn around(service: &mut Turn, record: &RegisteredArray) -> Vec<(PathBuf, u64)> {
     service.apart("listing all drives").around(&folders_of(record))
 }
 
@@ -94,11 +91,7 @@ fn folders_of(record: &RegisteredArray) -> BTreeSet<PathBuf> {
 }
 
 /// Looks for the devices of an array.
-pub(in crate::service) fn find<E: Engine>(
-    service: &mut Turn<E>,
-    record: &RegisteredArray,
-    wanted: &Wanted,
-) -> Parts {
+pub(crate) fn find(service: &mut Turn, record: &RegisteredArray, wanted: &Wanted) -> Parts {
     let mut found = Parts::default();
     let mut recorded: Vec<&DeviceSpec> = Vec::new();
     for device in record.devices().filter(|device| wanted.has(device)) {
@@ -128,12 +121,7 @@ pub(in crate::service) fn find<E: Engine>(
 
 impl Parts {
     /// Looks at a device that is not under a recorded path.
-    fn look_beside<E: Engine>(
-        &mut self,
-        service: &mut Turn<E>,
-        record: &RegisteredArray,
-        device: DeviceSpec,
-    ) {
+    fn look_beside(&mut self, service: &mut Turn, record: &RegisteredArray, device: DeviceSpec) {
         let Some(id) = service.id_of(&device) else { return };
         let is_recorded = record.devices().any(|known| service.id_of(known).as_ref() == Some(&id));
         let mut parts = self.parts.iter();
@@ -199,21 +187,21 @@ impl Parts {
     }
 
     /// The devices themselves.
-    pub(in crate::service) fn devices(&self) -> Vec<DeviceSpec> {
+    pub(crate) fn devices(&self) -> Vec<DeviceSpec> {
         self.parts.iter().map(|part| part.device.clone()).collect()
     }
 
     /// Members that there are twice: copies, or one disk on two paths. One of them may be older with the same
     /// event, and nobody knows which, so the array is refused. Former members count for nothing.
-    pub(in crate::service) fn copies(&self, record: &RegisteredArray) -> Vec<Copied> {
+    pub(crate) fn copies(&self, record: &RegisteredArray) -> Vec<Copied> {
         let members: Vec<_> =
             self.members().filter(|(_, label)| !self.is_former(label, record)).collect();
         let mut copies = Vec::new();
         for (at, (device, label)) in members.iter().enumerate() {
-            let is_it = |(_, it): &&(_, &MemberLabel)| are_twins(it, label);
+            let is_it = |(_, it): &&(_, &MemberLabel)| it.is_twin_of(label);
             if let Some((other, _)) = members[..at].iter().find(is_it) {
                 let devices = [(*other).clone(), (*device).clone()];
-                let is_another = |(_, it): &&(&DeviceSpec, &MemberLabel)| !are_twins(it, label);
+                let is_another = |(_, it): &&(&DeviceSpec, &MemberLabel)| !it.is_twin_of(label);
                 let others = members.iter().filter(is_another).map(|(it, _)| (*it).clone());
                 let others = others.collect();
                 copies.push(Copied { place: label.place, devices, others });
@@ -227,7 +215,7 @@ impl Parts {
     fn is_former(&self, label: &MemberLabel, record: &RegisteredArray) -> bool {
         let is_newer = |it: &MemberLabel| {
             let is_known = it.event <= record.events && is_current(it, record);
-            let is_newer = are_twins(it, label) && it.event > label.event;
+            let is_newer = it.is_twin_of(label) && it.event > label.event;
             is_newer && (is_known || !is_current(label, record))
         };
         self.newest().is_some_and(|newest| label.is_replaced_by(newest))
@@ -236,9 +224,9 @@ impl Parts {
 
     /// Former members of which there are others beside them, or beside the member itself: neither is given to
     /// the array, which would not know one from the other. Each with a line for the log.
-    pub(in crate::service) fn former(&self, record: &RegisteredArray) -> Vec<(DeviceSpec, String)> {
+    pub(crate) fn former(&self, record: &RegisteredArray) -> Vec<(DeviceSpec, String)> {
         let has_twin = |device: &DeviceSpec, label: &MemberLabel| {
-            self.members().any(|(other, it)| other != device && are_twins(it, label))
+            self.members().any(|(other, it)| other != device && it.is_twin_of(label))
         };
         let former = self
             .members()
@@ -258,7 +246,7 @@ impl Parts {
     }
 
     /// Puts the paths of now in a record; adds a line to `news` for each device that has moved.
-    pub(in crate::service) fn record_paths(
+    pub(crate) fn record_paths(
         &self,
         record: &mut RegisteredArray,
         wanted: &Wanted,
@@ -362,7 +350,7 @@ impl Parts {
 
     /// Members and journals that are not on record: the array itself knows which of them it can use, and that
     /// it cannot start beside one that only a newer program can read.
-    pub(in crate::service) fn others(&self, record: &RegisteredArray) -> Vec<DeviceSpec> {
+    pub(crate) fn others(&self, record: &RegisteredArray) -> Vec<DeviceSpec> {
         let former = self.former(record);
         self.free(record, |part| match part.label {
             PartLabel::Member(_) => !former.iter().any(|(device, _)| *device == part.device),
@@ -371,11 +359,6 @@ impl Parts {
             PartLabel::Spare => false,
         })
     }
-}
-
-/// Whether two labels are of the same member.
-fn are_twins(one: &MemberLabel, other: &MemberLabel) -> bool {
-    one.member == other.member && one.place == other.place
 }
 
 /// Gives recorded devices that are not there the paths of free ones.
@@ -403,8 +386,8 @@ fn moved_to(known: Option<&DeviceSpec>, device: &DeviceSpec) -> DeviceSpec {
 }
 
 /// The part of an array that a free device says it is, unless a volume knows the device for its own.
-fn part_of<E: Engine>(
-    service: &mut Turn<E>,
+fn part_of(
+    service: &mut Turn,
     record: &RegisteredArray,
     device: &DeviceSpec,
 ) -> ControlResult<Option<Part>> {
@@ -427,8 +410,8 @@ fn part_of<E: Engine>(
 }
 
 /// The label of a member or journal on a device, and the array that it is of.
-fn member_or_journal<E: Engine>(
-    service: &mut Turn<E>,
+fn member_or_journal(
+    service: &mut Turn,
     device: &DeviceSpec,
 ) -> ControlResult<Option<(Identity, PartLabel)>> {
     if let Some(label) = service.reading(device).label_of(device)? {
@@ -440,17 +423,10 @@ fn member_or_journal<E: Engine>(
 
 /// Whether a device is a drive of a volume: by the mark that the volume knows its drive by. Without a mark
 /// the path counts, unless the device is in service in an array.
-fn is_of_a_volume<E: Engine>(
-    service: &mut Turn<E>,
-    device: &DeviceSpec,
-    is_in_service: bool,
-) -> bool {
+fn is_of_a_volume(service: &mut Turn, device: &DeviceSpec, is_in_service: bool) -> bool {
     let Some(path) = device.path() else { return false };
     let mark = service.reading_identity_of(path.display()).drive_identity(path);
-    let mut drives = service.registry.volumes().iter().flat_map(|volume| {
-        let cache = volume.cache.as_ref().map(|it| (&it.device, it.identity.as_ref()));
-        [(&volume.origin, volume.origin_identity.as_ref())].into_iter().chain(cache)
-    });
+    let mut drives = service.registry.volumes().iter().flat_map(|volume| volume.drives());
     drives.any(|(drive, known)| match known.filter(|known| known.is_known()) {
         Some(known) => mark.as_ref() == Some(known),
         None => !is_in_service && admit::is_same(service, drive, device),
@@ -458,7 +434,7 @@ fn is_of_a_volume<E: Engine>(
 }
 
 /// Whether an open volume or array has this storage.
-fn is_served<E: Engine>(service: &mut Turn<E>, id: &DeviceId) -> bool {
+fn is_served(service: &mut Turn, id: &DeviceId) -> bool {
     let volumes = service.registry.volumes().iter().filter(|it| service.is_open(&it.name));
     let arrays =
         service.registry.arrays().iter().filter(|it| service.size_of_array(&it.name).is_ok());
@@ -468,6 +444,6 @@ fn is_served<E: Engine>(service: &mut Turn<E>, id: &DeviceId) -> bool {
 
 /// Whether a label may be that of a member in service. One that another drive replaced knows less than the
 /// record.
-pub(in crate::service) fn is_current(label: &MemberLabel, record: &RegisteredArray) -> bool {
+pub(crate) fn is_current(label: &MemberLabel, record: &RegisteredArray) -> bool {
     label.event + 1 >= record.events
 }

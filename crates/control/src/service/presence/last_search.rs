@@ -7,31 +7,31 @@ use crate::spec::DeviceSpec;
 
 /// The last search for the devices of an array.
 #[derive(Clone, Debug, Default)]
-pub(in crate::service) struct Search {
+pub(crate) struct Search {
     /// All that was there to be looked at; none of an array that nobody searched for.
-    pub(in crate::service) around: Option<Vec<(PathBuf, u64)>>,
+    pub(crate) around: Option<Vec<(PathBuf, u64)>>,
     /// Devices with a mark of Voltier's that somebody had, or that did not answer.
-    pub(in crate::service) hindered: Vec<DeviceSpec>,
+    pub(crate) hindered: Vec<DeviceSpec>,
     /// The devices that say they are of the array.
-    pub(in crate::service) ours: Vec<DeviceSpec>,
+    pub(crate) ours: Vec<DeviceSpec>,
     /// Devices that say they are the same member.
-    pub(in crate::service) copies: Vec<Copied>,
+    pub(crate) copies: Vec<Copied>,
     /// Devices that were found under other paths since the daemon started: a line each.
-    pub(in crate::service) moved: Vec<String>,
+    pub(crate) moved: Vec<String>,
 }
 
 /// Two devices that say they are the same member.
 #[derive(Clone, Debug)]
-pub(in crate::service) struct Copied {
-    pub(in crate::service) place: u32,
-    pub(in crate::service) devices: [DeviceSpec; 2],
+pub(crate) struct Copied {
+    pub(crate) place: u32,
+    pub(crate) devices: [DeviceSpec; 2],
     /// The other members that are there.
-    pub(in crate::service) others: Vec<DeviceSpec>,
+    pub(crate) others: Vec<DeviceSpec>,
 }
 
 impl Copied {
     /// The refusal of both.
-    pub(in crate::service) fn line(&self, name: &ArrayName) -> String {
+    pub(crate) fn line(&self, name: &ArrayName) -> String {
         let (place, [one, other]) = (self.place, &self.devices);
         let others: String = self.others.iter().map(|it| format!(" {it}")).collect();
         format!(

@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::engine::Engine;
 use crate::error::ControlResult;
 use crate::name::{ArrayName, VolumeName};
 use crate::protocol::Response;
@@ -17,6 +16,7 @@ use crate::service::presence::absence::{Absence, Missing};
 use crate::service::presence::moved::Located;
 use crate::service::presence::survey::Survey;
 use crate::service::presence::{admit, fallen, faults, look, moved, start, survey};
+use crate::service::state::claims::Subject;
 use crate::service::state::live::{Live, LiveArray, now};
 use crate::service::state::turn::Turn;
 use crate::service::volumes::{show, stops};
@@ -40,9 +40,7 @@ enum Comeback {
 }
 
 /// The arrays and volumes of which a device is looked for.
-pub(in crate::service) fn looked_for<E: Engine>(
-    service: &Turn<E>,
-) -> (Vec<ArrayName>, Vec<VolumeName>) {
+pub(crate) fn looked_for(service: &Turn) -> (Vec<ArrayName>, Vec<VolumeName>) {
     let arrays = service.live_arrays.iter().filter(|(_, live)| is_late(&live.absence));
     let takes_records = service.registry.trouble().is_none();
     let is_looked_for = |live: &Live| is_late(&live.absence) || live.is_unrecorded && takes_records;
@@ -54,11 +52,7 @@ pub(in crate::service) fn looked_for<E: Engine>(
 }
 
 /// Looks for the missing drives of a volume, and tries the volume when that is due.
-pub(in crate::service) fn look_for_drives<E: Engine>(
-    service: &mut Turn<E>,
-    name: &VolumeName,
-    now: Instant,
-) {
+pub(crate) fn look_for_drives(service: &mut Turn, name: &VolumeName, now: Instant) {
     let Some(record) = service.registry.find(name).cloned() else { return };
     let Some(live) = service.live.get(name).filter(|live| !live.is_open) else { return };
     let (absence, is_unrecorded) = (live.absence.clone(), live.is_unrecorded);
@@ -74,7 +68,7 @@ fn is_late(absence: &Absence) -> bool {
 }
 
 /// The paths that a start opens, or a look for missing devices if there is one.
-pub(in crate::service) fn paths_to_open<E: Engine>(service: &Turn<E>) -> BTreeSet<PathBuf> {
+pub(crate) fn paths_to_open(service: &Turn) -> BTreeSet<PathBuf> {
     let mut devices: Vec<&DeviceSpec> = Vec::new();
     for array in service.registry.arrays() {
         match service.live_arrays.get(&array.name) {
@@ -101,9 +95,8 @@ pub(in crate::service) fn paths_to_open<E: Engine>(service: &Turn<E>) -> BTreeSe
 }
 
 /// How soon to look for missing devices again, if there are any.
-pub(in crate::service) fn next_look<E: Engine>(service: &Turn<E>) -> Option<Duration> {
-    let arrays = service.live_arrays.values().map(|live| &live.absence);
-    let mut absences = arrays.chain(service.live.values().map(|live| &live.absence));
+pub(crate) fn next_look(service: &Turn) -> Option<Duration> {
+    let mut absences = service.absences();
     let is_unrecorded = service.live.values().any(|live| live.is_unrecorded);
     if absences.clone().any(Absence::is_waiting) || is_unrecorded {
         return Some(LOOK_STEP);
@@ -114,7 +107,7 @@ pub(in crate::service) fn next_look<E: Engine>(service: &Turn<E>) -> Option<Dura
 
 /// The beginning of the hold-off with which something that is not open is tried now, if it is. A device
 /// that comes after the hold-off begins a new one: others may be behind it.
-fn is_due<E: Engine>(service: &mut Turn<E>, absence: &Absence, now: Instant) -> Option<Instant> {
+fn is_due(service: &mut Turn, absence: &Absence, now: Instant) -> Option<Instant> {
     let has_come = absence.missing.iter().any(|missing| survey::has_come(service, missing));
     due_since(absence, has_come, now)
 }
@@ -129,11 +122,7 @@ fn due_since(absence: &Absence, has_come: bool, now: Instant) -> Option<Instant>
 }
 
 /// Looks for the missing members of an array, and assembles one that is not open when that is due.
-pub(in crate::service) fn look_for_members<E: Engine>(
-    service: &mut Turn<E>,
-    name: &ArrayName,
-    now: Instant,
-) {
+pub(crate) fn look_for_members(service: &mut Turn, name: &ArrayName, now: Instant) {
     let (Some(mut record), name) = (service.registry.find_array(name).cloned(), name.clone())
     else {
         return;
@@ -160,7 +149,9 @@ pub(in crate::service) fn look_for_members<E: Engine>(
                 false => record.members.contains(&Some(device.clone())),
             };
             if !is_ours {
-                forget_missing(service, &name, device);
+                // A spare or another device has the place of a member that is missing.
+                let live = service.live_arrays.get_mut(&name);
+                live.into_iter().for_each(|live| live.absence.forget(device));
             } else if !moved::is_copied(service, &name, device)
                 && survey::has_come(service, &missing)
             {
@@ -188,18 +179,18 @@ pub(in crate::service) fn look_for_members<E: Engine>(
 
 /// Assembles an array, unless its hold-off lasts and a device is missing. Without a hold-off it is
 /// assembled at once, with what is there.
-pub(in crate::service) fn try_array<E: Engine>(
-    service: &mut Turn<E>,
+pub(crate) fn try_array(
+    service: &mut Turn,
     record: RegisteredArray,
     since: Option<Instant>,
     now: Instant,
 ) {
-    let has_crashed = service.crashed.has_array(&record.name);
+    let has_crashed = service.crashed.contains(&Subject::Array(record.name.clone()));
     faults::attempt(service, has_crashed, |service| attempt_array(service, record, since, now));
 }
 
-fn attempt_array<E: Engine>(
-    service: &mut Turn<E>,
+fn attempt_array(
+    service: &mut Turn,
     record: RegisteredArray,
     since: Option<Instant>,
     now: Instant,
@@ -213,12 +204,7 @@ fn attempt_array<E: Engine>(
     moved::keep(service, &name, located);
 }
 
-fn attempt_located<E: Engine>(
-    service: &mut Turn<E>,
-    located: &Located,
-    since: Option<Instant>,
-    now: Instant,
-) {
+fn attempt_located(service: &mut Turn, located: &Located, since: Option<Instant>, now: Instant) {
     let (record, wait) = (located.record.clone(), service.device_wait);
     let name = record.name.clone();
     let mut survey = survey::survey(service, &record, &located.others);
@@ -249,23 +235,18 @@ fn attempt_located<E: Engine>(
 
 /// Opens a volume, unless its hold-off lasts and a drive is missing. Without a hold-off it is opened at
 /// once, with what is there.
-pub(in crate::service) fn try_volume<E: Engine>(
-    service: &mut Turn<E>,
+pub(crate) fn try_volume(
+    service: &mut Turn,
     record: &VolumeRecord,
     since: Option<Instant>,
     now: Instant,
 ) {
     let is_left = record.devices().any(|device| look::is_letting_go(service, device));
-    let is_patient = is_left || service.crashed.has_volume(&record.name);
+    let is_patient = is_left || service.crashed.contains(&Subject::Volume(record.name.clone()));
     faults::attempt(service, is_patient, |service| attempt_volume(service, record, since, now));
 }
 
-fn attempt_volume<E: Engine>(
-    service: &mut Turn<E>,
-    record: &VolumeRecord,
-    since: Option<Instant>,
-    now: Instant,
-) {
+fn attempt_volume(service: &mut Turn, record: &VolumeRecord, since: Option<Instant>, now: Instant) {
     let (name, wait) = (record.name.clone(), service.device_wait);
     let since = since.filter(|_| !wait.is_zero());
     if let Some(begun) = since {
@@ -287,9 +268,8 @@ fn attempt_volume<E: Engine>(
     start::open_up(service, record);
     if service.live.get(&name).is_some_and(|live| !live.is_open) {
         let mut missing = survey::missing_drives(service, record);
-        missing.extend(survey::wrong_ssd(service, record, &missing));
+        let ssd_label = survey::ssd_label(service, record, &mut missing);
         let since = since.filter(|since| now < *since + wait);
-        let ssd_label = survey::ssd_label(service, record, &missing);
         if let Some(live) = service.live.get_mut(&name) {
             live.absence = Absence { missing, since, ..Absence::default() };
             live.ssd_label = ssd_label;
@@ -298,40 +278,29 @@ fn attempt_volume<E: Engine>(
 }
 
 /// Brings one volume up; one that waits goes on waiting.
-pub(in crate::service) fn bring_up<E: Engine>(service: &mut Turn<E>, record: &VolumeRecord) {
+pub(crate) fn bring_up(service: &mut Turn, record: &VolumeRecord) {
     let since = hold_off_of(service, &record.name);
     try_volume(service, record, since, now());
 }
 
 /// The beginning of the hold-off of a volume, if it has one.
-pub(in crate::service) fn hold_off_of<E: Engine>(
-    service: &Turn<E>,
-    name: &VolumeName,
-) -> Option<Instant> {
+pub(crate) fn hold_off_of(service: &Turn, name: &VolumeName) -> Option<Instant> {
     service.live.get(name).and_then(|live| live.absence.since)
 }
 
 /// Brings up the volumes of an array that is open again.
-pub(in crate::service) fn serve_again<E: Engine>(
-    service: &mut Turn<E>,
-    array: &ArrayName,
-    now: Instant,
-) {
+pub(crate) fn serve_again(service: &mut Turn, array: &ArrayName, now: Instant) {
     for volume in service.registry.volumes().to_vec() {
         let stands = volume.devices().any(|it| it.array() == Some(array));
         if stands && volume.desired != Desired::Stopped && !service.is_open(&volume.name) {
-            let live = service.live.get(&volume.name);
-            let since = live.and_then(|live| live.absence.since).unwrap_or(now);
+            let since = hold_off_of(service, &volume.name).unwrap_or(now);
             try_volume(service, &volume, Some(since), now);
         }
     }
 }
 
 /// Opens a volume now, with what is there, and the arrays that it stands on.
-pub(in crate::service) fn start_volume<E: Engine>(
-    service: &mut Turn<E>,
-    name: &VolumeName,
-) -> ControlResult<Response> {
+pub(crate) fn start_volume(service: &mut Turn, name: &VolumeName) -> ControlResult<Response> {
     let record = service.record(name)?;
     let record = stops::unstop(service, record)?;
     for array in record.devices().filter_map(|device| device.array()) {
@@ -346,10 +315,7 @@ pub(in crate::service) fn start_volume<E: Engine>(
 }
 
 /// Assembles an array now, with what is there.
-pub(in crate::service) fn start_array<E: Engine>(
-    service: &mut Turn<E>,
-    name: &ArrayName,
-) -> ControlResult<Response> {
+pub(crate) fn start_array(service: &mut Turn, name: &ArrayName) -> ControlResult<Response> {
     let mut record = service.array_record(name)?;
     if record.stopped {
         record.stopped = false;
@@ -368,7 +334,7 @@ pub(in crate::service) fn start_array<E: Engine>(
 }
 
 /// Puts a member back that was missing when its array was assembled.
-fn member_has_come<E: Engine>(service: &mut Turn<E>, name: &ArrayName, missing: &Missing) {
+fn member_has_come(service: &mut Turn, name: &ArrayName, missing: &Missing) {
     let device = &missing.device;
     let comeback = take_member_back(service, name, missing);
     let line = match &comeback {
@@ -407,8 +373,8 @@ fn member_has_come<E: Engine>(service: &mut Turn<E>, name: &ArrayName, missing: 
     arrays::events::record(service);
 }
 
-fn take_member_back<E: Engine>(
-    service: &mut Turn<E>,
+fn take_member_back(
+    service: &mut Turn,
     name: &ArrayName,
     missing: &Missing,
 ) -> ControlResult<Comeback> {
@@ -423,8 +389,9 @@ fn take_member_back<E: Engine>(
     admit::is_nobody_elses(service, device, record.uuid)?;
     // The path of before, or one where another member that is missing was: not the device of one in service.
     let known = record.members.get(place as usize).and_then(Option::as_ref);
-    let is_free = |known| known == device || is_missing(service, name, known);
-    if !known.is_none_or(is_free) {
+    let absence = service.live_arrays.get(name).map(|live| &live.absence);
+    let is_missing = |known| absence.is_some_and(|absence| absence.lacks(known));
+    if known.is_some_and(|known| known != device && !is_missing(known)) {
         return Ok(Comeback::Stranger);
     }
     let is_back = service.writing_to(device).restore_member(name, place, device)?;
@@ -432,7 +399,7 @@ fn take_member_back<E: Engine>(
 }
 
 /// Awaits no member for a place that another device has got meanwhile.
-fn forget_taken_places<E: Engine>(service: &mut Turn<E>, record: &RegisteredArray) {
+fn forget_taken_places(service: &mut Turn, record: &RegisteredArray) {
     let has_path = |place: &u32| record.members.get(*place as usize).is_some_and(Option::is_some);
     let Some(live) = service.live_arrays.get_mut(&record.name) else { return };
     let taken: BTreeSet<u32> = live.absence.places.iter().copied().filter(has_path).collect();
@@ -454,16 +421,4 @@ fn not_found_lines(name: &ArrayName, survey: &Survey) -> Vec<String> {
         )
     };
     survey.places.iter().map(line).collect()
-}
-
-/// A spare or another device has the place of a member that is missing.
-fn forget_missing<E: Engine>(service: &mut Turn<E>, name: &ArrayName, device: &DeviceSpec) {
-    if let Some(live) = service.live_arrays.get_mut(name) {
-        live.absence.forget(device);
-    }
-}
-
-fn is_missing<E: Engine>(service: &Turn<E>, name: &ArrayName, device: &DeviceSpec) -> bool {
-    let live = service.live_arrays.get(name);
-    live.is_some_and(|live| live.absence.missing.iter().any(|it| it.device == *device))
 }

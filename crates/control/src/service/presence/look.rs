@@ -1,6 +1,5 @@
 //! Looks at devices that are on record already. A look after a crash is patient with what is busy.
 
-use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::records::Identity;
 use crate::safety::{self, Finding, Role, WriteProtection};
@@ -10,30 +9,18 @@ use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
 
 /// [`may_be_member`] of a device that may not answer: a core would wait for it.
-pub(in crate::service) fn has_label<E: Engine>(
-    turn: &mut Turn<E>,
-    device: &DeviceSpec,
-    array: Identity,
-) -> bool {
+pub(crate) fn has_label(turn: &mut Turn, device: &DeviceSpec, array: Identity) -> bool {
     look(turn, device).is_ok() && may_be_member(turn, device, array)
 }
 
 /// Whether a device says that it is a member of an array.
-pub(in crate::service) fn is_labelled<E: Engine>(
-    turn: &mut Turn<E>,
-    device: &DeviceSpec,
-    array: Identity,
-) -> bool {
+pub(crate) fn is_labelled(turn: &mut Turn, device: &DeviceSpec, array: Identity) -> bool {
     let label = device.is_external().then(|| turn.reading(device).label_of(device));
     matches!(label, Some(Ok(Some(label))) if label.array == array)
 }
 
 /// [`is_labelled`], also by a label that only a newer program can read.
-pub(in crate::service) fn may_be_member<E: Engine>(
-    turn: &mut Turn<E>,
-    device: &DeviceSpec,
-    array: Identity,
-) -> bool {
+pub(crate) fn may_be_member(turn: &mut Turn, device: &DeviceSpec, array: Identity) -> bool {
     let label = device.is_external().then(|| turn.reading(device).label_of(device));
     match label {
         Some(Ok(Some(label))) => label.array == array,
@@ -43,19 +30,16 @@ pub(in crate::service) fn may_be_member<E: Engine>(
 }
 
 /// Whether this daemon has let a device go that still has its requests.
-pub(in crate::service) fn is_letting_go<E: Engine>(
-    turn: &mut Turn<E>,
-    device: &DeviceSpec,
-) -> bool {
+pub(crate) fn is_letting_go(turn: &mut Turn, device: &DeviceSpec) -> bool {
     let Some(path) = device.path() else { return false };
     let step = format!("checking whether {} is free", path.display());
     turn.apart(step).is_letting_go(path)
 }
 
 /// Does something again while it fails, as often as the start allows.
-pub(in crate::service) fn again<E: Engine, T, F>(
-    turn: &mut Turn<E>,
-    mut attempt: impl FnMut(&mut Turn<E>) -> Result<T, F>,
+pub(crate) fn again<T, F>(
+    turn: &mut Turn,
+    mut attempt: impl FnMut(&mut Turn) -> Result<T, F>,
 ) -> Result<T, F> {
     let mut outcome = attempt(turn);
     while outcome.is_err() && is_patient(turn) {
@@ -65,7 +49,7 @@ pub(in crate::service) fn again<E: Engine, T, F>(
 }
 
 /// Waits a moment for what is busy, unless the start has waited long enough.
-fn is_patient<E: Engine>(turn: &mut Turn<E>) -> bool {
+fn is_patient(turn: &mut Turn) -> bool {
     let is_patient = turn.busy_tries > 1;
     if is_patient {
         turn.busy_tries -= 1;
@@ -75,8 +59,8 @@ fn is_patient<E: Engine>(turn: &mut Turn<E>) -> bool {
 }
 
 /// Looks at a device that is ours already: nobody else may use it, and it may not have shrunk.
-pub(in crate::service) fn look_at<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn look_at(
+    turn: &mut Turn,
     device: &DeviceSpec,
     size_bytes_min: u64,
     side: &str,
@@ -92,10 +76,7 @@ pub(in crate::service) fn look_at<E: Engine>(
 }
 
 /// The size in bytes of a device that is ours already, or why the device cannot be used now.
-pub(in crate::service) fn look<E: Engine>(
-    turn: &mut Turn<E>,
-    device: &DeviceSpec,
-) -> Result<u64, (Hindrance, String)> {
+pub(crate) fn look(turn: &mut Turn, device: &DeviceSpec) -> Result<u64, (Hindrance, String)> {
     let mut looked = look_once(turn, device);
     while matches!(looked, Err((Hindrance::Busy, _))) && is_patient(turn) {
         looked = look_once(turn, device);
@@ -104,10 +85,7 @@ pub(in crate::service) fn look<E: Engine>(
 }
 
 /// [`look`] without patience.
-pub(in crate::service) fn look_once<E: Engine>(
-    turn: &mut Turn<E>,
-    device: &DeviceSpec,
-) -> Result<u64, (Hindrance, String)> {
+pub(crate) fn look_once(turn: &mut Turn, device: &DeviceSpec) -> Result<u64, (Hindrance, String)> {
     let Some(path) = device.path() else { return Ok(u64::MAX) };
     let examined = turn.looking_at(path).examine(path, Role::Origin);
     let mut examined = examined.map_err(|error| {
@@ -123,21 +101,14 @@ pub(in crate::service) fn look_once<E: Engine>(
 }
 
 /// Why a device takes no writes, if that is so.
-pub(in crate::service) fn write_protection<E: Engine>(
-    turn: &mut Turn<E>,
-    device: &DeviceSpec,
-) -> Option<WriteProtection> {
+pub(crate) fn write_protection(turn: &mut Turn, device: &DeviceSpec) -> Option<WriteProtection> {
     let path = device.path()?;
     let step = format!("checking whether {} takes writes", path.display());
     turn.apart(step).write_protection(path)
 }
 
 /// Refuses a device that takes no writes, and an array that is only read.
-pub(in crate::service) fn takes_writes<E: Engine>(
-    turn: &mut Turn<E>,
-    device: &DeviceSpec,
-    side: &str,
-) -> ControlResult<()> {
+pub(crate) fn takes_writes(turn: &mut Turn, device: &DeviceSpec, side: &str) -> ControlResult<()> {
     if let Some(array) = device.array().and_then(|name| turn.registry.find_array(name)) {
         return array.must_take_changes();
     }
@@ -147,7 +118,7 @@ pub(in crate::service) fn takes_writes<E: Engine>(
     }
 }
 
-pub(in crate::service) fn large_enough(
+pub(crate) fn large_enough(
     device: &DeviceSpec,
     size_bytes: u64,
     size_bytes_min: u64,

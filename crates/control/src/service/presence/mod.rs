@@ -1,16 +1,16 @@
 //! Drives that are there, come late, are missing, moved or pulled: what a start opens, and what is looked for after it.
 
-pub(in crate::service) mod absence;
-pub(in crate::service) mod admit;
-pub(in crate::service) mod drives;
-pub(in crate::service) mod fallen;
-pub(in crate::service) mod faults;
-pub(in crate::service) mod label_search;
-pub(in crate::service) mod last_search;
-pub(in crate::service) mod late;
-pub(in crate::service) mod look;
-pub(in crate::service) mod moved;
-pub(in crate::service) mod named_drives;
-pub(in crate::service) mod pulled;
-pub(in crate::service) mod start;
-pub(in crate::service) mod survey;
+pub(crate) mod absence;
+pub(crate) mod admit;
+pub(crate) mod drives;
+pub(crate) mod fallen;
+pub(crate) mod faults;
+pub(crate) mod label_search;
+pub(crate) mod last_search;
+pub(crate) mod late;
+pub(crate) mod look;
+pub(crate) mod moved;
+pub(crate) mod named_drives;
+pub(crate) mod pulled;
+pub(crate) mod start;
+pub(crate) mod survey;

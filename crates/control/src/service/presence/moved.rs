@@ -1,7 +1,6 @@
 //! Arrays whose devices have other paths by now. The kernel gives names such as `/dev/sdb` anew at every
 //! start. So a recorded path is a hint, and the label of a device says which part of which array it is.
 
-use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::records::{RegisteredArray, VolumeRecord};
@@ -16,36 +15,29 @@ use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
 
 /// An array whose devices were looked for.
-pub(in crate::service) struct Located {
+pub(crate) struct Located {
     /// The record with the paths of now.
-    pub(in crate::service) record: RegisteredArray,
+    pub(crate) record: RegisteredArray,
     /// Further devices that say they are members or the journal of the array.
-    pub(in crate::service) others: Vec<DeviceSpec>,
+    pub(crate) others: Vec<DeviceSpec>,
     /// Former members that are left alone, each with a line for the log.
-    pub(in crate::service) former: Vec<(DeviceSpec, String)>,
+    pub(crate) former: Vec<(DeviceSpec, String)>,
     search: Search,
 }
 
 impl Located {
     /// Whether two devices say that they are the same member: nobody knows which one is the copy.
-    pub(in crate::service) fn has_copies(&self) -> bool {
+    pub(crate) fn has_copies(&self) -> bool {
         !self.search.copies.is_empty()
     }
 }
 
 /// Finds the devices of an array that is not open. Those with other paths are logged and put on record.
-pub(in crate::service) fn locate<E: Engine>(
-    service: &mut Turn<E>,
-    record: RegisteredArray,
-) -> Located {
+pub(crate) fn locate(service: &mut Turn, record: RegisteredArray) -> Located {
     locate_wanted(service, record, &Wanted::All)
 }
 
-fn locate_wanted<E: Engine>(
-    service: &mut Turn<E>,
-    before: RegisteredArray,
-    wanted: &Wanted,
-) -> Located {
+fn locate_wanted(service: &mut Turn, before: RegisteredArray, wanted: &Wanted) -> Located {
     let name = before.name.clone();
     let around = around(service, &before);
     let parts = find(service, &before, wanted);
@@ -73,7 +65,7 @@ fn locate_wanted<E: Engine>(
 }
 
 /// Leaves an array at rest of which two devices say that they are the same member.
-pub(in crate::service) fn refuse<E: Engine>(service: &mut Turn<E>, located: Located) {
+pub(crate) fn refuse(service: &mut Turn, located: Located) {
     let Located { record, search, .. } = located;
     let name = record.name;
     let lines: Vec<String> = search.copies.iter().map(|copied| copied.line(&name)).collect();
@@ -93,11 +85,7 @@ pub(in crate::service) fn refuse<E: Engine>(service: &mut Turn<E>, located: Loca
 }
 
 /// Keeps what a search found beside what became of its array.
-pub(in crate::service) fn keep<E: Engine>(
-    service: &mut Turn<E>,
-    name: &ArrayName,
-    located: Located,
-) {
+pub(crate) fn keep(service: &mut Turn, name: &ArrayName, located: Located) {
     if let Some(live) = service.live_arrays.get_mut(name) {
         live.search = located.search;
     }
@@ -105,10 +93,7 @@ pub(in crate::service) fn keep<E: Engine>(
 
 /// Whether other devices than at the last search say that they are of an array. While no device comes or
 /// goes, nothing is read.
-pub(in crate::service) fn has_news<E: Engine>(
-    service: &mut Turn<E>,
-    record: &RegisteredArray,
-) -> bool {
+pub(crate) fn has_news(service: &mut Turn, record: &RegisteredArray) -> bool {
     let Some(live) = service.live_arrays.get(&record.name) else { return false };
     let (mut search, wanted) = (live.search.clone(), wanted_of(live));
     let now = Some(around(service, record));
@@ -141,10 +126,7 @@ fn wanted_of(live: &LiveArray) -> Wanted {
 
 /// Looks for the missing devices of an open array, and awaits them where they are now. The record with the
 /// paths of now.
-pub(in crate::service) fn follow<E: Engine>(
-    service: &mut Turn<E>,
-    record: RegisteredArray,
-) -> RegisteredArray {
+pub(crate) fn follow(service: &mut Turn, record: RegisteredArray) -> RegisteredArray {
     let name = record.name.clone();
     let Some(live) = service.live_arrays.get(&name) else { return record };
     let (wanted, said) = (wanted_of(live), live.search.copies.clone());
@@ -175,21 +157,14 @@ pub(in crate::service) fn follow<E: Engine>(
 }
 
 /// Whether a device says that it is the same member as another one: neither is taken.
-pub(in crate::service) fn is_copied<E: Engine>(
-    service: &Turn<E>,
-    name: &ArrayName,
-    device: &DeviceSpec,
-) -> bool {
+pub(crate) fn is_copied(service: &Turn, name: &ArrayName, device: &DeviceSpec) -> bool {
     let live = service.live_arrays.get(name);
     live.is_some_and(|live| live.search.copies.iter().any(|it| it.devices.contains(device)))
 }
 
 /// Refuses an origin that only its path makes the volume's, when its label says that it is in service in an
 /// array on record.
-pub(in crate::service) fn is_no_member<E: Engine>(
-    service: &mut Turn<E>,
-    record: &VolumeRecord,
-) -> ControlResult<()> {
+pub(crate) fn is_no_member(service: &mut Turn, record: &VolumeRecord) -> ControlResult<()> {
     let origin = &record.origin;
     let has_mark = record.origin_identity.as_ref().is_some_and(DriveIdentity::is_known);
     if has_mark || !origin.is_external() {
@@ -212,7 +187,7 @@ pub(in crate::service) fn is_no_member<E: Engine>(
             });
         }
     };
-    let array = service.registry.arrays().iter().find(|array| array.uuid == label.array);
+    let array = service.registry.array_with(label.array);
     match array.filter(|array| is_current(&label, array)) {
         None => Ok(()),
         Some(array) => Err(ControlError::failed(format!(

@@ -3,7 +3,7 @@
 //! A disk carries nothing of Voltier's, so the word of the user counts for what it holds. An SSD says which
 //! cache it holds and how new that is, and is taken only if it is as new as the record.
 
-use crate::engine::{CacheLabel, Engine};
+use crate::engine::CacheLabel;
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
 use crate::protocol::Response;
@@ -19,8 +19,8 @@ use crate::settings::SSD_KEY;
 use crate::spec::DeviceSpec;
 
 /// Takes a drive that the user names as one side of a volume. A volume that is stopped stays so.
-pub(in crate::service) fn take<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn take(
+    turn: &mut Turn,
     name: &VolumeName,
     key: &str,
     device: DeviceSpec,
@@ -33,8 +33,8 @@ pub(in crate::service) fn take<E: Engine>(
     }
 }
 
-fn is_not_served<E: Engine>(
-    turn: &Turn<E>,
+fn is_not_served(
+    turn: &Turn,
     record: &VolumeRecord,
     side: &str,
     device: &DeviceSpec,
@@ -51,8 +51,8 @@ fn is_not_served<E: Engine>(
 
 /// Takes a drive as the origin. The user says that what the drive holds counts: as a copy, as the same drive
 /// with another mark, or changed since. The cache goes on with that drive.
-fn take_origin<E: Engine>(
-    turn: &mut Turn<E>,
+fn take_origin(
+    turn: &mut Turn,
     record: &VolumeRecord,
     device: DeviceSpec,
 ) -> ControlResult<Response> {
@@ -78,11 +78,7 @@ fn take_origin<E: Engine>(
 
 /// Takes a drive as the SSD. Nothing on the drive is overwritten: the cache of the volume is on it, in its
 /// newest state.
-fn take_ssd<E: Engine>(
-    turn: &mut Turn<E>,
-    record: &VolumeRecord,
-    device: DeviceSpec,
-) -> ControlResult<Response> {
+fn take_ssd(turn: &mut Turn, record: &VolumeRecord, device: DeviceSpec) -> ControlResult<Response> {
     let name = &record.name;
     let Some(cache) = &record.cache else {
         return Err(ControlError::failed(format!(
@@ -113,8 +109,8 @@ fn take_ssd<E: Engine>(
 ///
 /// # Errors
 /// When the device holds anything else.
-fn current_label<E: Engine>(
-    turn: &mut Turn<E>,
+fn current_label(
+    turn: &mut Turn,
     name: &VolumeName,
     cache: &CacheRecord,
     device: &DeviceSpec,
@@ -146,8 +142,8 @@ fn current_label<E: Engine>(
 }
 
 /// Refuses a copy that is older than the SSD on record, as far as that one is there.
-fn is_the_newest<E: Engine>(
-    turn: &mut Turn<E>,
+fn is_the_newest(
+    turn: &mut Turn,
     cache: &CacheRecord,
     device: &DeviceSpec,
     label: &CacheLabel,
@@ -169,8 +165,8 @@ fn is_the_newest<E: Engine>(
 
 /// Puts a record with the named drive in place of the one before, and opens the volume, unless it is stopped.
 /// When the drive is the reason that it does not open, the record is as before.
-fn put_and_open<E: Engine>(
-    turn: &mut Turn<E>,
+fn put_and_open(
+    turn: &mut Turn,
     before: &VolumeRecord,
     taken: VolumeRecord,
     device: &DeviceSpec,

@@ -7,20 +7,15 @@
 
 use std::time::Instant;
 
-use crate::engine::Engine;
 use crate::error::ControlError;
 use crate::name::VolumeName;
 use crate::service::presence::late;
 use crate::service::state::turn::Turn;
-use crate::service::volumes::open::close_volume;
+use crate::service::volumes::open::close_and_note;
 
 /// Closes a volume whose SSD is gone with dirty lines, and opens the volume as a start does: when the SSD is
 /// there. Clients are cut off.
-pub(in crate::service) fn wait_for_ssd<E: Engine>(
-    service: &mut Turn<E>,
-    name: &VolumeName,
-    now: Instant,
-) {
+pub(crate) fn wait_for_ssd(service: &mut Turn, name: &VolumeName, now: Instant) {
     let Some(dirty_lines) = service.pulled.remove(name) else { return };
     let Some(mut record) = service.registry.find(name).cloned() else { return };
     // A command that had the volume until now may have ended it.
@@ -35,15 +30,11 @@ pub(in crate::service) fn wait_for_ssd<E: Engine>(
         cache.device,
         cache.newest_data()
     ));
-    if let Some((job, _)) = service.jobs.running(name) {
-        service.jobs.end(job, Err(error.clone()));
-    }
-    service.note(name, Err(error));
+    service.note_end(name, error);
     // The count is for people: a start finds the lines on the SSD.
     let recorded = service.registry.put(record.clone());
     service.note(name, recorded);
-    let closed = close_volume(service, name);
-    service.note(name, closed);
+    close_and_note(service, name);
     service.live.remove(name);
     if !service.stopping {
         late::try_volume(service, &record, Some(now), now);

@@ -1,6 +1,6 @@
 //! Opening recorded volumes: at the start of the daemon, and when what they lacked has come.
 
-use crate::engine::{CacheStart, Engine};
+use crate::engine::CacheStart;
 use crate::error::{ControlError, ControlResult, ErrorKind};
 use crate::name::VolumeName;
 use crate::records::{CacheRecord, Desired, VolumeRecord};
@@ -8,11 +8,11 @@ use crate::service::presence::{admit, drives, look, moved};
 use crate::service::state::jobs::Purpose;
 use crate::service::state::live::Live;
 use crate::service::state::turn::Turn;
-use crate::service::volumes::open::{close_volume, open_volume};
+use crate::service::volumes::open::{close_and_note, open_volume};
 use crate::service::volumes::{drains, exports, removal};
 
 /// Brings one volume up with what is there, its exports and its unfinished work included.
-pub(in crate::service) fn open_up<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) {
+pub(crate) fn open_up(turn: &mut Turn, record: &VolumeRecord) {
     let name = record.name.clone();
     let mut live = Live::new();
     let opened = match locate_drives(turn, record) {
@@ -54,10 +54,7 @@ pub(in crate::service) fn open_up<E: Engine>(turn: &mut Turn<E>, record: &Volume
 }
 
 /// Finds the drives of a volume by their identities; the record says where they are now.
-fn locate_drives<E: Engine>(
-    turn: &mut Turn<E>,
-    record: &VolumeRecord,
-) -> ControlResult<VolumeRecord> {
+fn locate_drives(turn: &mut Turn, record: &VolumeRecord) -> ControlResult<VolumeRecord> {
     let step = format!("looking for the drives of {}", record.name);
     let (located, news) = drives::located(&*turn.apart(step), record)?;
     if located != *record {
@@ -70,7 +67,7 @@ fn locate_drives<E: Engine>(
 }
 
 /// Records what the drives of an open volume are known by, where the record does not say it.
-fn adopt_identities<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) -> ControlResult<()> {
+fn adopt_identities(turn: &mut Turn, name: &VolumeName) -> ControlResult<()> {
     let Some(before) = turn.registry.find(name).cloned() else { return Ok(()) };
     let ssd = before.cache.as_ref().filter(|it| it.failed.is_none() && it.identity.is_none());
     let mark_of_ssd = ssd.and_then(|cache| admit::mark_of(turn, &cache.device));
@@ -88,11 +85,7 @@ fn adopt_identities<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) -> Control
     if adopted == record { Ok(()) } else { turn.registry.put(adopted) }
 }
 
-fn open_recorded<E: Engine>(
-    turn: &mut Turn<E>,
-    record: &VolumeRecord,
-    live: &mut Live,
-) -> ControlResult<()> {
+fn open_recorded(turn: &mut Turn, record: &VolumeRecord, live: &mut Live) -> ControlResult<()> {
     if matches!(&record.origin, device if device.is_volatile()) {
         return Err(ControlError::failed(format!(
             "its backing disk {} was lost when the previous daemon ended; `voltier delete \
@@ -144,7 +137,7 @@ fn open_recorded<E: Engine>(
 
 /// An attach that a crash cut off before the first opening of its cache was on record. Until then
 /// the cache wrote through, so the origin has everything and the volume is as it was before.
-fn undo_attach<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> ControlResult<()> {
+fn undo_attach(turn: &mut Turn, record: &VolumeRecord) -> ControlResult<()> {
     turn.log(&record.name, "its attach was interrupted and has been undone; attach the SSD again");
     let plain = VolumeRecord { cache: None, ..record.clone() };
     turn.registry.put(plain.clone())?;
@@ -153,21 +146,18 @@ fn undo_attach<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> ControlR
 
 /// Opens a volume that serves from the origin alone. A size that it did not have before goes on record before
 /// any client has it: the next start knows what there must be.
-fn open_plain<E: Engine>(turn: &mut Turn<E>, mut record: VolumeRecord) -> ControlResult<()> {
+fn open_plain(turn: &mut Turn, mut record: VolumeRecord) -> ControlResult<()> {
     let opened = open_volume(turn, &record, CacheStart::Load)?;
     if opened.size_bytes == record.size_bytes {
         return Ok(());
     }
     record.size_bytes = opened.size_bytes;
     let name = record.name.clone();
-    turn.registry.put(record).inspect_err(|_| {
-        let closed = close_volume(turn, &name);
-        turn.note(&name, closed);
-    })
+    turn.registry.put(record).inspect_err(|_| close_and_note(turn, &name))
 }
 
-fn open_with_cache<E: Engine>(
-    turn: &mut Turn<E>,
+fn open_with_cache(
+    turn: &mut Turn,
     record: &VolumeRecord,
     cache: &CacheRecord,
 ) -> ControlResult<()> {
@@ -199,7 +189,7 @@ fn open_with_cache<E: Engine>(
 }
 
 /// Whether only a name that the kernel gave says which drive the origin is.
-fn is_unmarked<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> bool {
+fn is_unmarked(turn: &mut Turn, record: &VolumeRecord) -> bool {
     let Some(path) = record.origin.path() else { return false };
     let mark = record.origin_identity.as_ref().filter(|mark| mark.is_known());
     // A mark that several drives have by now says nothing about any of them.
@@ -211,8 +201,8 @@ fn is_unmarked<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> bool {
 }
 
 /// Opens a volume and records the new generation of its cache, before any client is served.
-pub(in crate::service) fn open_and_record<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn open_and_record(
+    turn: &mut Turn,
     mut record: VolumeRecord,
     start: CacheStart,
 ) -> ControlResult<()> {
@@ -230,20 +220,13 @@ pub(in crate::service) fn open_and_record<E: Engine>(
         cache.maybe_dirty |= writes_back || opened.dirty_lines > 0;
         cache.evacuating = opened.evacuates;
     }
-    if let Err(error) = turn.registry.put(record.clone()) {
-        let closed = close_volume(turn, &record.name);
-        turn.note(&record.name, closed);
-        return Err(error);
-    }
+    let name = &record.name;
+    turn.registry.put(record.clone()).inspect_err(|_| close_and_note(turn, name))?;
     let is_passed = record.cache.as_ref().is_some_and(|cache| !cache.passed.is_empty());
-    if is_passed
-        && !opened.evacuates
-        && let Err(error) = turn.registry.put_passed(&record.name, Vec::new())
-    {
+    if is_passed && !opened.evacuates {
         // The SSD has it by now. Nobody has been served since, so that the next start can do it again.
-        let closed = close_volume(turn, &record.name);
-        turn.note(&record.name, closed);
-        return Err(error);
+        let forgotten = turn.registry.put_passed(name, Vec::new());
+        forgotten.inspect_err(|_| close_and_note(turn, name))?;
     }
     if opened.evacuates {
         turn.log(
@@ -258,8 +241,8 @@ pub(in crate::service) fn open_and_record<E: Engine>(
 
 /// Serves from the origin alone. From then on the SSD is stale, and that is recorded before the
 /// first client is served.
-fn open_without<E: Engine>(
-    turn: &mut Turn<E>,
+fn open_without(
+    turn: &mut Turn,
     record: &VolumeRecord,
     cache: &CacheRecord,
     error: &ControlError,
@@ -274,11 +257,7 @@ fn open_without<E: Engine>(
     without.cache = Some(CacheRecord { failed: Some(reason.clone()), ..cache.clone() });
     let opened = open_volume(turn, &without, CacheStart::Load)?;
     without.size_bytes = opened.size_bytes;
-    if let Err(error) = turn.registry.put(without) {
-        let closed = close_volume(turn, &record.name);
-        turn.note(&record.name, closed);
-        return Err(error);
-    }
+    turn.registry.put(without).inspect_err(|_| close_and_note(turn, &record.name))?;
     live.error = reason;
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use voltier_array::MemberState;
 
-use crate::engine::{CacheLabel, Engine, MemberLabel};
+use crate::engine::{CacheLabel, MemberLabel};
 use crate::error::ErrorKind;
 use crate::records::{CacheRecord, RegisteredArray, VolumeRecord};
 use crate::safety::DriveIdentity;
@@ -21,30 +21,30 @@ use crate::spec::DeviceSpec;
 const EXPOSED_FACTOR: u32 = 3;
 
 /// The devices of an array as a start finds them.
-pub(in crate::service) struct Survey {
+pub(crate) struct Survey {
     /// Devices that may be used.
-    pub(in crate::service) present: Vec<DeviceSpec>,
+    pub(crate) present: Vec<DeviceSpec>,
     /// Devices that may not, and why.
-    pub(in crate::service) left_out: Vec<String>,
+    pub(crate) left_out: Vec<String>,
     /// Devices that the array counts on and that may still come.
-    pub(in crate::service) missing: Vec<Missing>,
+    pub(crate) missing: Vec<Missing>,
     /// Places whose members the labels count on, that are not there, and for which the record has no path.
-    pub(in crate::service) places: BTreeSet<u32>,
+    pub(crate) places: BTreeSet<u32>,
     /// Whether no redundancy would be left without them, or the array not be assembled at all.
     is_exposed: bool,
 }
 
 impl Survey {
     /// The end of a hold-off that has begun.
-    pub(in crate::service) fn until(&self, since: Instant, wait: Duration) -> Instant {
+    pub(crate) fn until(&self, since: Instant, wait: Duration) -> Instant {
         since + if self.is_exposed { wait * EXPOSED_FACTOR } else { wait }
     }
 }
 
 /// Looks at the recorded devices of an array and at `others` that say they are of it; nothing is written. A
 /// member counts as there when it says that it is one.
-pub(in crate::service) fn survey<E: Engine>(
-    service: &mut Turn<E>,
+pub(crate) fn survey(
+    service: &mut Turn,
     record: &RegisteredArray,
     others: &[DeviceSpec],
 ) -> Survey {
@@ -80,18 +80,28 @@ pub(in crate::service) fn survey<E: Engine>(
     let labelled = labels_of(service, record, &mut present, &mut left_out, &mut missing);
     let (labelled, known): (Vec<DeviceSpec>, Vec<MemberLabel>) = labelled.into_iter().unzip();
     let newest = known.iter().max_by_key(|label| label.event);
-    if newest.is_some_and(|newest| lacks_a_member(newest, &known)) {
-        missing.extend(free.iter().filter_map(|spare| hindered(service, spare, "spare")));
-        let incoming = record.incoming.iter();
-        let strange = incoming.filter(|it| present.contains(it) && !labelled.contains(it));
-        missing.extend(strange.map(|device| unlabelled(service, record, device)));
-    }
     if let Some(newest) = newest {
-        missing.extend(displaced(service, record, newest, (&labelled, &known)));
+        if lacks_a_member(newest, &known) {
+            missing.extend(free.iter().filter_map(|spare| hindered(service, spare, "spare")));
+            // Devices on their way that have become members, by what other labels say.
+            let incoming = record.incoming.iter();
+            for device in incoming.filter(|it| present.contains(it) && !labelled.contains(it)) {
+                let why = (Hindrance::Absent, stranger(service, record, device, None));
+                missing.push(missing_as(service, device, "pending member", None, why));
+            }
+        }
+        // The members themselves may still come.
+        for (place, device) in record.members.iter().enumerate() {
+            let Some(device) = device.as_ref().filter(|it| labelled.contains(it)) else { continue };
+            if is_labelled(newest, &known, place) {
+                continue;
+            }
+            let why =
+                format!("{device} was member {place}, and another device of the array is there");
+            missing.push(missing_as(service, device, "member", None, (Hindrance::Absent, why)));
+        }
+        missing.retain(|missing| is_awaited(record, newest, &known, missing));
     }
-    missing.retain(|missing| {
-        is_awaited(record, newest, missing) && !is_elsewhere(record, newest, &known, missing)
-    });
     let is_exposed = is_exposed(newest, &known, &missing);
     let places = newest.map(|newest| places_without_path(record, newest, &known));
     Survey { present, left_out, missing, places: places.unwrap_or_default(), is_exposed }
@@ -99,8 +109,8 @@ pub(in crate::service) fn survey<E: Engine>(
 
 /// The members that are there with their labels, among them devices on their way and spares that became
 /// members. Recorded members that have none of the array are missing, and such devices are left as they are.
-fn labels_of<E: Engine>(
-    service: &mut Turn<E>,
+fn labels_of(
+    service: &mut Turn,
     record: &RegisteredArray,
     present: &mut Vec<DeviceSpec>,
     left_out: &mut Vec<String>,
@@ -149,8 +159,8 @@ fn labels_of<E: Engine>(
 }
 
 /// A device that has the path of a part of an array, and is none of it, in words.
-fn stranger<E: Engine>(
-    service: &mut Turn<E>,
+fn stranger(
+    service: &mut Turn,
     record: &RegisteredArray,
     device: &DeviceSpec,
     label: Option<MemberLabel>,
@@ -167,49 +177,6 @@ fn stranger<E: Engine>(
     let place = record.members.iter().position(|known| known.as_ref() == Some(device));
     let part = place.map_or_else(|| "no part".to_owned(), |place| format!("not member {place}"));
     format!("{device} is another device{mark}, {is}, and {part} of {name}: it is left alone")
-}
-
-/// Whether a recorded member that is missing is there under the path of another part, for instance of a
-/// device on its way. Nobody is behind the old path then.
-fn is_elsewhere(
-    record: &RegisteredArray,
-    newest: Option<&MemberLabel>,
-    labels: &[MemberLabel],
-    missing: &Missing,
-) -> bool {
-    let Some(newest) = newest.filter(|_| missing.is_member()) else { return false };
-    let place = record.members.iter().position(|known| known.as_ref() == Some(&missing.device));
-    place.is_some_and(|place| is_labelled(newest, labels, place))
-}
-
-/// A device on its way that has become a member, by what other labels say, and is not under its path.
-fn unlabelled<E: Engine>(
-    service: &mut Turn<E>,
-    record: &RegisteredArray,
-    device: &DeviceSpec,
-) -> Missing {
-    let why = (Hindrance::Absent, stranger(service, record, device, None));
-    missing_as(service, device, "pending member", None, why)
-}
-
-/// Members that are not there, and under whose recorded paths are other devices of the array: those that they
-/// replaced, or members of other places. The members themselves may still come.
-fn displaced<E: Engine>(
-    service: &mut Turn<E>,
-    record: &RegisteredArray,
-    newest: &MemberLabel,
-    (devices, labels): (&[DeviceSpec], &[MemberLabel]),
-) -> Vec<Missing> {
-    let mut missing = Vec::new();
-    for (place, device) in record.members.iter().enumerate() {
-        let Some(device) = device.as_ref().filter(|it| devices.contains(it)) else { continue };
-        if !is_labelled(newest, labels, place) {
-            let why =
-                format!("{device} was member {place}, and another device of the array is there");
-            missing.push(missing_as(service, device, "member", None, (Hindrance::Absent, why)));
-        }
-    }
-    missing
 }
 
 /// The places that the newest label counts on, of which no device has the label, and the record no path. A
@@ -242,28 +209,25 @@ fn lacks_a_member(newest: &MemberLabel, labels: &[MemberLabel]) -> bool {
     places.any(|(place, own)| is_counted_on(own.state) && !is_there(place))
 }
 
-pub(in crate::service) fn is_counted_on(state: MemberState) -> bool {
+pub(crate) fn is_counted_on(state: MemberState) -> bool {
     matches!(state, MemberState::InService | MemberState::Rebuilding)
 }
 
 /// The recorded drives that a volume needs and that are not there.
-pub(in crate::service) fn missing_drives<E: Engine>(
-    service: &mut Turn<E>,
-    record: &VolumeRecord,
-) -> Vec<Missing> {
-    let origin = (&record.origin, "backing disk", record.origin_identity.as_ref());
-    let ssd = record.cache.as_ref().filter(|cache| is_needed(cache));
-    let ssd = ssd.map(|cache| (&cache.device, "SSD", cache.identity.as_ref()));
+pub(crate) fn missing_drives(service: &mut Turn, record: &VolumeRecord) -> Vec<Missing> {
+    let needed = record.cache.as_ref().filter(|cache| is_needed(cache));
+    let parts = [("backing disk", None), ("SSD", needed)].into_iter().zip(record.drives());
     let mut missing = Vec::new();
-    let cache_of = |part: &str| record.cache.as_ref().filter(|_| part == "SSD");
-    for (device, part, identity) in [origin].into_iter().chain(ssd) {
+    for ((part, cache), (device, identity)) in parts.take(1 + needed.iter().len()) {
         let is_waiting =
             |name| service.live_arrays.get(name).is_some_and(|it| it.absence.is_waiting());
         let is_waiting = device.array().is_some_and(is_waiting);
         let found = found(service, device, identity).filter(|_| !is_waiting);
         let Some(found) = found else {
             let why = (Hindrance::Absent, format!("{device} is not there"));
-            let cache = cache_of(part).map(|cache| awaited(service, device, cache));
+            let cache = cache.map(AwaitedCache::of);
+            let cache =
+                cache.map(|it| AwaitedCache { was_there: is_on(service, device, it), ..it });
             let absent = missing_as(service, device, part, identity, why);
             missing.push(Missing { cache, ..absent });
             continue;
@@ -275,55 +239,43 @@ pub(in crate::service) fn missing_drives<E: Engine>(
     missing
 }
 
-/// The SSD of a volume that could not be opened, if it is there and does not hold the cache, or an older state
-/// of it: the right one may come under the same path.
-pub(in crate::service) fn wrong_ssd<E: Engine>(
-    service: &mut Turn<E>,
+/// The superblock of the SSD of a volume that could not be opened, if the SSD is there and the volume's. One that
+/// does not hold the cache, or an older state of it, is missing: the right one may come under the same path.
+pub(crate) fn ssd_label(
+    service: &mut Turn,
     record: &VolumeRecord,
-    missing: &[Missing],
-) -> Option<Missing> {
-    let cache = record.cache.as_ref().filter(|it| is_needed(it) && it.device.is_external())?;
+    missing: &mut Vec<Missing>,
+) -> Option<CacheLabel> {
+    let cache = record.cache.as_ref().filter(|cache| cache.device.is_external())?;
     if missing.iter().any(|missing| missing.device == cache.device) {
         return None;
     }
-    let ssd = ssd_of(service, cache)?;
+    let ssd = found(service, &cache.device, cache.identity.as_ref())?;
     // The volume's own error says what is wrong with an SSD that cannot be read.
     let label = service.reading(&ssd).cache_label_of(&ssd).ok()?;
-    let is_right = |it: &CacheLabel| it.uuid == cache.uuid && it.generation >= cache.generation;
-    if label.as_ref().is_some_and(is_right) {
+    let awaited = AwaitedCache::of(cache);
+    if is_needed(cache) && !label.as_ref().is_some_and(|it| awaited.is_held_by(it)) {
+        let why = format!("{} does not hold the newest state of its cache", cache.device);
+        let (device, identity) = (&cache.device, cache.identity.as_ref());
+        let wrong = missing_as(service, device, "SSD", identity, (Hindrance::Wrong, why));
+        missing.push(Missing { cache: Some(awaited), ..wrong });
         return None;
     }
-    let awaited =
-        AwaitedCache { uuid: cache.uuid, generation_min: cache.generation, was_there: false };
-    let why =
-        (Hindrance::Wrong, format!("{} does not hold the newest state of its cache", cache.device));
-    let wrong = missing_as(service, &cache.device, "SSD", cache.identity.as_ref(), why);
-    Some(Missing { cache: Some(awaited), ..wrong })
-}
-
-/// The cache that a missing SSD is to hold.
-fn awaited<E: Engine>(
-    service: &mut Turn<E>,
-    device: &DeviceSpec,
-    cache: &CacheRecord,
-) -> AwaitedCache {
-    let awaited =
-        AwaitedCache { uuid: cache.uuid, generation_min: cache.generation, was_there: false };
-    AwaitedCache { was_there: is_on(service, device, awaited), ..awaited }
+    label.filter(|label| label.uuid == cache.uuid)
 }
 
 /// Whether an awaited cache is on a device.
-fn is_on<E: Engine>(service: &mut Turn<E>, device: &DeviceSpec, awaited: AwaitedCache) -> bool {
+fn is_on(service: &mut Turn, device: &DeviceSpec, awaited: AwaitedCache) -> bool {
     if look::look_once(service, device).is_err() {
         return false;
     }
     let label = service.reading(device).cache_label_of(device).ok().flatten();
-    label.is_some_and(|it| it.uuid == awaited.uuid && it.generation >= awaited.generation_min)
+    label.is_some_and(|label| awaited.is_held_by(&label))
 }
 
 /// A device that cannot be used now; `None` of one that can.
-pub(in crate::service) fn hindered<E: Engine>(
-    service: &mut Turn<E>,
+pub(crate) fn hindered(
+    service: &mut Turn,
     device: &DeviceSpec,
     part: &'static str,
 ) -> Option<Missing> {
@@ -337,8 +289,8 @@ pub(in crate::service) fn hindered<E: Engine>(
     Some(missing_as(service, device, part, None, why))
 }
 
-pub(in crate::service) fn missing_as<E: Engine>(
-    service: &mut Turn<E>,
+pub(crate) fn missing_as(
+    service: &mut Turn,
     device: &DeviceSpec,
     part: &'static str,
     identity: Option<&DriveIdentity>,
@@ -350,8 +302,8 @@ pub(in crate::service) fn missing_as<E: Engine>(
 }
 
 /// Where a drive is now; `None` when nothing, or another drive, is under its path, and its mark on no other.
-fn found<E: Engine>(
-    service: &mut Turn<E>,
+fn found(
+    service: &mut Turn,
     device: &DeviceSpec,
     identity: Option<&DriveIdentity>,
 ) -> Option<DeviceSpec> {
@@ -372,7 +324,7 @@ fn found<E: Engine>(
 }
 
 /// Whether a device may have come since it was looked for, or can be used again.
-pub(in crate::service) fn has_come<E: Engine>(service: &mut Turn<E>, missing: &Missing) -> bool {
+pub(crate) fn has_come(service: &mut Turn, missing: &Missing) -> bool {
     let Missing { device, identity, seen, hindrance, .. } = missing;
     if !device.is_external() {
         return false;
@@ -407,16 +359,21 @@ fn is_needed(cache: &CacheRecord) -> bool {
     cache.failed.is_none() && is_attached
 }
 
-/// Whether an array counts on a device that is missing: not on a member or a journal that it has given up.
-fn is_awaited(record: &RegisteredArray, newest: Option<&MemberLabel>, missing: &Missing) -> bool {
-    let Some(label) = newest else { return true };
-    let places = record.members.iter().enumerate();
-    let mut places = places.filter(|(_, known)| known.as_ref() == Some(&missing.device));
+/// Whether an array waits for a device that is missing: not for a member or a journal that it has given up, nor
+/// for a member that is there under the path of another part. Nobody is behind the old path then.
+fn is_awaited(
+    record: &RegisteredArray,
+    newest: &MemberLabel,
+    labels: &[MemberLabel],
+    missing: &Missing,
+) -> bool {
+    let awaits = |(place, known): (usize, &Option<DeviceSpec>)| {
+        let is_kept = newest.places.get(place).is_none_or(|own| is_counted_on(own.state));
+        known.as_ref() == Some(&missing.device) && is_kept && !is_labelled(newest, labels, place)
+    };
     match missing.part {
-        "member" => places.any(|(place, _)| {
-            label.places.get(place).is_none_or(|known| is_counted_on(known.state))
-        }),
-        "journal" => label.has_journal_device,
+        "member" => record.members.iter().enumerate().any(awaits),
+        "journal" => newest.has_journal_device,
         _ => true,
     }
 }
@@ -436,26 +393,7 @@ fn is_exposed(newest: Option<&MemberLabel>, labels: &[MemberLabel], missing: &[M
     is_journal_missing || lost.iter().any(|lost| *lost >= newest.redundancy)
 }
 
-/// The superblock of the SSD of a volume that could not be opened, if the SSD is there and the volume's.
-pub(in crate::service) fn ssd_label<E: Engine>(
-    service: &mut Turn<E>,
-    record: &VolumeRecord,
-    missing: &[Missing],
-) -> Option<CacheLabel> {
-    let cache = record.cache.as_ref().filter(|cache| cache.device.is_external())?;
-    if missing.iter().any(|missing| missing.device == cache.device) {
-        return None;
-    }
-    let ssd = ssd_of(service, cache)?;
-    // The volume's own error says what is wrong with an SSD that cannot be read.
-    let label = service.reading(&ssd).cache_label_of(&ssd).ok().flatten()?;
-    (label.uuid == cache.uuid).then_some(label)
-}
-
 /// Where the SSD of a cache is now; `None` when the SSD is not there.
-pub(in crate::service) fn ssd_of<E: Engine>(
-    service: &mut Turn<E>,
-    cache: &CacheRecord,
-) -> Option<DeviceSpec> {
+pub(crate) fn ssd_of(service: &mut Turn, cache: &CacheRecord) -> Option<DeviceSpec> {
     found(service, &cache.device, cache.identity.as_ref())
 }

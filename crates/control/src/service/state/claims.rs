@@ -10,7 +10,7 @@ use crate::service::state::live::now;
 
 /// A thing that one command at a time works on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::service) enum Subject {
+pub(crate) enum Subject {
     Array(ArrayName),
     Volume(VolumeName),
     Pool(PoolName),
@@ -22,7 +22,7 @@ pub(in crate::service) enum Subject {
 
 impl Subject {
     /// The subject as a message names it.
-    pub(in crate::service) fn words(&self) -> String {
+    pub(crate) fn words(&self) -> String {
         match self {
             Self::Array(name) => format!("the array {name}"),
             Self::Volume(name) => name.to_string(),
@@ -35,7 +35,7 @@ impl Subject {
 
 /// The number of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::service) struct ClaimId(u64);
+pub(crate) struct ClaimId(u64);
 
 /// A command under way, with its subjects.
 struct Claim {
@@ -65,14 +65,14 @@ impl Claim {
 
 /// All claims, by number.
 #[derive(Default)]
-pub(in crate::service) struct Claims {
+pub(crate) struct Claims {
     claims: BTreeMap<ClaimId, Claim>,
     last: u64,
 }
 
 impl Claims {
     /// A subject that another claim than `own` has.
-    pub(in crate::service) fn taken<'a>(
+    pub(crate) fn taken<'a>(
         &self,
         subjects: &'a BTreeSet<Subject>,
         own: Option<ClaimId>,
@@ -81,11 +81,7 @@ impl Claims {
     }
 
     /// Gives free subjects to a new claim.
-    pub(in crate::service) fn add(
-        &mut self,
-        command: &str,
-        subjects: BTreeSet<Subject>,
-    ) -> ClaimId {
+    pub(crate) fn add(&mut self, command: &str, subjects: BTreeSet<Subject>) -> ClaimId {
         self.last += 1;
         let (command, devices, step) = (command.to_owned(), Vec::new(), String::new());
         let claim = Claim { command, subjects, devices, step, since: now() };
@@ -94,7 +90,7 @@ impl Claims {
     }
 
     /// Gives more free subjects to a claim; those that it did not have.
-    pub(in crate::service) fn extend(
+    pub(crate) fn extend(
         &mut self,
         id: ClaimId,
         mut subjects: BTreeSet<Subject>,
@@ -106,67 +102,55 @@ impl Claims {
     }
 
     /// Ends a part of a claim.
-    pub(in crate::service) fn shrink(&mut self, id: ClaimId, subjects: &BTreeSet<Subject>) {
+    pub(crate) fn shrink(&mut self, id: ClaimId, subjects: &BTreeSet<Subject>) {
         if let Some(claim) = self.claims.get_mut(&id) {
             claim.subjects.retain(|subject| !subjects.contains(subject));
         }
     }
 
-    pub(in crate::service) fn end(&mut self, id: ClaimId) {
+    pub(crate) fn end(&mut self, id: ClaimId) {
         self.claims.remove(&id);
     }
 
     /// The command waits for this from now on; for nothing when it is empty.
-    pub(in crate::service) fn step(&mut self, id: ClaimId, step: String) {
+    pub(crate) fn step(&mut self, id: ClaimId, step: String) {
         if let Some(claim) = self.claims.get_mut(&id) {
             (claim.step, claim.since) = (step, now());
         }
     }
 
     /// Whether a command that has one of these subjects waits for longer than `limit` already.
-    pub(in crate::service) fn waits_longer(
-        &self,
-        subjects: &BTreeSet<Subject>,
-        limit: Duration,
-    ) -> bool {
+    pub(crate) fn waits_longer(&self, subjects: &BTreeSet<Subject>, limit: Duration) -> bool {
         let mut theirs = self.claims.values().filter(|it| !it.subjects.is_disjoint(subjects));
         theirs.any(|claim| claim.waits_longer(limit))
     }
 
     /// Whether a command waits for longer than `limit` already.
-    pub(in crate::service) fn hangs(&self, id: ClaimId, limit: Duration) -> bool {
+    pub(crate) fn hangs(&self, id: ClaimId, limit: Duration) -> bool {
         self.claims.get(&id).is_some_and(|claim| claim.waits_longer(limit))
     }
 
     /// A command takes a storage that no record has yet.
-    pub(in crate::service) fn reserve(&mut self, id: ClaimId, device: DeviceId) {
+    pub(crate) fn reserve(&mut self, id: ClaimId, device: DeviceId) {
         if let Some(claim) = self.claims.get_mut(&id) {
             claim.devices.push(device);
         }
     }
 
     /// The command other than `own` that is about to take a storage.
-    pub(in crate::service) fn taker(
-        &self,
-        device: &DeviceId,
-        own: Option<ClaimId>,
-    ) -> Option<&str> {
+    pub(crate) fn taker(&self, device: &DeviceId, own: Option<ClaimId>) -> Option<&str> {
         let others = self.others(own);
         let takers = others.filter(|claim| claim.devices.iter().any(|it| it.overlaps(device)));
         takers.map(|claim| claim.command.as_str()).next()
     }
 
     /// The command other than `own` that has a subject, and what it waits for.
-    pub(in crate::service) fn under_way(
-        &self,
-        subject: &Subject,
-        own: Option<ClaimId>,
-    ) -> Option<String> {
+    pub(crate) fn under_way(&self, subject: &Subject, own: Option<ClaimId>) -> Option<String> {
         self.holder(subject, own).map(Claim::words)
     }
 
     /// Whether a command other than `own` starts a subject.
-    pub(in crate::service) fn starts(&self, subject: &Subject, own: Option<ClaimId>) -> bool {
+    pub(crate) fn starts(&self, subject: &Subject, own: Option<ClaimId>) -> bool {
         let holder = self.holder(subject, own);
         holder.is_some_and(|claim| claim.command.ends_with("start"))
     }

@@ -15,17 +15,17 @@
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// The place of the state while no turn has it.
-pub(in crate::service) struct Desk<T> {
+pub(crate) struct Desk<T> {
     state: Mutex<Option<Box<T>>>,
     back: Condvar,
 }
 
 impl<T> Desk<T> {
-    pub(in crate::service) fn new(state: T) -> Arc<Self> {
+    pub(crate) fn new(state: T) -> Arc<Self> {
         Arc::new(Self { state: Mutex::new(Some(Box::new(state))), back: Condvar::new() })
     }
 
-    pub(in crate::service) fn take(&self) -> Box<T> {
+    pub(crate) fn take(&self) -> Box<T> {
         let mut place = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(state) = place.take() {
@@ -35,7 +35,7 @@ impl<T> Desk<T> {
         }
     }
 
-    pub(in crate::service) fn give(&self, state: Box<T>) {
+    pub(crate) fn give(&self, state: Box<T>) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
         self.back.notify_one();
     }

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::engine::Engine;
 use crate::name::{ArrayName, VolumeName};
 use crate::records::Desired;
 use crate::service::arrays;
@@ -12,7 +11,7 @@ use crate::service::arrays::spare_pools;
 use crate::service::presence::{fallen, faults, late, pulled};
 use crate::service::state::claims::{ClaimId, Subject};
 use crate::service::state::crash_wait::{CRASH_STEP, CRASH_TRIES};
-use crate::service::state::turn::{Turn, Turns};
+use crate::service::state::turn::Turn;
 use crate::service::state::{State, subjects};
 use crate::service::volumes::{drains, exports, finish, stacked, stops};
 
@@ -87,16 +86,15 @@ fn groups(state: &State) -> Vec<Group> {
 }
 
 /// Claims all that is on record for the start; the start itself, group by group.
-pub(crate) fn begin_to_start<E: Engine>(
-    turns: &Turns<E>,
+pub(crate) fn begin_to_start(
+    turn: &mut Turn,
     after_crash: bool,
     device_wait: Duration,
 ) -> Vec<Errand> {
-    let mut turn = turns.begin();
     turn.device_wait = device_wait;
     turn.crash_tries = if after_crash { CRASH_TRIES } else { 1 };
     let mut errands = Vec::new();
-    for mut group in groups(&turn) {
+    for mut group in groups(turn) {
         let claim = turn.claims.add("start", group.subjects());
         turn.starting.insert(claim);
         group.claim = Some(claim);
@@ -109,66 +107,60 @@ pub(crate) fn begin_to_start<E: Engine>(
     }
     // All of the start shares its patience.
     turn.busy_tries = turn.crash_tries;
-    spare_pools::reconcile_pools(&mut turn);
+    spare_pools::reconcile_pools(turn);
     turn.crash_tries = turn.busy_tries;
     errands
 }
 
 /// The errands of a look for devices that nothing is in the way of.
-pub(crate) fn due_looks<E: Engine>(turns: &Turns<E>, now: Instant) -> Vec<Errand> {
-    let turn = turns.begin();
-    let (arrays, volumes) = late::looked_for(&turn);
+pub(crate) fn due_looks(turn: &Turn, now: Instant) -> Vec<Errand> {
+    let (arrays, volumes) = late::looked_for(turn);
     let mut errands: Vec<Errand> = arrays.into_iter().map(Errand::Members).collect();
     errands.extend(volumes.into_iter().map(Errand::Drives));
     errands.extend(turn.fallen.iter().cloned().map(Errand::Fallen));
     errands.extend((!turn.unfit_spares.is_empty()).then_some(Errand::AskSpares));
-    errands.extend(exports::due_exports(&turn, now).into_iter().map(Errand::Exports));
-    errands.retain(|errand| is_free(&turn, errand));
+    errands.extend(exports::due_exports(turn, now).into_iter().map(Errand::Exports));
+    errands.retain(|errand| is_free(turn, errand));
     errands
 }
 
 /// How soon to look for devices again, if there is anything to look for.
-pub(crate) fn next_look<E: Engine>(turns: &Turns<E>, now: Instant) -> Option<Duration> {
-    let turn = turns.begin();
+pub(crate) fn next_look(turn: &Turn, now: Instant) -> Option<Duration> {
     let looks =
-        [late::next_look(&turn), spare_pools::next_asking(&turn), exports::next_export(&turn, now)];
+        [late::next_look(turn), spare_pools::next_asking(turn), exports::next_export(turn, now)];
     looks.into_iter().flatten().min()
 }
 
 /// The jobs whose drains have ended and that nothing is in the way of.
-pub(crate) fn due_jobs<E: Engine>(turns: &Turns<E>) -> Vec<Errand> {
-    let mut turn = turns.begin();
-    let drained = drains::drained_jobs(&mut turn).into_iter();
+pub(crate) fn due_jobs(turn: &mut Turn) -> Vec<Errand> {
+    let drained = drains::drained_jobs(turn).into_iter();
     let errands = drained.map(|(id, name)| Errand::Job(id, name));
-    errands.filter(|errand| is_free(&turn, errand)).collect()
+    errands.filter(|errand| is_free(turn, errand)).collect()
 }
 
 /// The volumes whose SSDs went away with dirty lines, and that nothing is in the way of.
-pub(crate) fn due_pulled<E: Engine>(turns: &Turns<E>) -> Vec<Errand> {
-    let turn = turns.begin();
+pub(crate) fn due_pulled(turn: &Turn) -> Vec<Errand> {
     let errands = turn.pulled.keys().cloned().map(Errand::Pulled);
-    errands.filter(|errand| is_free(&turn, errand)).collect()
+    errands.filter(|errand| is_free(turn, errand)).collect()
 }
 
 /// The errand of arrays that want spares which a pool has, if there are any.
-pub(crate) fn due_spares<E: Engine>(turns: &Turns<E>) -> Option<Errand> {
-    let turn = turns.begin();
-    (spare_pools::has_spares_to_give(&turn) && is_free(&turn, &Errand::Spares))
+pub(crate) fn due_spares(turn: &Turn) -> Option<Errand> {
+    (spare_pools::has_spares_to_give(turn) && is_free(turn, &Errand::Spares))
         .then_some(Errand::Spares)
 }
 
 /// The way to rest: each errand of a layer stops a group, and all of a layer end before the next one begins.
 /// Volumes stop before those whose exports they stand on.
-pub(crate) fn begin_to_rest<E: Engine>(turns: &Turns<E>) -> Vec<Vec<Errand>> {
-    let mut turn = turns.begin();
+pub(crate) fn begin_to_rest(turn: &mut Turn) -> Vec<Vec<Errand>> {
     (turn.stopping, turn.at_rest) = (true, true);
-    faults::notice(&mut turn);
-    let layers = layers(&turn, groups(&turn)).into_iter();
+    faults::notice(turn);
+    let layers = layers(turn, groups(turn)).into_iter();
     layers.map(|groups| groups.into_iter().map(Errand::Stop).collect()).collect()
 }
 
 /// Groups by layers, those first that no other group stands on; the volumes of each in such an order, too.
-fn layers<E: Engine>(turn: &Turn<E>, mut groups: Vec<Group>) -> Vec<Vec<Group>> {
+fn layers(turn: &Turn, mut groups: Vec<Group>) -> Vec<Vec<Group>> {
     let stands_on = |upper: &VolumeName, lower: &VolumeName| {
         upper != lower && stacked::stands_on(turn, turn.engine.machine(), upper, lower)
     };
@@ -199,33 +191,31 @@ fn top_first<T>(mut left: Vec<T>, stands_on: impl Fn(&T, &T) -> bool) -> Vec<Vec
 }
 
 /// Does an errand, unless another command has its subjects by now.
-pub(crate) fn run<E: Engine>(turns: &Turns<E>, errand: &Errand, now: Instant) {
-    let mut turn = turns.begin();
+pub(crate) fn run(turn: &mut Turn, errand: &Errand, now: Instant) {
     if let Errand::Start(group) = errand {
-        return start_group(&mut turn, group, now);
+        return start_group(turn, group, now);
     }
     if let Errand::Stop(group) = errand {
-        return stop_group(&mut turn, group);
+        return stop_group(turn, group);
     }
     if turn.at_rest {
         return;
     }
-    let subjects = subjects_of(&turn, errand);
+    let subjects = subjects_of(turn, errand);
     // An errand that does not get its subjects comes again, if it is still needed.
     let _ = turn.with_claim(errand.words(), subjects, |turn| carry_out(turn, errand, now));
 }
 
 /// Waits for a start of the daemon as long as the start gets on.
-pub(crate) fn wait_for_a_quick_start<E: Engine>(turns: &Turns<E>) {
-    while is_starting_quickly(&turns.begin()) {
-        std::thread::park_timeout(CRASH_STEP);
+pub(crate) fn wait_for_a_quick_start(turn: &mut Turn) {
+    while is_starting_quickly(turn) {
+        turn.pause(CRASH_STEP);
     }
 }
 
 /// Whether an errand waits for a device, and has done so for a while.
-pub(crate) fn hangs<E: Engine>(turns: &Turns<E>, errand: &Errand) -> bool {
-    let turn = turns.begin();
-    let subjects = subjects_of(&turn, errand);
+pub(crate) fn hangs(turn: &Turn, errand: &Errand) -> bool {
+    let subjects = subjects_of(turn, errand);
     turn.claims.waits_longer(&subjects, QUICK_STEP)
 }
 
@@ -245,7 +235,7 @@ impl Errand {
     }
 }
 
-fn subjects_of<E: Engine>(turn: &Turn<E>, errand: &Errand) -> BTreeSet<Subject> {
+fn subjects_of(turn: &Turn, errand: &Errand) -> BTreeSet<Subject> {
     match errand {
         Errand::Members(name) | Errand::Fallen(name) => subjects::of_array(&turn.registry, name),
         Errand::Drives(name)
@@ -257,11 +247,11 @@ fn subjects_of<E: Engine>(turn: &Turn<E>, errand: &Errand) -> BTreeSet<Subject> 
     }
 }
 
-fn is_free<E: Engine>(turn: &Turn<E>, errand: &Errand) -> bool {
+fn is_free(turn: &Turn, errand: &Errand) -> bool {
     turn.claims.taken(&subjects_of(turn, errand), turn.own()).is_none()
 }
 
-fn carry_out<E: Engine>(turn: &mut Turn<E>, errand: &Errand, now: Instant) {
+fn carry_out(turn: &mut Turn, errand: &Errand, now: Instant) {
     match errand {
         Errand::Members(name) => late::look_for_members(turn, name, now),
         Errand::Drives(name) => late::look_for_drives(turn, name, now),
@@ -275,7 +265,7 @@ fn carry_out<E: Engine>(turn: &mut Turn<E>, errand: &Errand, now: Instant) {
     }
 }
 
-fn start_group<E: Engine>(turn: &mut Turn<E>, group: &Group, now: Instant) {
+fn start_group(turn: &mut Turn, group: &Group, now: Instant) {
     if let Some(claim) = group.claim {
         turn.adopt(claim);
     }
@@ -294,7 +284,7 @@ fn start_group<E: Engine>(turn: &mut Turn<E>, group: &Group, now: Instant) {
     }
 }
 
-fn stop_group<E: Engine>(turn: &mut Turn<E>, group: &Group) {
+fn stop_group(turn: &mut Turn, group: &Group) {
     while turn.claims.taken(&group.subjects(), None).is_some() {
         turn.pause(CRASH_STEP);
     }
@@ -312,7 +302,7 @@ fn stop_group<E: Engine>(turn: &mut Turn<E>, group: &Group) {
     });
 }
 
-fn is_starting_quickly<E: Engine>(turn: &Turn<E>) -> bool {
+fn is_starting_quickly(turn: &Turn) -> bool {
     let mut starting = turn.starting.iter();
     !starting.clone().any(|claim| turn.claims.hangs(*claim, QUICK_STEP))
         && starting.next().is_some()

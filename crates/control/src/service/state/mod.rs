@@ -1,14 +1,14 @@
 //! The state of the service, with what a look at it tells: no device is asked.
 
-pub(in crate::service) mod claims;
+pub(crate) mod claims;
 pub(crate) mod crash_wait;
-pub(in crate::service) mod desk;
+pub(crate) mod desk;
 pub(crate) mod errands;
-pub(in crate::service) mod jobs;
-pub(in crate::service) mod live;
-pub(in crate::service) mod records;
-pub(in crate::service) mod subjects;
-pub(in crate::service) mod turn;
+pub(crate) mod jobs;
+pub(crate) mod live;
+pub(crate) mod records;
+pub(crate) mod subjects;
+pub(crate) mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,52 +20,55 @@ use crate::records::{Identity, PoolRecord, RegisteredArray, VolumeRecord};
 use crate::registry::Registry;
 use crate::service::arrays::unfit_spare::UnfitSpare;
 use crate::service::arrays::wanting::Wanting;
-use crate::service::state::claims::{ClaimId, Claims};
+use crate::service::presence::absence::Absence;
+use crate::service::state::claims::{ClaimId, Claims, Subject};
 use crate::service::state::jobs::Jobs;
-use crate::service::state::live::{Crashed, Live, LiveArray};
+use crate::service::state::live::{Live, LiveArray};
 use crate::suggest;
 
 /// How long a command waits for another one that has its volume or array, unless told otherwise.
 const QUEUE_WAIT: Duration = Duration::from_secs(30);
 
 /// The state of a service: one turn at a time has it.
-pub(in crate::service) struct State {
-    pub(in crate::service) registry: Registry,
-    pub(in crate::service) live: BTreeMap<VolumeName, Live>,
-    pub(in crate::service) live_arrays: BTreeMap<ArrayName, LiveArray>,
+pub(crate) struct State {
+    pub(crate) registry: Registry,
+    pub(crate) live: BTreeMap<VolumeName, Live>,
+    pub(crate) live_arrays: BTreeMap<ArrayName, LiveArray>,
     /// Arrays that wanted spares of their pools when they were last asked.
-    pub(in crate::service) wanting: Vec<Wanting>,
+    pub(crate) wanting: Vec<Wanting>,
     /// Spares of pools that did not serve an array, until something changes there.
-    pub(in crate::service) unfit_spares: BTreeMap<(ArrayName, String), UnfitSpare>,
+    pub(crate) unfit_spares: BTreeMap<(ArrayName, String), UnfitSpare>,
     /// Volumes whose users say that what their origins hold counts, until they have been opened once.
-    pub(in crate::service) adopted_origins: BTreeSet<VolumeName>,
+    pub(crate) adopted_origins: BTreeSet<VolumeName>,
     /// Volumes whose SSD went away with so many dirty lines, until they wait for that SSD.
-    pub(in crate::service) pulled: BTreeMap<VolumeName, u64>,
+    pub(crate) pulled: BTreeMap<VolumeName, u64>,
     /// Arrays that lost more members than their level allows while they served.
-    pub(in crate::service) fallen: BTreeSet<ArrayName>,
-    pub(in crate::service) jobs: Jobs,
-    pub(in crate::service) crashed: Crashed,
-    pub(in crate::service) claims: Claims,
+    pub(crate) fallen: BTreeSet<ArrayName>,
+    pub(crate) jobs: Jobs,
+    /// Volumes and arrays that failed alone since the daemon started, or that were not closed cleanly: the
+    /// drives of these may have requests of before.
+    pub(crate) crashed: BTreeSet<Subject>,
+    pub(crate) claims: Claims,
     /// The claims of a start of the daemon that has not ended.
-    pub(in crate::service) starting: BTreeSet<ClaimId>,
-    pub(in crate::service) stopping: bool,
+    pub(crate) starting: BTreeSet<ClaimId>,
+    pub(crate) stopping: bool,
     /// Volumes and arrays come to rest, and nothing else is done.
-    pub(in crate::service) at_rest: bool,
+    pub(crate) at_rest: bool,
     /// Attempts that a start has left for what is busy.
-    pub(in crate::service) crash_tries: u32,
+    pub(crate) crash_tries: u32,
     /// Whether the end of the daemon does not wait for clients.
-    pub(in crate::service) ends_now: bool,
+    pub(crate) ends_now: bool,
     /// How long a recorded device that is not there is awaited.
-    pub(in crate::service) device_wait: Duration,
+    pub(crate) device_wait: Duration,
     /// How long a command waits for another one.
-    pub(in crate::service) queue_wait: Duration,
+    pub(crate) queue_wait: Duration,
     /// Something was not recorded: told, and tried again.
-    pub(in crate::service) is_troubled: bool,
+    pub(crate) is_troubled: bool,
 }
 
 impl State {
     /// The state over a registry; nothing is open.
-    pub(in crate::service) fn new(registry: Registry) -> Self {
+    pub(crate) fn new(registry: Registry) -> Self {
         Self {
             registry,
             live: BTreeMap::new(),
@@ -76,7 +79,7 @@ impl State {
             pulled: BTreeMap::new(),
             fallen: BTreeSet::new(),
             jobs: Jobs::default(),
-            crashed: Crashed::default(),
+            crashed: BTreeSet::new(),
             claims: Claims::default(),
             starting: BTreeSet::new(),
             stopping: false,
@@ -90,21 +93,15 @@ impl State {
     }
 
     /// The record of a volume.
-    pub(in crate::service) fn record(&self, name: &VolumeName) -> ControlResult<VolumeRecord> {
+    pub(crate) fn record(&self, name: &VolumeName) -> ControlResult<VolumeRecord> {
         self.registry.find(name).cloned().ok_or_else(|| {
-            let names: Vec<&str> =
-                self.registry.volumes().iter().map(|volume| volume.name.as_str()).collect();
-            let hint = if names.is_empty() {
-                "there are none yet: voltier create".to_owned()
-            } else {
-                suggest::hint(name.as_str(), &names)
-            };
-            ControlError::failed(format!("no volume `{name}`; {hint}"))
+            let known = self.registry.volumes().iter().map(|volume| volume.name.as_str());
+            unknown("volume", name.as_str(), known, "create")
         })
     }
 
     /// The record of a volume that is open, for requests that need the data path.
-    pub(in crate::service) fn open_record(&self, name: &VolumeName) -> ControlResult<VolumeRecord> {
+    pub(crate) fn open_record(&self, name: &VolumeName) -> ControlResult<VolumeRecord> {
         let record = self.record(name)?;
         record.must_not_be_stopped()?;
         match self.live.get(name) {
@@ -117,24 +114,15 @@ impl State {
     }
 
     /// The record of an array.
-    pub(in crate::service) fn array_record(
-        &self,
-        name: &ArrayName,
-    ) -> ControlResult<RegisteredArray> {
+    pub(crate) fn array_record(&self, name: &ArrayName) -> ControlResult<RegisteredArray> {
         self.registry.find_array(name).cloned().ok_or_else(|| {
-            let names: Vec<&str> =
-                self.registry.arrays().iter().map(|array| array.name.as_str()).collect();
-            let hint = if names.is_empty() {
-                "there are none yet: voltier array create".to_owned()
-            } else {
-                suggest::hint(name.as_str(), &names)
-            };
-            ControlError::failed(format!("no array `{name}`; {hint}"))
+            let known = self.registry.arrays().iter().map(|array| array.name.as_str());
+            unknown("array", name.as_str(), known, "array create")
         })
     }
 
     /// The size of an array that is open, in bytes.
-    pub(in crate::service) fn size_of_array(&self, name: &ArrayName) -> ControlResult<u64> {
+    pub(crate) fn size_of_array(&self, name: &ArrayName) -> ControlResult<u64> {
         let live = self.live_arrays.get(name);
         live.and_then(|live| live.size_bytes).ok_or_else(|| {
             let why = live.map_or("see daemon.log", |live| live.error.as_str());
@@ -147,26 +135,26 @@ impl State {
     }
 
     /// The record of a pool.
-    pub(in crate::service) fn pool_record(&self, pool: &PoolName) -> ControlResult<PoolRecord> {
+    pub(crate) fn pool_record(&self, pool: &PoolName) -> ControlResult<PoolRecord> {
         self.registry.find_pool(pool).cloned().ok_or_else(|| {
-            let names: Vec<&str> =
-                self.registry.pools().iter().map(|pool| pool.name.as_str()).collect();
-            let hint = if names.is_empty() {
-                "there are none yet: voltier array spare-pool add".to_owned()
-            } else {
-                suggest::hint(pool.as_str(), &names)
-            };
-            ControlError::failed(format!("no spare pool `{pool}`; {hint}"))
+            let known = self.registry.pools().iter().map(|pool| pool.name.as_str());
+            unknown("spare pool", pool.as_str(), known, "array spare-pool add")
         })
     }
 
+    /// The absences of all arrays and volumes.
+    pub(crate) fn absences(&self) -> impl Iterator<Item = &Absence> + Clone {
+        let arrays = self.live_arrays.values().map(|live| &live.absence);
+        arrays.chain(self.live.values().map(|live| &live.absence))
+    }
+
     /// Whether the engine has a volume open.
-    pub(in crate::service) fn is_open(&self, name: &VolumeName) -> bool {
+    pub(crate) fn is_open(&self, name: &VolumeName) -> bool {
         self.live.get(name).is_some_and(|live| live.is_open)
     }
 
     /// The volume that stands on an array, other than the volume `but`.
-    pub(in crate::service) fn user_of_array(
+    pub(crate) fn user_of_array(
         &self,
         name: &ArrayName,
         but: Option<Identity>,
@@ -177,14 +165,14 @@ impl State {
     }
 
     /// Whether a recorded export could not be opened.
-    pub(in crate::service) fn is_closed(&self, name: &VolumeName, export: &ExportSpec) -> bool {
+    pub(crate) fn is_closed(&self, name: &VolumeName, export: &ExportSpec) -> bool {
         self.live
             .get(name)
             .is_some_and(|live| live.closed_exports.iter().any(|it| it.export == *export))
     }
 
     /// Has an error of `show` say that the state folder takes no records, while that is so.
-    pub(in crate::service) fn add_trouble(&self, error: &mut String) {
+    pub(crate) fn add_trouble(&self, error: &mut String) {
         let Some(trouble) = self.registry.trouble() else { return };
         // An array or a volume that waits for its record says the same.
         if error.is_empty() || *error == trouble.message {
@@ -195,7 +183,22 @@ impl State {
     }
 }
 
+/// The refusal of a name that is not on record; `verb` makes the first of its kind.
+fn unknown<'a>(
+    kind: &str,
+    name: &str,
+    known: impl Iterator<Item = &'a str>,
+    verb: &str,
+) -> ControlError {
+    let names: Vec<&str> = known.collect();
+    let hint = match names.is_empty() {
+        true => format!("there are none yet: voltier {verb}"),
+        false => suggest::hint(name, &names),
+    };
+    ControlError::failed(format!("no {kind} `{name}`; {hint}"))
+}
+
 /// The line for users while the state folder takes no records.
-pub(in crate::service) fn trouble_line(trouble: &ControlError) -> String {
+pub(crate) fn trouble_line(trouble: &ControlError) -> String {
     format!("the state folder cannot be written: {trouble}")
 }

@@ -1,6 +1,5 @@
 //! Records that could not be written: tried again until the state folder takes them.
 
-use crate::engine::Engine;
 use crate::records::{Desired, VolumeRecord};
 use crate::service::arrays;
 use crate::service::presence::faults;
@@ -10,7 +9,7 @@ use crate::service::volumes::lost_ssds;
 
 /// Records what the data path has done by itself, and what could not be recorded before. Whether all of
 /// it is on record: clients may wait for that, so what failed is tried again.
-pub(in crate::service) fn record_news<E: Engine>(turn: &mut Turn<E>) -> bool {
+pub(crate) fn record_news(turn: &mut Turn) -> bool {
     let is_recorded = record_what_happened(turn);
     if let Some(line) = turn.registry.trouble().map(trouble_line)
         && !std::mem::replace(&mut turn.is_troubled, true)
@@ -31,7 +30,7 @@ pub(in crate::service) fn record_news<E: Engine>(turn: &mut Turn<E>) -> bool {
 }
 
 /// Shows what failed alone, and records lost SSDs and members. Whether all is on record.
-pub(in crate::service) fn record_what_happened<E: Engine>(turn: &mut Turn<E>) -> bool {
+pub(crate) fn record_what_happened(turn: &mut Turn) -> bool {
     faults::notice(turn);
     let are_ssds_recorded = lost_ssds::notice(turn);
     let are_arrays_recorded = arrays::events::record(turn);
@@ -39,7 +38,7 @@ pub(in crate::service) fn record_what_happened<E: Engine>(turn: &mut Turn<E>) ->
 }
 
 /// Puts on record that volumes stay whose detach or delete has failed while no record could be written.
-fn record_stays<E: Engine>(turn: &mut Turn<E>) {
+fn record_stays(turn: &mut Turn) {
     for record in turn.registry.volumes().to_vec() {
         let is_leaving = matches!(record.desired, Desired::Detaching | Desired::Deleting);
         let subjects = subjects::of_volume(&turn.registry, &record.name);

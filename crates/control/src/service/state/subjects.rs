@@ -11,7 +11,7 @@ use crate::spec::DeviceSpec;
 
 /// The subjects that a request names. `None` of one that waits for no other, because it only looks, or is
 /// carried out in the data path at once.
-pub(in crate::service) fn of_request(request: &Request) -> Option<BTreeSet<Subject>> {
+pub(crate) fn of_request(request: &Request) -> Option<BTreeSet<Subject>> {
     let volume = |name: &VolumeName| Subject::Volume(name.clone());
     let (named, devices): (Vec<Subject>, Vec<&DeviceSpec>) = match request {
         Request::Ping
@@ -19,7 +19,7 @@ pub(in crate::service) fn of_request(request: &Request) -> Option<BTreeSet<Subje
         | Request::Job { .. }
         | Request::EndJob { .. }
         | Request::StopDaemon { .. } => return None,
-        Request::Create { name, origin, cache } => {
+        Request::Create { name, origin, cache, .. } => {
             (vec![volume(name)], std::iter::once(origin).chain(device_of(cache.as_ref())).collect())
         }
         Request::Attach { name, cache } => (vec![volume(name)], vec![&cache.device]),
@@ -58,7 +58,11 @@ fn of_array_request(ask: &ArrayRequest) -> Option<Vec<Subject>> {
         | ArrayRequest::Fail { .. }
         | ArrayRequest::Rebuild { .. }
         | ArrayRequest::Scrub { .. } => None,
-        ArrayRequest::Create { array: new, .. } => array(&new.name),
+        ArrayRequest::Create { array: new, export: None, .. } => array(&new.name),
+        ArrayRequest::Create { array: new, .. } => {
+            let volume = Subject::Volume(new.name.of_its_volume());
+            Some(vec![Subject::Array(new.name.clone()), volume])
+        }
         // The members say which array it is.
         ArrayRequest::Assemble { .. } => Some(Vec::new()),
         ArrayRequest::PoolAdd { pool, .. } | ArrayRequest::PoolRemove { pool, .. } => {
@@ -76,7 +80,7 @@ fn of_array_request(ask: &ArrayRequest) -> Option<Vec<Subject>> {
 }
 
 /// The array of a request that waits for no other command, and is carried out in the data path at once.
-pub(in crate::service) fn array_of_request_at_once(request: &Request) -> Option<&ArrayName> {
+pub(crate) fn array_of_request_at_once(request: &Request) -> Option<&ArrayName> {
     match request {
         Request::Array {
             ask:
@@ -89,10 +93,7 @@ pub(in crate::service) fn array_of_request_at_once(request: &Request) -> Option<
 }
 
 /// The subjects with all volumes and arrays that stand on each other with them.
-pub(in crate::service) fn with_neighbours(
-    registry: &Registry,
-    named: &BTreeSet<Subject>,
-) -> BTreeSet<Subject> {
+pub(crate) fn with_neighbours(registry: &Registry, named: &BTreeSet<Subject>) -> BTreeSet<Subject> {
     let mut all = named.clone();
     loop {
         let before = all.len();
@@ -115,18 +116,18 @@ fn neighbours(volume: &VolumeRecord) -> Vec<Subject> {
 }
 
 /// An array with its neighbours.
-pub(in crate::service) fn of_array(registry: &Registry, name: &ArrayName) -> BTreeSet<Subject> {
+pub(crate) fn of_array(registry: &Registry, name: &ArrayName) -> BTreeSet<Subject> {
     with_neighbours(registry, &BTreeSet::from([Subject::Array(name.clone())]))
 }
 
 /// A volume with its neighbours.
-pub(in crate::service) fn of_volume(registry: &Registry, name: &VolumeName) -> BTreeSet<Subject> {
+pub(crate) fn of_volume(registry: &Registry, name: &VolumeName) -> BTreeSet<Subject> {
     with_neighbours(registry, &BTreeSet::from([Subject::Volume(name.clone())]))
 }
 
 /// Whether a request is refused while the state folder takes no records. Requests that save data go on: the
 /// records that follow them are tried again.
-pub(in crate::service) fn needs_a_record(request: &Request) -> bool {
+pub(crate) fn needs_a_record(request: &Request) -> bool {
     use ArrayRequest as Ask;
     match request {
         Request::Ping

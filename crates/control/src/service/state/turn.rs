@@ -13,7 +13,6 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};
-use crate::registry::Registry;
 use crate::safety::{DeviceId, DriveIdentity};
 use crate::service::state::State;
 use crate::service::state::claims::{ClaimId, Subject};
@@ -24,48 +23,18 @@ use crate::spec::DeviceSpec;
 /// How often a command that waits for another one looks whether it has ended.
 const CLAIM_STEP: Duration = Duration::from_millis(10);
 
-/// The turns with the state of one service. Clones are ways to the same state.
-pub(crate) struct Turns<E> {
-    engine: Arc<E>,
-    desk: Arc<Desk<State>>,
-}
-
-impl<E> Clone for Turns<E> {
-    fn clone(&self) -> Self {
-        Self { engine: Arc::clone(&self.engine), desk: Arc::clone(&self.desk) }
-    }
-}
-
-impl<E: Engine> Turns<E> {
-    /// Turns with the state over a registry; nothing is open.
-    pub(in crate::service) fn new(engine: E, registry: Registry) -> Self {
-        Self { engine: Arc::new(engine), desk: Desk::new(State::new(registry)) }
-    }
-
-    /// The data path, for what needs no state.
-    pub(in crate::service) fn engine(&self) -> &E {
-        &self.engine
-    }
-
-    /// Waits for the state, which every turn gives back soon.
-    pub(in crate::service) fn begin(&self) -> Turn<E> {
-        let Self { engine, desk } = self.clone();
-        Turn { engine, busy_tries: 1, claim: None, state: Some(desk.take()), desk }
-    }
-}
-
 /// A turn with the state of the service, with a claim if it changes something.
-pub(in crate::service) struct Turn<E> {
-    pub(in crate::service) engine: Arc<E>,
+pub(crate) struct Turn {
+    pub(crate) engine: Arc<dyn Engine>,
     /// Attempts left for what is busy; 1 when there is no reason to wait.
-    pub(in crate::service) busy_tries: u32,
+    pub(crate) busy_tries: u32,
     claim: Option<ClaimId>,
     desk: Arc<Desk<State>>,
     /// Absent while the turn waits for a device.
     state: Option<Box<State>>,
 }
 
-impl<E> Deref for Turn<E> {
+impl Deref for Turn {
     type Target = State;
 
     fn deref(&self) -> &State {
@@ -73,13 +42,13 @@ impl<E> Deref for Turn<E> {
     }
 }
 
-impl<E> DerefMut for Turn<E> {
+impl DerefMut for Turn {
     fn deref_mut(&mut self) -> &mut State {
         self.state.as_mut().expect("nothing is changed while a device is asked")
     }
 }
 
-impl<E> Drop for Turn<E> {
+impl Drop for Turn {
     fn drop(&mut self) {
         if let Some(claim) = self.claim.take() {
             let mut state = self.state.take().unwrap_or_else(|| self.desk.take());
@@ -93,17 +62,17 @@ impl<E> Drop for Turn<E> {
 
 /// The engine of a turn that has given the state back meanwhile. While this is held, the compiler lets
 /// nobody use the turn.
-pub(in crate::service) struct Apart<'a, E: Engine>(&'a mut Turn<E>);
+pub(crate) struct Apart<'a>(&'a mut Turn);
 
-impl<E: Engine> Deref for Apart<'_, E> {
-    type Target = E;
+impl Deref for Apart<'_> {
+    type Target = dyn Engine;
 
-    fn deref(&self) -> &E {
-        &self.0.engine
+    fn deref(&self) -> &Self::Target {
+        &*self.0.engine
     }
 }
 
-impl<E: Engine> Drop for Apart<'_, E> {
+impl Drop for Apart<'_> {
     fn drop(&mut self) {
         self.0.take_up();
         self.0.note_step(String::new());
@@ -111,54 +80,58 @@ impl<E: Engine> Drop for Apart<'_, E> {
 }
 
 /// Devices in words, for a step of a command.
-pub(in crate::service) fn of_all<'a>(devices: impl IntoIterator<Item = &'a DeviceSpec>) -> String {
+pub(crate) fn of_all<'a>(devices: impl IntoIterator<Item = &'a DeviceSpec>) -> String {
     let words: Vec<String> = devices.into_iter().map(ToString::to_string).collect();
     words.join(", ")
 }
 
-impl<E: Engine> Turn<E> {
+impl Turn {
+    pub(crate) fn new(engine: Arc<dyn Engine>, desk: Arc<Desk<State>>) -> Self {
+        Self { engine, busy_tries: 1, claim: None, state: Some(desk.take()), desk }
+    }
+
     /// The engine, to be asked for something that a device may delay. Other turns go on until the answer is
     /// dropped, at the end of the statement. `step` is what a command that waits for this one is told.
-    pub(in crate::service) fn apart(&mut self, step: impl Into<String>) -> Apart<'_, E> {
+    pub(crate) fn apart(&mut self, step: impl Into<String>) -> Apart<'_> {
         self.note_step(step.into());
         self.lay_down();
         Apart(self)
     }
 
-    pub(in crate::service) fn reading(&mut self, what: impl Display) -> Apart<'_, E> {
+    pub(crate) fn reading(&mut self, what: impl Display) -> Apart<'_> {
         self.apart(format!("reading {what}"))
     }
 
-    pub(in crate::service) fn reading_identity_of(&mut self, what: impl Display) -> Apart<'_, E> {
+    pub(crate) fn reading_identity_of(&mut self, what: impl Display) -> Apart<'_> {
         self.apart(format!("reading the identity of {what}"))
     }
 
-    pub(in crate::service) fn looking_at(&mut self, path: &Path) -> Apart<'_, E> {
+    pub(crate) fn looking_at(&mut self, path: &Path) -> Apart<'_> {
         self.apart(format!("opening and reading {}", path.display()))
     }
 
-    pub(in crate::service) fn looking_for(&mut self, identity: &DriveIdentity) -> Apart<'_, E> {
+    pub(crate) fn looking_for(&mut self, identity: &DriveIdentity) -> Apart<'_> {
         self.apart(format!("looking for the drive {identity}"))
     }
 
-    pub(in crate::service) fn opening(&mut self, what: impl Display) -> Apart<'_, E> {
+    pub(crate) fn opening(&mut self, what: impl Display) -> Apart<'_> {
         self.apart(format!("opening {what}"))
     }
 
-    pub(in crate::service) fn closing(&mut self, what: impl Display) -> Apart<'_, E> {
+    pub(crate) fn closing(&mut self, what: impl Display) -> Apart<'_> {
         self.apart(format!("closing {what}"))
     }
 
-    pub(in crate::service) fn writing_to(&mut self, what: impl Display) -> Apart<'_, E> {
+    pub(crate) fn writing_to(&mut self, what: impl Display) -> Apart<'_> {
         self.apart(format!("writing to {what}"))
     }
 
-    pub(in crate::service) fn changing_settings_of(&mut self, name: &VolumeName) -> Apart<'_, E> {
+    pub(crate) fn changing_settings_of(&mut self, name: &VolumeName) -> Apart<'_> {
         self.apart(format!("changing the settings of {name}"))
     }
 
     /// Lets other turns go on for a while.
-    pub(in crate::service) fn pause(&mut self, time: Duration) {
+    pub(crate) fn pause(&mut self, time: Duration) {
         self.lay_down();
         std::thread::park_timeout(time);
         self.take_up();
@@ -179,12 +152,12 @@ impl<E: Engine> Turn<E> {
     }
 
     /// The claim of the turn.
-    pub(in crate::service) fn own(&self) -> Option<ClaimId> {
+    pub(crate) fn own(&self) -> Option<ClaimId> {
         self.claim
     }
 
     /// Goes on with a claim that was made before.
-    pub(in crate::service) fn adopt(&mut self, claim: ClaimId) {
+    pub(crate) fn adopt(&mut self, claim: ClaimId) {
         self.claim = Some(claim);
     }
 
@@ -192,7 +165,7 @@ impl<E: Engine> Turn<E> {
     ///
     /// # Errors
     /// When another command has them for longer than a command waits for another one.
-    pub(in crate::service) fn claim(
+    pub(crate) fn claim(
         &mut self,
         command: &str,
         wanted: impl Fn(&State) -> BTreeSet<Subject>,
@@ -215,7 +188,7 @@ impl<E: Engine> Turn<E> {
     ///
     /// # Errors
     /// When the start takes longer than a command waits for another one.
-    pub(in crate::service) fn wait_for_start_of(&mut self, name: &ArrayName) -> ControlResult<()> {
+    pub(crate) fn wait_for_start_of(&mut self, name: &ArrayName) -> ControlResult<()> {
         let subject = Subject::Array(name.clone());
         let until = now() + self.queue_wait;
         while !self.live_arrays.contains_key(name) && self.claims.starts(&subject, None) {
@@ -229,7 +202,7 @@ impl<E: Engine> Turn<E> {
 
     /// Does something with subjects for the turn alone, beside those that it has. `None` when another command
     /// has one of them.
-    pub(in crate::service) fn with_claim<T>(
+    pub(crate) fn with_claim<T>(
         &mut self,
         command: &str,
         mut subjects: BTreeSet<Subject>,
@@ -256,10 +229,7 @@ impl<E: Engine> Turn<E> {
     ///
     /// # Errors
     /// When another command has one of them.
-    pub(in crate::service) fn claim_also(
-        &mut self,
-        subjects: BTreeSet<Subject>,
-    ) -> ControlResult<()> {
+    pub(crate) fn claim_also(&mut self, subjects: BTreeSet<Subject>) -> ControlResult<()> {
         if let Some(taken) = self.claims.taken(&subjects, self.claim) {
             return Err(self.refusal(taken));
         }
@@ -278,12 +248,20 @@ impl<E: Engine> Turn<E> {
     }
 
     /// Writes down what went wrong with something nobody waits for: in the log and in `show`.
-    pub(in crate::service) fn note(&mut self, name: &VolumeName, outcome: ControlResult<()>) {
+    pub(crate) fn note(&mut self, name: &VolumeName, outcome: ControlResult<()>) {
         self.note_unless(false, name, outcome);
     }
 
+    /// [`Self::note`] of a volume that serves no longer: a job of it ends so.
+    pub(crate) fn note_end(&mut self, name: &VolumeName, error: ControlError) {
+        if let Some((job, _)) = self.jobs.running(name) {
+            self.jobs.end(job, Err(error.clone()));
+        }
+        self.note(name, Err(error));
+    }
+
     /// [`Self::note`]; the log does not say again what it has said.
-    pub(in crate::service) fn note_unless(
+    pub(crate) fn note_unless(
         &mut self,
         is_said: bool,
         name: &VolumeName,
@@ -300,24 +278,24 @@ impl<E: Engine> Turn<E> {
     }
 
     /// One line of the daemon's log.
-    pub(in crate::service) fn log(&mut self, name: &VolumeName, text: &str) {
+    pub(crate) fn log(&mut self, name: &VolumeName, text: &str) {
         self.engine.log(&format!("{name}: {text}"));
     }
 
     /// Writes into the log what went wrong with an array.
-    pub(in crate::service) fn note_array(&mut self, name: &ArrayName, outcome: ControlResult<()>) {
+    pub(crate) fn note_array(&mut self, name: &ArrayName, outcome: ControlResult<()>) {
         if let Err(error) = outcome {
             self.engine.warn(&format!("array {name}: {}", error.message));
         }
     }
 
     /// The storage that a path leads to, if its file system says so at once.
-    pub(in crate::service) fn id_at(&self, path: &Path) -> Option<DeviceId> {
+    pub(crate) fn id_at(&self, path: &Path) -> Option<DeviceId> {
         self.engine.id_of(path)
     }
 
     /// The storage that a device is now; `None` of one that is not there, or not of this machine.
-    pub(in crate::service) fn id_of(&self, device: &DeviceSpec) -> Option<DeviceId> {
+    pub(crate) fn id_of(&self, device: &DeviceSpec) -> Option<DeviceId> {
         self.id_at(device.path()?)
     }
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use voltier_cache::Mode;
 
-use crate::engine::{CacheStart, Engine};
+use crate::engine::CacheStart;
 use crate::error::{ControlError, ControlResult};
+use crate::export_spec::ExportSpec;
 use crate::name::VolumeName;
 use crate::protocol::{NewCache, Response};
 use crate::records::{CacheRecord, Desired, VolumeRecord};
@@ -22,16 +23,20 @@ use crate::settings::{ORIGIN_KEY, SSD_KEY};
 use crate::spec::DeviceSpec;
 use crate::status::DeviceState;
 
-pub(in crate::service) fn create<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn create(
+    turn: &mut Turn,
     name: VolumeName,
     origin: DeviceSpec,
     cache: Option<NewCache>,
+    export: Option<ExportSpec>,
 ) -> ControlResult<Response> {
     if turn.registry.find(&name).is_some() {
         return Err(ControlError::failed(format!(
             "a volume `{name}` exists; choose another name or `voltier delete {name}` first"
         )));
+    }
+    if let Some(export) = &export {
+        exports::check(turn, &name, export)?;
     }
     let Admitted { size_bytes, mark } =
         admit::admit(turn, &origin, Role::Origin, false, Beside::None)?;
@@ -64,17 +69,22 @@ pub(in crate::service) fn create<E: Engine>(
         return Err(error);
     }
     turn.live.insert(name.clone(), Live { is_open: true, ..Live::new() });
-    Ok(show::volume(turn, &name))
+    let Some(export) = export else { return Ok(show::volume(turn, &name)) };
+    exports::export(turn, &name, export, false, None).inspect_err(|_| {
+        // Nothing was written to the volume yet.
+        let undone = removal::drop_volume(turn, &name, false);
+        turn.note(&name, undone);
+    })
 }
 
-fn undo_create<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) -> ControlResult<()> {
+fn undo_create(turn: &mut Turn, name: &VolumeName) -> ControlResult<()> {
     // Without a cache there is none to take away: that is no error here.
     let _ = turn.apart(format!("taking the cache of {name} away")).detach(name, false);
     close_volume(turn, name)
 }
 
-pub(in crate::service) fn set<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn set(
+    turn: &mut Turn,
     name: &VolumeName,
     changes: &[(String, String)],
 ) -> ControlResult<Response> {
@@ -105,10 +115,7 @@ pub(in crate::service) fn set<E: Engine>(
     Ok(show::volume(turn, name))
 }
 
-pub(in crate::service) fn flush<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &VolumeName,
-) -> ControlResult<Response> {
+pub(crate) fn flush(turn: &mut Turn, name: &VolumeName) -> ControlResult<Response> {
     let mut record = turn.open_record(name)?;
     live_cache(&mut record)?;
     silence::must_answer(turn, &record, WayOn::Wait)?;
@@ -116,11 +123,7 @@ pub(in crate::service) fn flush<E: Engine>(
     drains::job_response(turn, id)
 }
 
-pub(in crate::service) fn attach<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &VolumeName,
-    new: NewCache,
-) -> ControlResult<Response> {
+pub(crate) fn attach(turn: &mut Turn, name: &VolumeName, new: NewCache) -> ControlResult<Response> {
     let record = turn.open_record(name)?;
     drains::not_leaving(turn, name)?;
     if record.cache.is_some() {
@@ -161,11 +164,7 @@ pub(in crate::service) fn attach<E: Engine>(
     Ok(show::volume(turn, name))
 }
 
-pub(in crate::service) fn detach<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &VolumeName,
-    flush: bool,
-) -> ControlResult<Response> {
+pub(crate) fn detach(turn: &mut Turn, name: &VolumeName, flush: bool) -> ControlResult<Response> {
     let mut record = turn.record(name)?;
     let Some(cache) = record.cache.clone() else {
         return Err(ControlError::failed(format!("{name} has no cache to detach")));
@@ -190,15 +189,11 @@ pub(in crate::service) fn detach<E: Engine>(
 }
 
 /// Detaches without a drain; dirty lines are given up.
-fn detach_at_once<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) -> ControlResult<Response> {
+fn detach_at_once(turn: &mut Turn, name: &VolumeName) -> ControlResult<Response> {
     drains::at_once(turn, name, Purpose::Detach, |turn| finish::drop_cache(turn, name, false))
 }
 
-pub(in crate::service) fn delete<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &VolumeName,
-    flush: bool,
-) -> ControlResult<Response> {
+pub(crate) fn delete(turn: &mut Turn, name: &VolumeName, flush: bool) -> ControlResult<Response> {
     if turn.registry.find(name).is_none()
         && let Some(id) = turn.jobs.untold_delete(name)
     {
@@ -241,7 +236,7 @@ pub(in crate::service) fn delete<E: Engine>(
 }
 
 /// Refuses changes of a cache whose SSD takes no writes: its dirty lines reach the origin first.
-fn not_evacuating<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> ControlResult<()> {
+fn not_evacuating(turn: &mut Turn, record: &VolumeRecord) -> ControlResult<()> {
     let status = show::status(turn, record);
     if status.ssd.state != DeviceState::Evacuating {
         return Ok(());
@@ -256,8 +251,8 @@ fn not_evacuating<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> Contr
 }
 
 /// Sends a volume on its way out: no new dirty lines, the old ones drained as a job.
-fn leave<E: Engine>(
-    turn: &mut Turn<E>,
+fn leave(
+    turn: &mut Turn,
     name: &VolumeName,
     record: &mut VolumeRecord,
     desired: Desired,

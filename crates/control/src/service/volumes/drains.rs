@@ -2,7 +2,7 @@
 
 use voltier_cache::Mode;
 
-use crate::engine::{Drain, Engine};
+use crate::engine::Drain;
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
 use crate::protocol::Response;
@@ -13,8 +13,8 @@ use crate::service::volumes::show;
 use crate::settings::Settings;
 
 /// Starts a drain as a job, or joins the same one; a volume has one job at a time.
-pub(in crate::service) fn start_job<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn start_job(
+    turn: &mut Turn,
     name: &VolumeName,
     purpose: Purpose,
 ) -> ControlResult<u64> {
@@ -28,11 +28,11 @@ pub(in crate::service) fn start_job<E: Engine>(
 
 /// Does at once, and without a drain, what a job would do at the end of its drain. Reports that like a job
 /// which gave up all dirty lines.
-pub(in crate::service) fn at_once<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn at_once(
+    turn: &mut Turn,
     name: &VolumeName,
     purpose: Purpose,
-    finish: impl FnOnce(&mut Turn<E>) -> ControlResult<()>,
+    finish: impl FnOnce(&mut Turn) -> ControlResult<()>,
 ) -> ControlResult<Response> {
     let lines = dirty_lines(turn, name);
     finish(turn)?;
@@ -43,7 +43,7 @@ pub(in crate::service) fn at_once<E: Engine>(
 }
 
 /// Dirty lines of a volume; of one that is not open, as last counted.
-fn dirty_lines<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) -> u64 {
+fn dirty_lines(turn: &mut Turn, name: &VolumeName) -> u64 {
     if turn.is_open(name) {
         let known = turn.engine.health(name).dirty_lines;
         if let Some(dirty_lines) = known {
@@ -61,8 +61,8 @@ fn dirty_lines<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) -> u64 {
 ///
 /// # Errors
 /// When the job leads elsewhere.
-pub(in crate::service) fn give_up_job<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn give_up_job(
+    turn: &mut Turn,
     name: &VolumeName,
     purpose: Purpose,
 ) -> ControlResult<()> {
@@ -77,10 +77,7 @@ pub(in crate::service) fn give_up_job<E: Engine>(
 }
 
 /// Has a job end early, if it runs. The errand of its end does the rest: it may have to wait for a device.
-pub(in crate::service) fn ask_to_end<E: Engine>(
-    turn: &mut Turn<E>,
-    id: u64,
-) -> ControlResult<Response> {
+pub(crate) fn ask_to_end(turn: &mut Turn, id: u64) -> ControlResult<Response> {
     if let Some(name) = turn.jobs.ask_to_end(id) {
         turn.engine.end_drain(&name);
     }
@@ -88,11 +85,7 @@ pub(in crate::service) fn ask_to_end<E: Engine>(
 }
 
 /// The error of a job that was ended early.
-pub(in crate::service) fn ended_early<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &VolumeName,
-    purpose: Purpose,
-) -> ControlError {
+pub(crate) fn ended_early(turn: &mut Turn, name: &VolumeName, purpose: Purpose) -> ControlError {
     let (verb, dirty) = (purpose.verb(), dirty_lines(turn, name));
     let stays = match purpose {
         Purpose::Flush => "",
@@ -105,7 +98,7 @@ pub(in crate::service) fn ended_early<E: Engine>(
 }
 
 /// Ends the flush of a volume that stops.
-pub(in crate::service) fn end_flush<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) {
+pub(crate) fn end_flush(turn: &mut Turn, name: &VolumeName) {
     if let Some((id, Purpose::Flush)) = turn.jobs.running(name) {
         turn.engine.end_drain(name);
         let error = ended_early(turn, name, Purpose::Flush);
@@ -114,18 +107,12 @@ pub(in crate::service) fn end_flush<E: Engine>(turn: &mut Turn<E>, name: &Volume
     }
 }
 
-pub(in crate::service) fn job_response<E: Engine>(
-    turn: &Turn<E>,
-    id: u64,
-) -> ControlResult<Response> {
+pub(crate) fn job_response(turn: &Turn, id: u64) -> ControlResult<Response> {
     turn.jobs.status(id).map(|job| Response::Job { job })
 }
 
 /// Whether a request may change the volume: no detach or delete is under way.
-pub(in crate::service) fn not_leaving<E: Engine>(
-    turn: &Turn<E>,
-    name: &VolumeName,
-) -> ControlResult<()> {
+pub(crate) fn not_leaving(turn: &Turn, name: &VolumeName) -> ControlResult<()> {
     match turn.jobs.running(name) {
         Some((_, purpose)) if purpose != Purpose::Flush => Err(busy(name, purpose)),
         _ => Ok(()),
@@ -133,7 +120,7 @@ pub(in crate::service) fn not_leaving<E: Engine>(
 }
 
 /// Notes how far the running jobs are. The jobs whose drains have ended, with their volumes.
-pub(in crate::service) fn drained_jobs<E: Engine>(turn: &mut Turn<E>) -> Vec<(u64, VolumeName)> {
+pub(crate) fn drained_jobs(turn: &mut Turn) -> Vec<(u64, VolumeName)> {
     let mut drained = Vec::new();
     for (id, name, _) in turn.jobs.all_running() {
         let dirty = dirty_lines(turn, &name);
@@ -150,11 +137,7 @@ pub(in crate::service) fn drained_jobs<E: Engine>(turn: &mut Turn<E>) -> Vec<(u6
 }
 
 /// Ends a job. A volume whose job has failed stays.
-pub(in crate::service) fn end_job<E: Engine>(
-    turn: &mut Turn<E>,
-    id: u64,
-    outcome: ControlResult<()>,
-) {
+pub(crate) fn end_job(turn: &mut Turn, id: u64, outcome: ControlResult<()>) {
     let has_failed = outcome.is_err();
     let volume = turn.jobs.end(id, outcome);
     // The volume stays, and serves: its drain may be asked for again.
@@ -164,7 +147,7 @@ pub(in crate::service) fn end_job<E: Engine>(
 }
 
 /// Undoes that a volume was to leave, as far as that can be done.
-pub(in crate::service) fn stay<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) {
+pub(crate) fn stay(turn: &mut Turn, name: &VolumeName) {
     let Some(mut record) = turn.registry.find(name).cloned() else { return };
     record.desired = Desired::Serving;
     let settings = record.cache.as_ref().map(|cache| cache.settings.clone());
@@ -177,8 +160,8 @@ pub(in crate::service) fn stay<E: Engine>(turn: &mut Turn<E>, name: &VolumeName)
 }
 
 /// Starts the drain of a volume that is leaving.
-pub(in crate::service) fn drain_for<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn drain_for(
+    turn: &mut Turn,
     name: &VolumeName,
     purpose: Purpose,
 ) -> ControlResult<u64> {
@@ -194,11 +177,7 @@ pub(in crate::service) fn drain_for<E: Engine>(
 
 /// Records how much a lost SSD would lose. With `at_rest`, or in a mode that makes no dirt, a
 /// clean one would lose nothing.
-pub(in crate::service) fn record_dirt<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &VolumeName,
-    at_rest: bool,
-) -> ControlResult<()> {
+pub(crate) fn record_dirt(turn: &mut Turn, name: &VolumeName, at_rest: bool) -> ControlResult<()> {
     let mut record = turn.record(name)?;
     let before = record.clone();
     // A volume that failed meanwhile cannot say, and what is on record stays.

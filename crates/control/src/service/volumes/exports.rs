@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::export_access::ExportAccess;
 use crate::export_spec::ExportSpec;
@@ -20,8 +19,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-pub(in crate::service) fn export<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn export(
+    turn: &mut Turn,
     name: &VolumeName,
     export: ExportSpec,
     insecure: bool,
@@ -46,22 +45,13 @@ pub(in crate::service) fn export<E: Engine>(
     if is_open {
         return Ok(show::volume(turn, name));
     }
-    if export.leaves_host() && !insecure {
-        return Err(ControlError::usage(format!(
-            "{uri} would let every host that reaches the port read and write {name}: there is no \
-             password and no encryption; export a Unix socket and forward that (ssh -L), or say \
-             --insecure if only trusted hosts reach the port"
-        )));
+    if !insecure {
+        stays_on_host(name, &export)?;
     }
     if turn.jobs.running(name).is_some_and(|(_, purpose)| purpose.verb() == "delete") {
         return Err(ControlError::failed(format!("{name} is being deleted; export another")));
     }
-    if let Some(other) = holder_of(turn, name, &export) {
-        return Err(ControlError::failed(format!(
-            "{} is an export of volume {other}; choose another address",
-            export.uri(&other)
-        )));
-    }
+    is_free(turn, name, &export)?;
     let access = access.or_else(|| record.access_of(&export).cloned());
     let export = turn.opening(export.uri(name)).export(name, &export, access.as_ref())?;
     record = turn.record(name)?;
@@ -79,10 +69,49 @@ pub(in crate::service) fn export<E: Engine>(
     Ok(show::volume(turn, name))
 }
 
+/// Refuses an export of a new volume that cannot be opened, before anything is changed.
+pub(crate) fn check(turn: &mut Turn, name: &VolumeName, export: &ExportSpec) -> ControlResult<()> {
+    stays_on_host(name, export)?;
+    is_free(turn, name, export)?;
+    turn.opening(export.uri(name)).check_export(export)
+}
+
+fn stays_on_host(name: &VolumeName, export: &ExportSpec) -> ControlResult<()> {
+    if !export.leaves_host() {
+        return Ok(());
+    }
+    Err(ControlError::usage(format!(
+        "{} would let every host that reaches the port read and write {name}: there is no password and no \
+         encryption; export a Unix socket and forward that (ssh -L), or `voltier export` it with --insecure if \
+         only trusted hosts reach the port",
+        export.uri(name)
+    )))
+}
+
+/// Refuses an export that another volume has, and a second block device.
+fn is_free(turn: &Turn, name: &VolumeName, export: &ExportSpec) -> ControlResult<()> {
+    if let Some(other) = holder_of(turn, name, export) {
+        return Err(ControlError::failed(format!(
+            "{} is an export of volume {other}; choose another address",
+            export.uri(&other)
+        )));
+    }
+    let own = turn.registry.find(name).into_iter().flat_map(|record| &record.exports);
+    match own.filter(|it| *it != export).find(|it| it.is_device() && export.is_device()) {
+        None => Ok(()),
+        // Two devices have caches of their own, and neither sees what the other holds.
+        Some(device) => Err(ControlError::failed(format!(
+            "{name} has a block device already, {}; `voltier unexport {name} {}` takes it away",
+            device.uri(name),
+            device.option()
+        ))),
+    }
+}
+
 /// Closes an open export through which no client can come any more. The export stays on record, to be
 /// opened again.
-fn close_unreachable<E: Engine>(
-    turn: &mut Turn<E>,
+fn close_unreachable(
+    turn: &mut Turn,
     record: &VolumeRecord,
     export: &ExportSpec,
     why: String,
@@ -96,7 +125,7 @@ fn close_unreachable<E: Engine>(
 }
 
 /// Opens what the record of a volume says. Those that cannot be opened now are tried again later.
-pub(in crate::service) fn open_exports<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) {
+pub(crate) fn open_exports(turn: &mut Turn, record: &VolumeRecord) {
     let name = &record.name;
     for export in &record.exports {
         if export.leaves_host() {
@@ -108,7 +137,7 @@ pub(in crate::service) fn open_exports<E: Engine>(turn: &mut Turn<E>, record: &V
             turn.log(name, &line);
         }
         let access = record.access_of(export);
-        let open = |turn: &mut Turn<E>| turn.opening(export.uri(name)).export(name, export, access);
+        let open = |turn: &mut Turn| turn.opening(export.uri(name)).export(name, export, access);
         if let Err(error) = look::again(turn, open) {
             turn.log(name, &error.message);
             try_later(turn, name, export, error.message);
@@ -117,12 +146,7 @@ pub(in crate::service) fn open_exports<E: Engine>(turn: &mut Turn<E>, record: &V
 }
 
 /// Notes that an export could not be opened; the watch tries again.
-pub(in crate::service) fn try_later<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &VolumeName,
-    export: &ExportSpec,
-    error: String,
-) {
+pub(crate) fn try_later(turn: &mut Turn, name: &VolumeName, export: &ExportSpec, error: String) {
     if let Some(live) = turn.live.get_mut(name) {
         let (pause, next) = (FIRST_PAUSE, now() + FIRST_PAUSE);
         live.closed_exports.push(ClosedExport { export: export.clone(), error, pause, next });
@@ -130,18 +154,14 @@ pub(in crate::service) fn try_later<E: Engine>(
 }
 
 /// The volumes with exports whose pause is over.
-pub(in crate::service) fn due_exports<E: Engine>(turn: &Turn<E>, now: Instant) -> Vec<VolumeName> {
+pub(crate) fn due_exports(turn: &Turn, now: Instant) -> Vec<VolumeName> {
     let open = turn.live.iter().filter(|(_, live)| live.is_open);
     let due = open.filter(|(_, live)| live.closed_exports.iter().any(|it| it.next <= now));
     due.map(|(name, _)| name.clone()).collect()
 }
 
 /// Tries again to open the exports of a volume whose pause is over: their address may be there now.
-pub(in crate::service) fn try_exports_again<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &VolumeName,
-    now: Instant,
-) {
+pub(crate) fn try_exports_again(turn: &mut Turn, name: &VolumeName, now: Instant) {
     let Some(live) = turn.live.get(name).filter(|live| live.is_open) else { return };
     let due = live.closed_exports.iter().filter(|closed| closed.next <= now);
     let due: Vec<ExportSpec> = due.map(|closed| closed.export.clone()).collect();
@@ -151,18 +171,13 @@ pub(in crate::service) fn try_exports_again<E: Engine>(
 }
 
 /// How soon to try exports again, if there are any to try.
-pub(in crate::service) fn next_export<E: Engine>(turn: &Turn<E>, now: Instant) -> Option<Duration> {
+pub(crate) fn next_export(turn: &Turn, now: Instant) -> Option<Duration> {
     let open = turn.live.values().filter(|live| live.is_open);
     let next = open.flat_map(|live| &live.closed_exports).map(|closed| closed.next).min();
     next.map(|next| next.saturating_duration_since(now))
 }
 
-fn try_export_again<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &VolumeName,
-    export: &ExportSpec,
-    now: Instant,
-) {
+fn try_export_again(turn: &mut Turn, name: &VolumeName, export: &ExportSpec, now: Instant) {
     let access = turn.registry.find(name).and_then(|record| record.access_of(export)).cloned();
     let opened = turn.opening(export.uri(name)).export(name, export, access.as_ref());
     let Some(live) = turn.live.get_mut(name) else { return };
@@ -185,8 +200,8 @@ fn try_export_again<E: Engine>(
     }
 }
 
-pub(in crate::service) fn unexport<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn unexport(
+    turn: &mut Turn,
     name: &VolumeName,
     export: Option<&ExportSpec>,
     now: bool,
@@ -213,16 +228,13 @@ pub(in crate::service) fn unexport<E: Engine>(
 }
 
 /// Closes every export of a volume for good.
-pub(in crate::service) fn close_exports<E: Engine>(
-    turn: &mut Turn<E>,
-    record: &mut VolumeRecord,
-) -> ControlResult<()> {
+pub(crate) fn close_exports(turn: &mut Turn, record: &mut VolumeRecord) -> ControlResult<()> {
     let exports = record.exports.clone();
     close_these(turn, record, &exports, false)
 }
 
-fn close_these<E: Engine>(
-    turn: &mut Turn<E>,
+fn close_these(
+    turn: &mut Turn,
     record: &mut VolumeRecord,
     exports: &[ExportSpec],
     cut_off: bool,
@@ -249,16 +261,21 @@ fn close_these<E: Engine>(
 }
 
 /// Another volume that has this very export.
-fn holder_of<E: Engine>(
-    turn: &Turn<E>,
-    name: &VolumeName,
-    export: &ExportSpec,
-) -> Option<VolumeName> {
+fn holder_of(turn: &Turn, name: &VolumeName, export: &ExportSpec) -> Option<VolumeName> {
     turn.registry
         .volumes()
         .iter()
-        .find(|volume| volume.name != *name && volume.exports.contains(export))
+        .filter(|volume| volume.name != *name)
+        .find(|volume| volume.exports.iter().any(|it| it == export || is_same_device(it, export)))
         .map(|volume| volume.name.clone())
+}
+
+fn is_same_device(one: &ExportSpec, other: &ExportSpec) -> bool {
+    let device = |export: &ExportSpec| match export {
+        ExportSpec::Loop { device, .. } => Some(device.clone()),
+        ExportSpec::Nbd(_) | ExportSpec::Fuse(_) => None,
+    };
+    device(one).is_some() && device(one) == device(other)
 }
 
 /// Refuses an access that the export cannot have. The command line checks words too; another client of the

@@ -1,6 +1,6 @@
 //! The ends of jobs: what follows when a drain has ended.
 
-use crate::engine::{Drain, Engine};
+use crate::engine::Drain;
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
 use crate::records::{Desired, VolumeRecord};
@@ -10,7 +10,7 @@ use crate::service::state::turn::Turn;
 use crate::service::volumes::{drains, given_up, removal};
 
 /// Ends a job whose drain has ended, with the step that its purpose asks for.
-pub(in crate::service) fn end_drained<E: Engine>(turn: &mut Turn<E>, id: u64, name: &VolumeName) {
+pub(crate) fn end_drained(turn: &mut Turn, id: u64, name: &VolumeName) {
     let Some((_, purpose)) = turn.jobs.running(name).filter(|(own, _)| *own == id) else {
         return;
     };
@@ -33,8 +33,8 @@ pub(in crate::service) fn end_drained<E: Engine>(turn: &mut Turn<E>, id: u64, na
 }
 
 /// The last step of a detach: recorded first, because from then on the SSD is stale.
-pub(in crate::service) fn drop_cache<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn drop_cache(
+    turn: &mut Turn,
     name: &VolumeName,
     write_back: bool,
 ) -> ControlResult<()> {

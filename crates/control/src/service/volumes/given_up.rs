@@ -3,7 +3,7 @@
 //! A superblock says nothing of what was written to the origin later. So a cache that is given up loses its
 //! superblock wherever the SSD is there. An origin that a cache on another SSD names gets no new volume.
 
-use crate::engine::{CacheLabel, Engine};
+use crate::engine::CacheLabel;
 use crate::error::{ControlError, ControlResult, ErrorKind};
 use crate::name::VolumeName;
 use crate::records::{CacheRecord, newest_data};
@@ -13,7 +13,7 @@ use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
 
 /// Keeps other commands from the SSD of a cache that is about to leave the record.
-pub(in crate::service) fn reserve<E: Engine>(service: &mut Turn<E>, cache: &CacheRecord) {
+pub(crate) fn reserve(service: &mut Turn, cache: &CacheRecord) {
     if let Some(id) = service.id_of(&cache.device) {
         admit::reserve(service, id);
     }
@@ -21,11 +21,7 @@ pub(in crate::service) fn reserve<E: Engine>(service: &mut Turn<E>, cache: &Cach
 
 /// Erases the superblock of a cache that the registry has given up and that is not open. An SSD that is not
 /// there, or takes no writes, keeps its superblock: the log says so.
-pub(in crate::service) fn erase<E: Engine>(
-    service: &mut Turn<E>,
-    name: &VolumeName,
-    cache: &CacheRecord,
-) {
+pub(crate) fn erase(service: &mut Turn, name: &VolumeName, cache: &CacheRecord) {
     let device = &cache.device;
     if device.is_volatile() {
         return;
@@ -60,8 +56,8 @@ fn kept(device: &DeviceSpec, why: &str) -> String {
 ///
 /// # Errors
 /// When there is such an SSD.
-pub(in crate::service) fn no_cache_names<E: Engine>(
-    service: &mut Turn<E>,
+pub(crate) fn no_cache_names(
+    service: &mut Turn,
     origin: &DeviceSpec,
     mark: Option<&DriveIdentity>,
     ssd: Option<&DeviceSpec>,
@@ -105,7 +101,7 @@ pub(in crate::service) fn no_cache_names<E: Engine>(
 }
 
 /// Whether a cache may have lines that its origin lacks.
-pub(in crate::service) fn may_hold_newer_data(label: &CacheLabel) -> bool {
+pub(crate) fn may_hold_newer_data(label: &CacheLabel) -> bool {
     let writes_back = label.owner.mode.is_none_or(voltier_cache::Mode::writes_back);
     label.dirty_lines > 0 || (!label.is_clean && writes_back)
 }

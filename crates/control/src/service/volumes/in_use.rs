@@ -1,6 +1,5 @@
 //! The users of exports, from whom nothing is taken away unless a command says so.
 
-use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
 use crate::name::VolumeName;
@@ -10,14 +9,10 @@ use crate::service::state::turn::Turn;
 use crate::service::volumes::stacked;
 
 /// Has file systems on files in use write out what they hold, before the files are taken from them.
-pub(in crate::service) fn sync_above<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &VolumeName,
-    exports: &[ExportSpec],
-) {
+pub(crate) fn sync_above(turn: &mut Turn, name: &VolumeName, exports: &[ExportSpec]) {
     for export in exports {
         if let Some(path) = export.file()
-            && turn.engine.clients(name, export) > 0
+            && (export.is_device() || turn.engine.clients(name, export) > 0)
         {
             let step = format!("syncing what is mounted over {}", path.display());
             users::sync_above(turn.apart(step).machine(), path);
@@ -26,7 +21,7 @@ pub(in crate::service) fn sync_above<E: Engine>(
 }
 
 /// Everybody who uses an export now, in words.
-pub(in crate::service) fn users<E: Engine>(turn: &mut Turn<E>) -> Vec<String> {
+pub(crate) fn users(turn: &mut Turn) -> Vec<String> {
     let records = turn.registry.volumes().to_vec();
     records.iter().flat_map(|record| users_of(turn, record, Own::StopsFirst)).collect()
 }
@@ -40,44 +35,46 @@ enum Own {
     StopsFirst,
 }
 
-fn users_of<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord, own: Own) -> Vec<String> {
+fn users_of(turn: &mut Turn, record: &VolumeRecord, own: Own) -> Vec<String> {
     let name = &record.name;
     if !turn.is_open(name) {
         return Vec::new();
     }
-    let in_words = |export: &ExportSpec| match turn.engine.clients(name, export) {
-        0 => None,
-        clients => Some(match export.file() {
-            None => format!("{clients} client(s) use {} of {name}", export.uri(name)),
-            Some(path) => {
-                let (volumes, devices) = stacked::users_of(turn, turn.engine.machine(), path);
-                let others = users::users_of_file(turn.engine.machine(), path, &devices);
-                if own == Own::StopsFirst && !volumes.is_empty() && others.is_empty() {
-                    return None;
-                }
-                let volumes = volumes
-                    .into_iter()
-                    .map(|it| format!("volume {it} (`voltier stop {it}` first)"));
-                match volumes.chain(others).collect::<Vec<_>>().join(", ") {
-                    known if known.is_empty() => format!("{} of {name} is open", path.display()),
-                    known => format!("{} of {name} is in use by {known}", path.display()),
-                }
-            }
-        }),
+    let in_words = |export: &ExportSpec| {
+        let clients = turn.engine.clients(name, export);
+        let (uri, is_device) = (export.uri(name), export.is_device());
+        if clients == 0 && !is_device {
+            return None;
+        }
+        let Some(path) = export.file() else {
+            return Some(format!("{clients} client(s) use {uri} of {name}"));
+        };
+        let (volumes, devices) = stacked::users_of(turn, turn.engine.machine(), path);
+        let others = users::users_of_file(turn.engine.machine(), path, is_device, &devices);
+        if own == Own::StopsFirst && !volumes.is_empty() && others.is_empty() {
+            return None;
+        }
+        let volumes =
+            volumes.into_iter().map(|it| format!("volume {it} (`voltier stop {it}` first)"));
+        match volumes.chain(others).collect::<Vec<_>>().join(", ") {
+            known if !known.is_empty() => Some(format!("{uri} of {name} is in use by {known}")),
+            _ if clients > 0 => Some(format!("{uri} of {name} is open")),
+            _ => None,
+        }
     };
     record.exports.iter().filter_map(in_words).collect()
 }
 
 /// Refuses while somebody uses an export of a volume; `cut_off` is the command that does it all the same.
-pub(in crate::service) fn is_unused<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn is_unused(
+    turn: &mut Turn,
     record: &VolumeRecord,
     cut_off: &str,
 ) -> ControlResult<()> {
     refuse(&users_of(turn, record, Own::Counts), cut_off)
 }
 
-pub(in crate::service) fn refuse(users: &[String], cut_off: &str) -> ControlResult<()> {
+pub(crate) fn refuse(users: &[String], cut_off: &str) -> ControlResult<()> {
     if users.is_empty() {
         return Ok(());
     }

@@ -1,6 +1,5 @@
 //! SSDs that the data path gave up, put on record.
 
-use crate::engine::Engine;
 use crate::error::ControlError;
 use crate::name::VolumeName;
 use crate::service::state::turn::Turn;
@@ -10,7 +9,7 @@ use crate::service::volumes::show;
 /// them are on record: clients wait for that, so a record that failed is tried again.
 ///
 /// An SSD that is gone with dirty lines is not recorded: an errand has its volume wait for the SSD.
-pub(in crate::service) fn notice<E: Engine>(turn: &mut Turn<E>) -> bool {
+pub(crate) fn notice(turn: &mut Turn) -> bool {
     let is_passing_recorded = record_passing(turn);
     let (all_recorded, without) = record(turn);
     turn.pulled.extend(without);
@@ -19,7 +18,7 @@ pub(in crate::service) fn notice<E: Engine>(turn: &mut Turn<E>) -> bool {
 
 /// Records where clients are to change backing disks past SSDs that take no writes. Whether all of it is on
 /// record: clients wait for that.
-fn record_passing<E: Engine>(turn: &mut Turn<E>) -> bool {
+fn record_passing(turn: &mut Turn) -> bool {
     let mut all_recorded = true;
     for record in turn.registry.volumes().to_vec() {
         let name = &record.name;
@@ -42,7 +41,7 @@ fn record_passing<E: Engine>(turn: &mut Turn<E>) -> bool {
 
 /// Records lost SSDs. Whether all of them are on record; volumes whose SSD is gone with dirty lines, of
 /// which nothing is recorded.
-pub(in crate::service) fn record<E: Engine>(turn: &mut Turn<E>) -> (bool, Vec<(VolumeName, u64)>) {
+pub(crate) fn record(turn: &mut Turn) -> (bool, Vec<(VolumeName, u64)>) {
     let (mut all_recorded, mut without) = (true, Vec::new());
     for record in turn.registry.volumes().to_vec() {
         let name = &record.name;

@@ -1,9 +1,10 @@
 //! Opening and closing volumes, and what of that is noted: arrays that move meanwhile, and what a stop leaves.
 
-use crate::engine::{CacheStart, Engine, OpenedVolume};
+use crate::engine::{CacheStart, OpenedVolume};
 use crate::error::ControlResult;
 use crate::name::VolumeName;
 use crate::records::VolumeRecord;
+use crate::service::state::claims::Subject;
 use crate::service::state::turn::{Turn, of_all};
 use crate::spec::DeviceSpec;
 
@@ -11,8 +12,8 @@ use crate::spec::DeviceSpec;
 ///
 /// # Errors
 /// Nothing is open then.
-pub(in crate::service) fn open_volume<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn open_volume(
+    turn: &mut Turn,
     record: &VolumeRecord,
     start: CacheStart,
 ) -> ControlResult<OpenedVolume> {
@@ -26,10 +27,7 @@ pub(in crate::service) fn open_volume<E: Engine>(
 ///
 /// # Errors
 /// The volume serves on without it.
-pub(in crate::service) fn attach_cache<E: Engine>(
-    turn: &mut Turn<E>,
-    record: &VolumeRecord,
-) -> ControlResult<u64> {
+pub(crate) fn attach_cache(turn: &mut Turn, record: &VolumeRecord) -> ControlResult<u64> {
     let device = record.cache.as_ref().map(|cache| &cache.device);
     move_arrays(turn, record, true);
     let attached = turn.apart(format!("making a cache on {}", of_all(device))).attach(record);
@@ -41,24 +39,27 @@ pub(in crate::service) fn attach_cache<E: Engine>(
 ///
 /// # Errors
 /// When the clean stop could not be written; the volume is closed all the same.
-pub(in crate::service) fn close_volume<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &VolumeName,
-) -> ControlResult<()> {
+pub(crate) fn close_volume(turn: &mut Turn, name: &VolumeName) -> ControlResult<()> {
     let devices = turn.registry.find(name).map(|record| of_all(record.devices()));
     let devices = devices.unwrap_or_else(|| name.to_string());
     let closed = turn.closing(devices).close(name);
     match closed {
         Ok(()) => record_sequence(turn, name),
         // The drives may have requests still: the next start is patient.
-        Err(_) => turn.crashed.add_volume(name),
+        Err(_) => drop(turn.crashed.insert(Subject::Volume(name.clone()))),
     }
     closed
 }
 
+/// [`close_volume`]; what goes wrong is in the log and in `show`.
+pub(crate) fn close_and_note(turn: &mut Turn, name: &VolumeName) {
+    let closed = close_volume(turn, name);
+    turn.note(name, closed);
+}
+
 /// Notes that the engine may move the arrays that a volume stands on, or that it has ended to. An array
 /// that a failed move has closed is not open any more.
-fn move_arrays<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord, is_moving: bool) {
+fn move_arrays(turn: &mut Turn, record: &VolumeRecord, is_moving: bool) {
     for name in record.devices().filter_map(DeviceSpec::array) {
         let has_array = turn.engine.has_array(name);
         let Some(live) = turn.live_arrays.get_mut(name) else { continue };
@@ -76,8 +77,8 @@ fn move_arrays<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord, is_moving: 
 /// Records the number of the superblock of a cache that has stopped, as the SSD has it. A copy of the SSD that was
 /// made before the stop says less, and is not believed when it is put back. Of an SSD that cannot be read now the
 /// number of an earlier stop stays.
-fn record_sequence<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) {
-    let of_volume = |turn: &Turn<E>| {
+fn record_sequence(turn: &mut Turn, name: &VolumeName) {
+    let of_volume = |turn: &Turn| {
         let record = turn.registry.find(name).cloned()?;
         let cache = record.cache.clone().filter(|cache| cache.failed.is_none())?;
         (!cache.device.is_volatile()).then_some((record, cache))

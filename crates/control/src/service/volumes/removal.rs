@@ -1,6 +1,5 @@
 //! The way out of the registry: of a cache whose volume is open, and of a volume.
 
-use crate::engine::Engine;
 use crate::error::ControlResult;
 use crate::name::VolumeName;
 use crate::records::{Desired, VolumeRecord};
@@ -10,8 +9,8 @@ use crate::service::volumes::open::close_volume;
 
 /// The last step of a delete: the cache goes first. So a crash between the steps leaves a plain
 /// volume on its way out.
-pub(in crate::service) fn drop_volume<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn drop_volume(
+    turn: &mut Turn,
     name: &VolumeName,
     write_back: bool,
 ) -> ControlResult<()> {
@@ -44,8 +43,8 @@ pub(in crate::service) fn drop_volume<E: Engine>(
 /// Records an open volume as one without a cache, and takes the cache away. With `write_back`,
 /// requests wait meanwhile: what they wrote after the last dirty line was written back would be
 /// lost by a crash between the two. The inner result is that of unmarking the SSD.
-pub(in crate::service) fn forget_cache<E: Engine>(
-    turn: &mut Turn<E>,
+pub(crate) fn forget_cache(
+    turn: &mut Turn,
     plain: VolumeRecord,
     write_back: bool,
 ) -> ControlResult<ControlResult<()>> {

@@ -1,9 +1,10 @@
 //! The state of volumes, put together from the registry, the service and the data path.
 
+use std::collections::BTreeSet;
+
 use voltier_cache::{CacheCounts, DeviceBytes, LineCounts, OriginCounts, RequestCounts};
 
 use crate::array_status::{ArrayDetail, ArrayState};
-use crate::engine::Engine;
 use crate::error::ControlResult;
 use crate::export_spec::ExportSpec;
 use crate::keys::{CONGESTED_US, DEADLINE_S, SIZE_OR_OFF};
@@ -11,7 +12,7 @@ use crate::name::VolumeName;
 use crate::protocol::Response;
 use crate::records::{Desired, RegisteredArray, VolumeRecord};
 use crate::registry::Registry;
-use crate::safety::DriveIdentity;
+use crate::safety::{DriveIdentity, users};
 use crate::service::arrays;
 use crate::service::state::claims::Subject;
 use crate::service::state::jobs::Purpose;
@@ -25,26 +26,26 @@ use crate::status::{
 /// Ranges of each list in the state of all volumes: 10,000 of them fit in one answer.
 const LISTED_OF_ALL_MAX: usize = 8;
 
-pub(in crate::service) fn show<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &VolumeName,
-) -> ControlResult<Response> {
+pub(crate) fn show(turn: &mut Turn, name: &VolumeName) -> ControlResult<Response> {
     let record = turn.record(name)?;
-    Ok(Response::Volume { volume: Box::new(status(turn, &record)) })
+    let mut volume = Box::new(status(turn, &record));
+    for (shown, export) in volume.exports.iter_mut().zip(&record.exports) {
+        if let Some(file) = export.file() {
+            let machine = turn.engine.machine();
+            shown.users = users::users_of_file(machine, file, export.is_device(), &BTreeSet::new());
+        }
+    }
+    Ok(Response::Volume { volume })
 }
 
-pub(in crate::service) fn show_all<E: Engine>(turn: &mut Turn<E>) -> Response {
+pub(crate) fn show_all(turn: &mut Turn) -> Response {
     let records = turn.registry.volumes().to_vec();
     let mut volumes: Vec<_> = records.iter().map(|record| status(turn, record)).collect();
     volumes.iter_mut().for_each(|volume| list_at_most(volume, LISTED_OF_ALL_MAX));
     Response::Volumes { volumes }
 }
 
-fn export_status<E: Engine>(
-    turn: &mut Turn<E>,
-    name: &VolumeName,
-    export: &ExportSpec,
-) -> ExportStatus {
+fn export_status(turn: &mut Turn, name: &VolumeName, export: &ExportSpec) -> ExportStatus {
     let live = turn.live.get(name);
     let closed = live.and_then(|it| it.closed_exports.iter().find(|it| it.export == *export));
     let trouble = match closed {
@@ -62,20 +63,18 @@ fn export_status<E: Engine>(
         state,
         error,
         access: record.and_then(|record| record.access_of(export)).cloned(),
+        users: Vec::new(),
     }
 }
 
 /// The answer with the state of a volume just handled.
-pub(in crate::service) fn volume<E: Engine>(turn: &mut Turn<E>, name: &VolumeName) -> Response {
+pub(crate) fn volume(turn: &mut Turn, name: &VolumeName) -> Response {
     let record = turn.registry.find(name).cloned().expect("a volume just handled is recorded");
     Response::Volume { volume: Box::new(status(turn, &record)) }
 }
 
 /// Everything about one volume.
-pub(in crate::service) fn status<E: Engine>(
-    turn: &mut Turn<E>,
-    record: &VolumeRecord,
-) -> VolumeStatus {
+pub(crate) fn status(turn: &mut Turn, record: &VolumeRecord) -> VolumeStatus {
     let mut status = status_of(turn, record);
     let subject = Subject::Volume(record.name.clone());
     status.under_way = turn.claims.under_way(&subject, turn.own()).unwrap_or_default();
@@ -86,7 +85,7 @@ pub(in crate::service) fn status<E: Engine>(
     status
 }
 
-fn status_of<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> VolumeStatus {
+fn status_of(turn: &mut Turn, record: &VolumeRecord) -> VolumeStatus {
     let mut status = recorded(record);
     let array = record.origin.array().and_then(|name| turn.registry.find_array(name));
     status.read_only = array.is_some_and(|array| array.read_only);
@@ -150,11 +149,7 @@ fn status_of<E: Engine>(turn: &mut Turn<E>, record: &VolumeRecord) -> VolumeStat
 }
 
 /// Shows arrays that take no changes as drives that refuse them; whether there is one.
-fn note_failed_arrays<E: Engine>(
-    turn: &mut Turn<E>,
-    record: &VolumeRecord,
-    status: &mut VolumeStatus,
-) -> bool {
+fn note_failed_arrays(turn: &mut Turn, record: &VolumeRecord, status: &mut VolumeStatus) -> bool {
     let ssd = record.cache.as_ref().filter(|cache| cache.failed.is_none());
     let ssd = ssd.map(|cache| ("SSD", &cache.device));
     let mut is_any = false;
@@ -182,6 +177,7 @@ fn closed_exports(record: &VolumeRecord) -> Vec<ExportStatus> {
         state: ExportState::Closed,
         error: why.to_owned(),
         access: record.access_of(export).cloned(),
+        users: Vec::new(),
     };
     record.exports.iter().map(status).collect()
 }
@@ -233,7 +229,7 @@ fn list_at_most(status: &mut VolumeStatus, count_max: usize) {
 }
 
 /// The status as far as the record alone tells.
-pub(in crate::service) fn recorded(record: &VolumeRecord) -> VolumeStatus {
+pub(crate) fn recorded(record: &VolumeRecord) -> VolumeStatus {
     let cache = record.cache.as_ref();
     let (state, devices) = match record.desired {
         Desired::Stopped => (VolumeState::Stopped, DeviceState::Offline),

@@ -1,7 +1,6 @@
 //! Drives of a volume that answer nothing: requests that need them are refused, with the way on. A stop that
 //! waited with the clients of such a drive would keep the daemon from ending in order.
 
-use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::records::VolumeRecord;
 use crate::service::state::turn::Turn;
@@ -10,7 +9,7 @@ use crate::status::{DeviceState, VolumeStatus};
 
 /// The way on without the drive, behind "wait until it answers".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::service) enum WayOn {
+pub(crate) enum WayOn {
     /// Nothing.
     Wait,
     /// The dirty lines can be given up.
@@ -20,8 +19,8 @@ pub(in crate::service) enum WayOn {
 }
 
 /// Refuses while the SSD or the HDD of a volume does not answer.
-pub(in crate::service) fn must_answer<E: Engine>(
-    service: &mut Turn<E>,
+pub(crate) fn must_answer(
+    service: &mut Turn,
     record: &VolumeRecord,
     way_on: WayOn,
 ) -> ControlResult<()> {
@@ -30,10 +29,7 @@ pub(in crate::service) fn must_answer<E: Engine>(
 }
 
 /// Refuses while the HDD of a volume does not answer.
-pub(in crate::service) fn hdd_must_answer<E: Engine>(
-    service: &mut Turn<E>,
-    record: &VolumeRecord,
-) -> ControlResult<()> {
+pub(crate) fn hdd_must_answer(service: &mut Turn, record: &VolumeRecord) -> ControlResult<()> {
     refusal(&show::status(service, record), false, WayOn::StopNow).map_or(Ok(()), Err)
 }
 

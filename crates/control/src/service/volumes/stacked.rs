@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use crate::export_spec::ExportSpec;
 use crate::name::VolumeName;
 use crate::records::VolumeRecord;
 use crate::safety::{Machine, users};
@@ -17,8 +18,25 @@ fn paths_of<'a>(state: &'a State, record: &'a VolumeRecord) -> impl Iterator<Ite
     record.devices().chain(members).filter_map(|device| device.path())
 }
 
+/// The file behind the block device of a volume, by its name or the kernel's; any other path as it is.
+fn behind(state: &State, machine: &Machine, path: &Path) -> PathBuf {
+    let exports = state.registry.volumes().iter().flat_map(|record| &record.exports);
+    let mut named = exports.filter_map(|export| match export {
+        ExportSpec::Loop { device, file } if is_named(device, path) => Some(file.clone()),
+        _ => None,
+    });
+    named.next().unwrap_or_else(|| users::file_behind(machine, path))
+}
+
+/// Whether a path is the name of a block device, or of a partition of it.
+fn is_named(device: &Path, path: &Path) -> bool {
+    let rest =
+        path.to_str().zip(device.to_str()).and_then(|(path, device)| path.strip_prefix(device));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("-part"))
+}
+
 /// The open volumes that stand on an exported file, and the paths of the devices with which they do.
-pub(in crate::service) fn users_of(
+pub(crate) fn users_of(
     state: &State,
     machine: &Machine,
     file: &Path,
@@ -26,8 +44,7 @@ pub(in crate::service) fn users_of(
     let (mut names, mut paths) = (Vec::new(), BTreeSet::new());
     for record in state.registry.volumes().iter().filter(|record| state.is_open(&record.name)) {
         let before = paths.len();
-        let on_it =
-            paths_of(state, record).filter(|path| users::file_behind(machine, path) == file);
+        let on_it = paths_of(state, record).filter(|path| behind(state, machine, path) == file);
         paths.extend(on_it.map(Path::to_owned));
         if paths.len() > before {
             names.push(record.name.clone());
@@ -37,7 +54,7 @@ pub(in crate::service) fn users_of(
 }
 
 /// Whether a volume stands on an export of another one.
-pub(in crate::service) fn stands_on(
+pub(crate) fn stands_on(
     state: &State,
     machine: &Machine,
     upper: &VolumeName,
@@ -48,5 +65,5 @@ pub(in crate::service) fn stands_on(
         return false;
     };
     let is_export = |path: &Path| lower.exports.iter().any(|export| export.file() == Some(path));
-    paths_of(state, upper).any(|path| is_export(&users::file_behind(machine, path)))
+    paths_of(state, upper).any(|path| is_export(&behind(state, machine, path)))
 }

@@ -2,7 +2,6 @@
 //! that use it, unless told to: a person who stops a volume usually has forgotten a mount, and a file system
 //! whose file goes away loses its dirty pages.
 
-use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};
 use crate::protocol::Response;
@@ -16,8 +15,8 @@ use crate::service::volumes::silence::WayOn;
 use crate::service::volumes::{drains, exports, in_use, lost_ssds, show, silence};
 
 /// Brings a volume to rest as the end of the daemon would, and leaves it so over restarts.
-pub(in crate::service) fn stop_volume<E: Engine>(
-    service: &mut Turn<E>,
+pub(crate) fn stop_volume(
+    service: &mut Turn,
     name: &VolumeName,
     now: bool,
 ) -> ControlResult<Response> {
@@ -57,11 +56,7 @@ pub(in crate::service) fn stop_volume<E: Engine>(
 }
 
 /// Closes the files of a volume. When a file is in use, those before it open again.
-fn close_files<E: Engine>(
-    service: &mut Turn<E>,
-    record: &VolumeRecord,
-    cut_off: bool,
-) -> ControlResult<()> {
+fn close_files(service: &mut Turn, record: &VolumeRecord, cut_off: bool) -> ControlResult<()> {
     let name = &record.name;
     let files: Vec<_> = record.exports.iter().filter(|export| export.file().is_some()).collect();
     if cut_off {
@@ -87,10 +82,7 @@ fn close_files<E: Engine>(
 
 /// Closes an open volume: exports first, then the cache, whose dirty lines stay on the SSD. Clients that
 /// use it are cut off.
-pub(in crate::service) fn bring_to_rest<E: Engine>(
-    service: &mut Turn<E>,
-    record: &VolumeRecord,
-) -> ControlResult<()> {
+pub(crate) fn bring_to_rest(service: &mut Turn, record: &VolumeRecord) -> ControlResult<()> {
     let name = &record.name;
     let mut at_rest = true;
     in_use::sync_above(service, name, &record.exports);
@@ -111,10 +103,7 @@ pub(in crate::service) fn bring_to_rest<E: Engine>(
 }
 
 /// Brings an array to rest, and leaves it so over restarts.
-pub(in crate::service) fn stop_array<E: Engine>(
-    service: &mut Turn<E>,
-    name: &ArrayName,
-) -> ControlResult<Response> {
+pub(crate) fn stop_array(service: &mut Turn, name: &ArrayName) -> ControlResult<Response> {
     let mut record = service.array_record(name)?;
     if record.stopped {
         return Ok(arrays::show::response(service, name, Vec::new()));
@@ -136,10 +125,7 @@ pub(in crate::service) fn stop_array<E: Engine>(
 }
 
 /// Answers a request to end the daemon. The client waits for the end of the process.
-pub(in crate::service) fn stop_daemon<E: Engine>(
-    service: &mut Turn<E>,
-    now: bool,
-) -> ControlResult<Response> {
+pub(crate) fn stop_daemon(service: &mut Turn, now: bool) -> ControlResult<Response> {
     if !now {
         in_use::refuse(&in_use::users(service), "voltier stop --now")?;
     }
@@ -149,10 +135,7 @@ pub(in crate::service) fn stop_daemon<E: Engine>(
 }
 
 /// Lets a stopped volume be served again; its record then.
-pub(in crate::service) fn unstop<E: Engine>(
-    service: &mut Turn<E>,
-    record: VolumeRecord,
-) -> ControlResult<VolumeRecord> {
+pub(crate) fn unstop(service: &mut Turn, record: VolumeRecord) -> ControlResult<VolumeRecord> {
     if record.desired != Desired::Stopped {
         return Ok(record);
     }

@@ -23,14 +23,34 @@ pub(super) fn on(array: &str) -> DeviceSpec {
 }
 
 pub(super) fn over_r5() -> Request {
-    Request::Create { name: name(), origin: on("r5"), cache: None }
+    Request::Create { name: name(), origin: on("r5"), cache: None, export: None }
 }
 
 pub(super) fn delete_r5(erase: bool) -> Request {
-    Request::Array { ask: ArrayRequest::Delete { name: r5(), erase } }
+    ask_of(ArrayRequest::Delete { name: r5(), erase })
+}
+
+pub(super) fn ask_of(ask: ArrayRequest) -> Request {
+    Request::Array { ask }
+}
+
+pub(super) fn created(array: NewArray) -> Request {
+    ask_of(ArrayRequest::Create { array, integrity: voltier_array::Integrity::None, export: None })
 }
 
 impl Fixture {
+    pub(super) fn with_r5() -> Self {
+        let mut fixture = Self::new();
+        fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+        fixture
+    }
+
+    pub(super) fn with_volume_over_r5() -> Self {
+        let fixture = Self::with_r5();
+        fixture.service.handle(over_r5());
+        fixture
+    }
+
     pub(super) fn new_array(&self, members: &[&str]) -> NewArray {
         NewArray {
             name: r5(),
@@ -45,17 +65,12 @@ impl Fixture {
     }
 
     pub(super) fn make(&self, members: &[&str]) -> Request {
-        Request::Array {
-            ask: ArrayRequest::Create {
-                array: self.new_array(members),
-                integrity: voltier_array::Integrity::None,
-            },
-        }
+        created(self.new_array(members))
     }
 
     fn assemble(&self, members: &[&str]) -> Request {
         let devices = members.iter().map(|member| self.device(member)).collect();
-        Request::Array { ask: ArrayRequest::Assemble { devices, force: false, read_only: false } }
+        ask_of(ArrayRequest::Assemble { devices, force: false, read_only: false })
     }
 
     pub(super) fn ask(&mut self, request: Request) -> (ArrayDetail, Vec<String>) {
@@ -66,12 +81,12 @@ impl Fixture {
     }
 
     pub(super) fn array(&mut self) -> ArrayDetail {
-        self.ask(Request::Array { ask: ArrayRequest::Show { name: Some(r5()) } }).0
+        self.ask(ask_of(ArrayRequest::Show { name: Some(r5()) })).0
     }
 
     fn fail(&self, member: &str) -> Request {
         let member = MemberName::Device(self.device(member));
-        Request::Array { ask: ArrayRequest::Fail { name: r5(), member } }
+        ask_of(ArrayRequest::Fail { name: r5(), member })
     }
 }
 
@@ -100,9 +115,7 @@ fn a_journal_device_is_on_record_before_it_is_the_arrays_and_looked_at_after_a_c
     let mut fixture = Fixture::new();
     let mut new = fixture.new_array(&["d1", "d2", "d3"]);
     new.journal = Some(fixture.device("d4"));
-    fixture.ask(Request::Array {
-        ask: ArrayRequest::Create { array: new, integrity: voltier_array::Integrity::None },
-    });
+    fixture.ask(created(new));
     fixture.restart(false);
     assert_eq!(fixture.calls(), ["assemble r5 of 4", "pace r5 normal"]);
     let set = |journal, force| Request::Array {
@@ -127,8 +140,7 @@ fn a_journal_device_is_on_record_before_it_is_the_arrays_and_looked_at_after_a_c
 
 #[test]
 fn members_that_are_given_twice_taken_or_hold_something_are_refused() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteThrough);
+    let mut fixture = Fixture::with_volume(Mode::WriteThrough);
     std::os::unix::fs::symlink(fixture.path("d1"), fixture.path("link")).unwrap();
     let mut bytes = fs::read(fixture.path("d4")).unwrap();
     bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);
@@ -147,20 +159,20 @@ fn members_that_are_given_twice_taken_or_hold_something_are_refused() {
     }
     let mut nested = fixture.new_array(&["d1", "d2", "d3"]);
     nested.members[2] = on("r5");
-    let error = fixture.error(Request::Array {
-        ask: ArrayRequest::Create { array: nested, integrity: voltier_array::Integrity::None },
-    });
+    let error = fixture.error(created(nested));
     assert!(error.contains("arrays cannot be nested"), "{error}");
     assert_eq!(fixture.calls(), [""; 0], "nothing was asked of the drives");
     assert!(fixture.registry().arrays().is_empty());
     let mut forced = fixture.new_array(&["d1", "d2", "d4"]);
     forced.force = true;
-    fixture.ask(Request::Array {
-        ask: ArrayRequest::Create { array: forced, integrity: voltier_array::Integrity::None },
-    });
+    fixture.ask(created(forced));
     assert!(fixture.error(fixture.make(&["d1", "d2", "d3"])).contains("an array `r5` exists"));
-    let taken =
-        Request::Create { name: "w".parse().unwrap(), origin: fixture.device("d1"), cache: None };
+    let taken = Request::Create {
+        name: "w".parse().unwrap(),
+        origin: fixture.device("d1"),
+        cache: None,
+        export: None,
+    };
     assert!(fixture.error(taken).contains("already part of array r5"));
 }
 
@@ -178,15 +190,16 @@ fn of_unequal_members_the_smallest_counts_and_it_is_said() {
 
 #[test]
 fn one_volume_uses_an_array_at_a_time_and_it_is_not_deleted_under_it() {
-    let mut fixture = Fixture::new();
-    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+    let mut fixture = Fixture::with_r5();
     let cache = |force| NewCache { device: on("r5"), settings: Settings::default(), force };
-    let both = Request::Create { name: name(), origin: on("r5"), cache: Some(cache(false)) };
+    let both =
+        Request::Create { name: name(), origin: on("r5"), cache: Some(cache(false)), export: None };
     assert!(fixture.error(both).contains("same device as the other side"));
-    let other = Request::Create { name: name(), origin: on("r7"), cache: None };
+    let other = Request::Create { name: name(), origin: on("r7"), cache: None, export: None };
     assert!(fixture.error(other).contains("no array `r7`; did you mean `r5`"));
     fixture.service.handle(over_r5());
-    let second = Request::Create { name: "w".parse().unwrap(), origin: on("r5"), cache: None };
+    let second =
+        Request::Create { name: "w".parse().unwrap(), origin: on("r5"), cache: None, export: None };
     assert!(fixture.error(second).contains("already part of volume v"));
     assert!(fixture.error(delete_r5(true)).contains("in use by volume v"));
     fixture.service.handle(Request::Delete { name: name(), flush: false });
@@ -198,13 +211,13 @@ fn one_volume_uses_an_array_at_a_time_and_it_is_not_deleted_under_it() {
 
 #[test]
 fn what_an_array_holds_is_not_overwritten_by_a_cache_without_force() {
-    let mut fixture = Fixture::new();
-    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+    let mut fixture = Fixture::with_r5();
     fixture.steer(|books| books.head = [&[0; 1080][..], &[0x53, 0xef], &[0; 100]].concat());
     let create = |fixture: &Fixture, force| Request::Create {
         name: name(),
         origin: fixture.device("hdd"),
         cache: Some(NewCache { device: on("r5"), settings: Settings::default(), force }),
+        export: None,
     };
     let error = fixture.error(create(&fixture, false));
     assert!(error.contains("array:r5 holds an ext2/3/4 file system"), "{error}");
@@ -214,9 +227,7 @@ fn what_an_array_holds_is_not_overwritten_by_a_cache_without_force() {
 
 #[test]
 fn a_member_that_is_missing_is_said_and_too_many_stop_the_volume_until_they_are_back() {
-    let mut fixture = Fixture::new();
-    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
-    fixture.service.handle(over_r5());
+    let mut fixture = Fixture::with_volume_over_r5();
     fixture.service.stop();
     fs::rename(fixture.path("d1"), fixture.path("away")).unwrap();
     fixture.restart(false);
@@ -256,8 +267,7 @@ fn a_member_that_is_missing_is_said_and_too_many_stop_the_volume_until_they_are_
 
 #[test]
 fn a_deleted_array_is_assembled_again_unless_its_labels_were_erased() {
-    let mut fixture = Fixture::new();
-    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+    let mut fixture = Fixture::with_r5();
     let uuid = fixture.array().uuid;
     assert!(fixture.error(fixture.assemble(&["d1", "d2", "d3"])).contains("is assembled already"));
     fixture.service.handle(delete_r5(false));
@@ -271,8 +281,7 @@ fn a_deleted_array_is_assembled_again_unless_its_labels_were_erased() {
 
 #[test]
 fn members_of_two_arrays_and_a_name_that_is_taken_are_refused() {
-    let mut fixture = Fixture::new();
-    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+    let mut fixture = Fixture::with_r5();
     fixture.service.handle(delete_r5(false));
     fixture.ask(fixture.make(&["ssd", "ssd2", "d4"]));
     let error = fixture.error(fixture.assemble(&["d1", "d2", "d3"]));
@@ -292,9 +301,7 @@ fn an_array_that_cannot_be_made_or_recorded_leaves_nothing() {
 
 #[test]
 fn a_failed_member_degrades_the_array_and_its_volume() {
-    let mut fixture = Fixture::new();
-    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
-    fixture.service.handle(over_r5());
+    let mut fixture = Fixture::with_volume_over_r5();
     let error = fixture.error(fixture.fail("d4"));
     assert!(
         error.contains("d4 is not a member of r5; its members: ") && error.contains("d3"),
@@ -307,10 +314,6 @@ fn a_failed_member_degrades_the_array_and_its_volume() {
     assert_eq!(fixture.state().state, VolumeState::Running);
     fixture.steer(|books| books.failing = Some("fail"));
     assert_eq!(fixture.error(fixture.fail("d1")), "fail was to fail");
-}
-
-fn ask_of(ask: ArrayRequest) -> Request {
-    Request::Array { ask }
 }
 
 impl Fixture {
@@ -333,9 +336,7 @@ fn a_drive_of_a_volume_that_has_the_path_of_a_lost_member_does_not_come_to_the_a
     let mut fixture = Fixture::new();
     let mut new = fixture.new_array(&["d1", "d2", "d3"]);
     new.journal = Some(fixture.device("d5"));
-    fixture.ask(Request::Array {
-        ask: ArrayRequest::Create { array: new, integrity: voltier_array::Integrity::None },
-    });
+    fixture.ask(created(new));
     fixture.create(Mode::WriteThrough);
     fixture.ask(fixture.fail("d2"));
     for lost in ["d2", "d5"] {
@@ -356,8 +357,7 @@ fn a_drive_of_a_volume_that_has_the_path_of_a_lost_member_does_not_come_to_the_a
 
 #[test]
 fn a_lost_member_is_replaced_and_the_new_one_is_there_after_a_restart() {
-    let mut fixture = Fixture::new();
-    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+    let mut fixture = Fixture::with_r5();
     fixture.ask(fixture.fail("d2"));
     assert!(fixture.error(fixture.replace(3, "d4", false)).contains("3 is not a member of r5"));
     assert!(fixture.error(fixture.replace(1, "gone", false)).contains("does not exist"));
@@ -368,19 +368,20 @@ fn a_lost_member_is_replaced_and_the_new_one_is_there_after_a_restart() {
     assert!(fixture.registry().arrays()[0].incoming.is_empty());
     fixture.restart(false);
     assert_eq!(fixture.array().state, ArrayState::Running);
-    let again = Request::Create { name: name(), origin: fixture.device("d2"), cache: None };
+    let again =
+        Request::Create { name: name(), origin: fixture.device("d2"), cache: None, export: None };
     fixture.service.handle(again);
     assert_eq!(fixture.state().hdd.path, fixture.path("d2").display().to_string(), "it is free");
 }
 
 #[test]
 fn a_member_in_service_stays_on_record_until_its_copy_is_done() {
-    let mut fixture = Fixture::new();
-    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+    let mut fixture = Fixture::with_r5();
     fixture.ask(fixture.replace(0, "d4", false));
     assert_eq!(fixture.paths()[0], Some(fixture.device("d1")));
     assert_eq!(fixture.registry().arrays()[0].incoming, [fixture.device("d4")]);
-    let taken = Request::Create { name: name(), origin: fixture.device("d4"), cache: None };
+    let taken =
+        Request::Create { name: name(), origin: fixture.device("d4"), cache: None, export: None };
     assert!(fixture.error(taken).contains("already part of array r5"));
     let d4 = fixture.device("d4");
     fixture.steer(|books| {
@@ -396,7 +397,7 @@ fn spares_wait_take_places_and_come_back_after_a_restart_unless_they_hold_someth
     let mut fixture = Fixture::new();
     let mut array = fixture.new_array(&["d1", "d2", "d3"]);
     array.spares = vec![fixture.device("d4")];
-    fixture.ask(ask_of(ArrayRequest::Create { array, integrity: voltier_array::Integrity::None }));
+    fixture.ask(created(array));
     fixture.ask(fixture.spare("d5", false));
     assert!(fixture.error(fixture.spare("d5", false)).contains("already part of array r5"));
     fixture.restart(true);
@@ -416,8 +417,7 @@ fn spares_wait_take_places_and_come_back_after_a_restart_unless_they_hold_someth
 
 #[test]
 fn a_replacement_that_fails_leaves_the_record_as_it_was() {
-    let mut fixture = Fixture::new();
-    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+    let mut fixture = Fixture::with_r5();
     let before = fixture.registry().arrays().to_vec();
     for (failing, request) in
         [("replace", fixture.replace(1, "d4", false)), ("spare", fixture.spare("d4", false))]
@@ -430,8 +430,7 @@ fn a_replacement_that_fails_leaves_the_record_as_it_was() {
 
 #[test]
 fn an_array_grows_and_has_its_new_level_and_member_after_a_restart() {
-    let mut fixture = Fixture::new();
-    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+    let mut fixture = Fixture::with_r5();
     let grow = |fixture: &Fixture, by, devices: &[&str]| {
         let devices = devices.iter().map(|device| fixture.device(device)).collect();
         ask_of(ArrayRequest::Grow { name: r5(), by, devices, force: false })
@@ -461,27 +460,26 @@ fn an_array_grows_and_has_its_new_level_and_member_after_a_restart() {
     let array = fixture.array();
     assert_eq!((array.level.as_str(), array.members.len()), ("6", 4));
     assert_eq!(fixture.paths()[3], Some(fixture.device("d4")));
-    let taken = Request::Create { name: name(), origin: fixture.device("d4"), cache: None };
+    let taken =
+        Request::Create { name: name(), origin: fixture.device("d4"), cache: None, export: None };
     assert!(fixture.error(taken).contains("already part of array r5"));
 }
 
 #[test]
 fn room_is_not_added_below_or_before_a_cache_which_is_made_for_one_size() {
     for is_origin in [true, false] {
-        let mut fixture = Fixture::new();
-        fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+        let mut fixture = Fixture::with_r5();
         let (hdd, ssd) = (fixture.device("hdd"), fixture.device("ssd"));
         let (origin, device) = if is_origin { (on("r5"), ssd) } else { (hdd, on("r5")) };
         let cache = Some(NewCache { device, settings: Settings::default(), force: true });
-        fixture.service.handle(Request::Create { name: name(), origin, cache });
+        fixture.service.handle(Request::Create { name: name(), origin, cache, export: None });
         let devices = vec![fixture.device("d4")];
         let by = Growth::Capacity;
         let error =
             fixture.error(ask_of(ArrayRequest::Grow { name: r5(), by, devices, force: false }));
         assert!(error.contains("was made for the size of r5; `voltier detach"), "{error}");
     }
-    let mut fixture = Fixture::new();
-    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+    let mut fixture = Fixture::with_r5();
     let devices = vec![fixture.device("d4")];
     let by = Growth::Capacity;
     let (array, notes) =
@@ -492,8 +490,7 @@ fn room_is_not_added_below_or_before_a_cache_which_is_made_for_one_size() {
 
 #[test]
 fn paces_are_kept_and_given_to_the_array_again_after_a_restart() {
-    let mut fixture = Fixture::new();
-    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+    let mut fixture = Fixture::with_r5();
     let set = |value: &str| {
         let changes = vec![("rebuild_priority".to_owned(), value.to_owned())];
         ask_of(ArrayRequest::Set { name: r5(), changes })
@@ -511,9 +508,7 @@ fn paces_are_kept_and_given_to_the_array_again_after_a_restart() {
 
 #[test]
 fn an_array_that_a_failed_move_has_closed_is_opened_again() {
-    let mut fixture = Fixture::new();
-    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
-    fixture.service.handle(over_r5());
+    let mut fixture = Fixture::with_volume_over_r5();
     fixture.service.handle(Request::Stop { name: name(), now: false });
     fixture.steer(|books| books.moves_fail = true);
     fixture.error(Request::Start { name: name() });
@@ -521,7 +516,7 @@ fn an_array_that_a_failed_move_has_closed_is_opened_again() {
     assert_eq!(array.state, ArrayState::Failed, "{array:?}");
     assert!(array.error.contains("`voltier array start r5`"), "{}", array.error);
     fixture.steer(|books| books.moves_fail = false);
-    fixture.ask(Request::Array { ask: ArrayRequest::Start { name: r5() } });
+    fixture.ask(ask_of(ArrayRequest::Start { name: r5() }));
     assert_ne!(fixture.array().state, ArrayState::Failed);
     fixture.service.handle(Request::Start { name: name() });
     assert_eq!(fixture.state().state, VolumeState::Running);

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use voltier_cache::Mode;
-use voltier_control::protocol::Request;
+use voltier_control::protocol::{ArrayRequest, Request};
 use voltier_control::{ExportSpec, ExportState};
 
 use super::fixture::{Fixture, name};
@@ -27,8 +27,7 @@ fn export(fixture: &mut Fixture) -> (ExportState, String) {
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the time that the control plane is told")]
 fn an_export_whose_address_is_not_there_is_tried_again_with_longer_pauses() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     let ask = request(&fixture, "", false);
     fixture.service.handle(ask);
     fixture.steer(|books| books.exports_fail = true);
@@ -58,8 +57,7 @@ fn an_export_whose_address_is_not_there_is_tried_again_with_longer_pauses() {
 
 #[test]
 fn a_dead_export_and_one_of_a_volume_that_is_not_served_are_not_shown_as_open() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     let ask = request(&fixture, "", false);
     fixture.service.handle(ask);
     assert_eq!(export(&mut fixture).0, ExportState::Open);
@@ -72,8 +70,7 @@ fn a_dead_export_and_one_of_a_volume_that_is_not_served_are_not_shown_as_open() 
 
 #[test]
 fn a_dead_export_is_opened_again_when_it_is_asked_for_and_nobody_uses_it() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     let ask = || request(&fixture, "", false);
     let (first, used, failing, again) = (ask(), ask(), ask(), ask());
     fixture.service.handle(first);
@@ -97,8 +94,7 @@ fn a_dead_export_is_opened_again_when_it_is_asked_for_and_nobody_uses_it() {
 
 #[test]
 fn an_export_to_other_hosts_needs_consent_and_a_recorded_one_has_it() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     let ask = request(&fixture, "tcp:0.0.0.0:10809", false);
     let told = fixture.error(ask);
     assert!(told.contains("--insecure") && told.contains("no password"), "{told}");
@@ -111,4 +107,42 @@ fn an_export_to_other_hosts_needs_consent_and_a_recorded_one_has_it() {
     let again = request(&fixture, "tcp:0.0.0.0:10809", false);
     fixture.service.handle(again);
     assert_eq!(export(&mut fixture).0, ExportState::Open);
+}
+
+#[test]
+fn a_volume_or_array_whose_export_cannot_be_opened_is_not_made() {
+    let mut fixture = Fixture::new();
+    let Request::Export { export, .. } = request(&fixture, "", false) else { unreachable!() };
+    let (export, array_export) = (
+        Some(export),
+        Some(ExportSpec::Nbd(voltier_control::NbdAddress::Unix(fixture.path("r5.sock")))),
+    );
+    fixture.steer(|books| books.exports_fail = true);
+    let cache = Some(fixture.cache("ssd", Mode::WriteBack));
+    let create = Request::Create { name: name(), origin: fixture.device("hdd"), cache, export };
+    assert!(fixture.error(create.clone()).contains("cannot listen there"));
+    assert!(fixture.registry().volumes().is_empty());
+    let array = |fixture: &Fixture| Request::Array {
+        ask: ArrayRequest::Create {
+            array: fixture.new_array(&["d1", "d2", "d3"]),
+            integrity: voltier_array::Integrity::None,
+            export: array_export.clone(),
+        },
+    };
+    let make = array(&fixture);
+    assert!(fixture.error(make).contains("cannot listen there"));
+    assert!(fixture.registry().volumes().is_empty() && fixture.registry().arrays().is_empty());
+    // The drives are free again.
+    fixture.steer(|books| books.exports_fail = false);
+    fixture.service.handle(create);
+    let make = array(&fixture);
+    fixture.ask(make);
+    let made: Vec<_> = fixture
+        .registry()
+        .volumes()
+        .iter()
+        .map(|volume| (volume.name.to_string(), volume.origin.to_string(), volume.exports.len()))
+        .collect();
+    let hdd = fixture.device("hdd").to_string();
+    assert_eq!(made, [("r5".into(), "array:r5".into(), 1), ("v".into(), hdd, 1)]);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use voltier_cache::Mode;
 
-use super::arrays::{over_r5, r5};
+use super::arrays::{ask_of, over_r5, r5};
 use super::fixture::{Fixture, name};
 use super::late::now;
 use super::stops::exported;
@@ -57,8 +57,7 @@ fn the_end_of_the_daemon_leaves_a_failed_volume_as_it_is() {
 
 #[test]
 fn a_job_of_a_volume_that_fails_ends_with_the_reason_and_goes_on_after_a_start() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     fixture.steer(|books| books.dirty = 7);
     let delete = || Request::Delete { name: name(), flush: true };
     let job = fixture.job(delete());
@@ -77,8 +76,7 @@ fn a_job_of_a_volume_that_fails_ends_with_the_reason_and_goes_on_after_a_start()
 
 #[test]
 fn a_start_right_after_a_close_that_failed_waits_for_requests_of_before() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteThrough);
+    let mut fixture = Fixture::with_volume(Mode::WriteThrough);
     fixture.steer(|books| books.failing = Some("close"));
     fixture.error(Request::Stop { name: name(), now: true });
     fixture.steer(|books| books.failing = None);
@@ -107,7 +105,7 @@ fn an_array_that_failed_alone_is_started_with_the_volume_over_it() {
     break_volume(&fixture);
     fixture.steer(|books| books.array_fault = Some(WHY.to_owned()));
     assert_eq!(fixture.state().state, VolumeState::Failed);
-    let show = Request::Array { ask: ArrayRequest::Show { name: Some(r5()) } };
+    let show = ask_of(ArrayRequest::Show { name: Some(r5()) });
     let (array, _) = fixture.ask(show);
     assert_eq!(array.state, ArrayState::Failed);
     assert!(array.error.contains("`voltier array start r5`"), "{}", array.error);
@@ -119,8 +117,7 @@ fn an_array_that_failed_alone_is_started_with_the_volume_over_it() {
 
 #[test]
 fn news_of_a_core_that_is_late_are_asked_for_again() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteThrough);
+    let mut fixture = Fixture::with_volume(Mode::WriteThrough);
     fixture.ask(fixture.make(&["d1", "d2", "d3"]));
     assert!(fixture.service.record_news());
     fixture.steer(|books| (books.array_changes, books.are_arrays_late) = (3, true));

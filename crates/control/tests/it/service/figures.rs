@@ -13,8 +13,7 @@ use super::fixture::Fixture;
 const WRITE: &str = "VOLTIER_WRITE_GUIDE";
 
 fn volume() -> VolumeStatus {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     let mut volume = fixture.state();
     (volume.lines.loading, volume.reads.hits, volume.writes.bytes) = (1, 2, 3);
     (volume.device_bytes.origin_read, volume.counts.congested_reads) = (4, 5);

@@ -2,14 +2,17 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use voltier_cache::Mode;
 
 use super::books::{BookEngine, Books, inode_of};
+use super::late::now;
 use voltier_control::engine::{MemberLabel, SpareOwner};
 use voltier_control::protocol::{JobStatus, NewCache, Request, Response};
-use voltier_control::{DeviceSpec, Registry, Service, Settings, VolumeName, VolumeStatus};
+use voltier_control::{
+    DeviceSpec, ExportSpec, Registry, Service, Settings, VolumeName, VolumeStatus,
+};
 use voltier_sim::Fake;
 
 pub(super) struct Fixture {
@@ -29,18 +32,25 @@ impl Fixture {
         Self { dir, engine, service }
     }
 
+    pub(super) fn with_volume(mode: Mode) -> Self {
+        let mut fixture = Self::new();
+        fixture.create(mode);
+        fixture
+    }
+
     /// Ends this daemon, with or without a word, and starts the next, which waits for nothing.
     pub(super) fn restart(&mut self, clean: bool) {
         self.restart_and_wait(clean, Duration::ZERO);
     }
 
-    /// The same, and the next one waits for what is missing.
-    pub(super) fn restart_and_wait(&mut self, clean: bool, device_wait: Duration) {
+    /// The same, and the next one waits for what is missing. The moment after its start.
+    pub(super) fn restart_and_wait(&mut self, clean: bool, device_wait: Duration) -> Instant {
         if clean {
             self.service.stop();
         }
         self.load_again();
         self.service.start(false, device_wait);
+        now()
     }
 
     /// The next daemon after this one, before its start.
@@ -86,7 +96,12 @@ impl Fixture {
 
     pub(super) fn create(&mut self, mode: Mode) -> Response {
         let cache = Some(self.cache("ssd", mode));
-        self.service.handle(Request::Create { name: name(), origin: self.device("hdd"), cache })
+        self.service.handle(Request::Create {
+            name: name(),
+            origin: self.device("hdd"),
+            cache,
+            export: None,
+        })
     }
 
     pub(super) fn error(&mut self, request: Request) -> String {
@@ -145,6 +160,10 @@ impl Fixture {
 
 fn load(dir: &Path, engine: &BookEngine) -> Service<Fake<BookEngine>> {
     Service::new(Fake(engine.clone()), Registry::load(dir).unwrap())
+}
+
+pub(super) fn export_of(export: ExportSpec) -> Request {
+    Request::Export { name: name(), export, insecure: false, access: None }
 }
 
 pub(super) fn name() -> VolumeName {

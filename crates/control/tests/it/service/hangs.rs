@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use voltier_cache::Mode;
 
-use super::arrays::{on, over_r5, r5};
+use super::arrays::{ask_of, created, on, over_r5, r5};
 use super::books::BookEngine;
 use super::fixture::{Fixture, name};
 use voltier_control::protocol::{
@@ -70,16 +70,16 @@ fn error_of(response: Response) -> String {
 }
 
 fn show_array(name: ArrayName) -> Request {
-    Request::Array { ask: ArrayRequest::Show { name: Some(name) } }
+    ask_of(ArrayRequest::Show { name: Some(name) })
 }
 
 fn replace(fixture: &Fixture, new: &str) -> Request {
     let (old, new) = (MemberName::Index(0), fixture.device(new));
-    Request::Array { ask: ArrayRequest::Replace { name: r5(), old, new, force: false } }
+    ask_of(ArrayRequest::Replace { name: r5(), old, new, force: false })
 }
 
 fn fail(name: ArrayName, place: u32) -> Request {
-    Request::Array { ask: ArrayRequest::Fail { name, member: MemberName::Index(place) } }
+    ask_of(ArrayRequest::Fail { name, member: MemberName::Index(place) })
 }
 
 /// A second array beside `r5`.
@@ -89,10 +89,14 @@ fn s5() -> ArrayName {
 
 /// A volume `v` on the array `r5`, with an SSD.
 fn a_cached_volume_on_an_array() -> Fixture {
-    let mut fixture = Fixture::new();
-    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+    let fixture = Fixture::with_r5();
     let cache = Some(fixture.cache("ssd", Mode::WriteThrough));
-    volume_of(fixture.service.handle(Request::Create { name: name(), origin: on("r5"), cache }));
+    volume_of(fixture.service.handle(Request::Create {
+        name: name(),
+        origin: on("r5"),
+        cache,
+        export: None,
+    }));
     fixture
 }
 
@@ -175,19 +179,18 @@ fn a_look_is_answered_whichever_command_hangs() {
 
 #[test]
 fn a_member_is_failed_while_a_command_for_another_array_and_for_the_same_one_hangs() {
-    let mut fixture = Fixture::new();
-    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+    let mut fixture = Fixture::with_r5();
     let other = NewArray { name: s5(), ..fixture.new_array(&["d4", "d5", "d6"]) };
-    fixture.ask(Request::Array {
-        ask: ArrayRequest::Create { array: other, integrity: voltier_array::Integrity::None },
-    });
+    fixture.ask(created(other));
     let hung = replace(&fixture, "d7");
     let replaced = while_it_hangs(&fixture, "replace", hung, |service| {
         for array in [s5(), r5()] {
             let failed = array_of(service.handle(fail(array.clone(), 2)));
             assert_eq!(failed.state, ArrayState::Degraded);
-            let scrub = ArrayRequest::Scrub { name: array, repair: Repair::Nothing };
-            array_of(service.handle(Request::Array { ask: scrub }));
+            array_of(
+                service
+                    .handle(ask_of(ArrayRequest::Scrub { name: array, repair: Repair::Nothing })),
+            );
         }
         // The new device stays on record while it hangs.
         let arrays = fixture.registry();
@@ -202,8 +205,7 @@ fn a_member_is_failed_while_a_command_for_another_array_and_for_the_same_one_han
 
 #[test]
 fn a_command_goes_on_while_one_for_another_volume_hangs_and_waits_for_one_for_the_same() {
-    let mut fixture = Fixture::new();
-    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+    let mut fixture = Fixture::with_r5();
     fixture.create(Mode::WriteThrough);
     fixture.service.set_queue_wait(Duration::ZERO);
     let hung = replace(&fixture, "d4");
@@ -211,12 +213,17 @@ fn a_command_goes_on_while_one_for_another_volume_hangs_and_waits_for_one_for_th
         let stopped = volume_of(service.handle(Request::Stop { name: name(), now: false }));
         assert_eq!(stopped.state, VolumeState::Stopped);
         volume_of(service.handle(Request::Start { name: name() }));
-        let stop = Request::Array { ask: ArrayRequest::Stop { name: r5() } };
+        let stop = ask_of(ArrayRequest::Stop { name: r5() });
         let refused = error_of(service.handle(stop));
         assert!(refused.contains("the array r5 is busy with another command"), "{refused}");
         assert!(refused.contains("array replace: writing to"), "{refused}");
         // A volume that is to stand on the array waits for it as well.
-        let cached = Request::Create { name: "w".parse().unwrap(), origin: on("r5"), cache: None };
+        let cached = Request::Create {
+            name: "w".parse().unwrap(),
+            origin: on("r5"),
+            cache: None,
+            export: None,
+        };
         let refused = error_of(service.handle(cached));
         assert!(refused.contains("the array r5 is busy"), "{refused}");
     });
@@ -227,12 +234,12 @@ fn a_command_goes_on_while_one_for_another_volume_hangs_and_waits_for_one_for_th
 
 #[test]
 fn two_commands_at_a_time_never_take_the_same_device() {
-    let mut fixture = Fixture::new();
-    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+    let fixture = Fixture::with_r5();
     let create = |volume: &str, origin| Request::Create {
         name: volume.parse().unwrap(),
         origin: fixture.device(origin),
         cache: None,
+        export: None,
     };
     let made = while_it_hangs(&fixture, "plain w", create("w", "hdd"), |service| {
         let refused = error_of(service.handle(create("v", "hdd")));
@@ -248,8 +255,7 @@ fn two_commands_at_a_time_never_take_the_same_device() {
 
 #[test]
 fn the_daemon_records_what_happens_while_a_command_hangs() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteThrough);
+    let mut fixture = Fixture::with_volume(Mode::WriteThrough);
     fixture.ask(fixture.make(&["d1", "d2", "d3"]));
     let hung = replace(&fixture, "d4");
     while_it_hangs(&fixture, "replace", hung, |service| {
@@ -289,8 +295,7 @@ fn an_end_of_the_daemon_waits_for_a_command_and_takes_no_other() {
 
 #[test]
 fn a_detach_that_fails_while_no_record_can_be_written_leaves_the_volume_serving_on_record() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     fixture.steer(|books| books.dirty = 3);
     let detach = Request::Detach { name: name(), flush: true };
     assert_eq!(fixture.job(detach.clone()).state, JobState::Running);
@@ -345,7 +350,7 @@ fn what_an_array_loses_while_a_new_device_is_looked_at_stays_on_record() {
         |it| replace(it, "d4"),
         |it| {
             let journal = Some(it.device("d4"));
-            Request::Array { ask: ArrayRequest::SetJournal { name: r5(), journal, force: false } }
+            ask_of(ArrayRequest::SetJournal { name: r5(), journal, force: false })
         },
     ];
     for command in commands {

@@ -6,6 +6,7 @@ use voltier_array::MemberState;
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Mode, Owner};
 
+use super::arrays::{ask_of, created};
 use super::books::ARRAY_BYTES;
 use super::fixture::{Fixture, name};
 use voltier_control::engine::CacheLabel;
@@ -37,7 +38,7 @@ fn label(owner: Owner) -> CacheLabel {
 fn owner(fixture: &mut Fixture) -> Owner {
     let other: VolumeName = "asked".parse().unwrap();
     let origin = fixture.device("hdd");
-    let create = Request::Create { name: other.clone(), origin, cache: None };
+    let create = Request::Create { name: other.clone(), origin, cache: None, export: None };
     fixture.service.handle(create);
     let record = fixture.registry().find(&other).cloned().unwrap();
     fixture.service.handle(Request::Delete { name: other, flush: true });
@@ -187,7 +188,12 @@ fn a_cache_that_names_nothing_needs_a_name_and_an_origin() {
 fn a_taken_name_is_refused_with_the_choice_of_another() {
     let mut fixture = lost_volume();
     let cache = None;
-    fixture.service.handle(Request::Create { name: name(), origin: fixture.device("ssd2"), cache });
+    fixture.service.handle(Request::Create {
+        name: name(),
+        origin: fixture.device("ssd2"),
+        cache,
+        export: None,
+    });
     let as_it_says = order(&fixture, &["ssd", "hdd"]);
     refused(&mut fixture, as_it_says.clone(), &["another volume `v`", "--name NEW"]);
     let renamed = ImportOrder { name: Some("w".parse().unwrap()), ..as_it_says };
@@ -311,13 +317,10 @@ fn new_array(fixture: &Fixture, members: [&str; 3]) -> NewArray {
 fn lost_array() -> (Fixture, Identity) {
     let fixture = Fixture::new();
     let array = new_array(&fixture, ["d1", "d2", "d3"]);
-    fixture.service.handle(Request::Array {
-        ask: ArrayRequest::Create { array, integrity: voltier_array::Integrity::None },
-    });
+    fixture.service.handle(created(array));
     let uuid = fixture.registry().arrays()[0].uuid;
     let name = "a".parse().unwrap();
-    let forget = ArrayRequest::Delete { name, erase: false };
-    fixture.service.handle(Request::Array { ask: forget });
+    fixture.service.handle(ask_of(ArrayRequest::Delete { name, erase: false }));
     assert_eq!(fixture.registry().arrays(), []);
     fixture.calls();
     (fixture, uuid)
@@ -416,9 +419,7 @@ fn an_import_that_fails_half_way_leaves_nothing_on_record() {
 fn an_array_with_a_taken_name_gets_another_one() {
     let (mut fixture, uuid) = lost_array();
     let array = new_array(&fixture, ["d4", "d5", "d6"]);
-    fixture.service.handle(Request::Array {
-        ask: ArrayRequest::Create { array, integrity: voltier_array::Integrity::None },
-    });
+    fixture.service.handle(created(array));
     let as_it_says = order(&fixture, &["d1", "d2", "d3"]);
     refused(&mut fixture, as_it_says.clone(), &["another array `a`", "--name NEW"]);
     imported(&mut fixture, ImportOrder { name: Some("b".parse().unwrap()), ..as_it_says });
@@ -437,7 +438,7 @@ fn an_origin_whose_newest_data_may_be_on_an_ssd_gets_no_new_volume() {
     fixture.steer(|books| books.own_devices = vec![ssd]);
     let create = |fixture: &Fixture, cache| {
         let (name, origin) = ("plain".parse().unwrap(), fixture.device("hdd"));
-        Request::Create { name, origin, cache }
+        Request::Create { name, origin, cache, export: None }
     };
     let refused = |fixture: &mut Fixture, words: &[&str]| {
         let error = fixture.error(create(fixture, None));

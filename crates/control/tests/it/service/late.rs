@@ -10,8 +10,8 @@ use voltier_control::{
     ArrayState, DeviceState, ExportSpec, Identity, PoolName, Settings, VolumeState, VolumeStatus,
 };
 
-use super::arrays::{on, over_r5, r5};
-use super::fixture::{Fixture, name};
+use super::arrays::{ask_of, on, r5};
+use super::fixture::{Fixture, export_of, name};
 
 pub(super) const WAIT: Duration = Duration::from_secs(30);
 
@@ -27,8 +27,12 @@ impl Fixture {
     }
 
     fn start_waiting(&mut self) -> Instant {
-        self.restart_and_wait(false, WAIT);
-        now()
+        self.restart_and_wait(false, WAIT)
+    }
+
+    fn start_waiting_without(&mut self, drive: &str) -> Instant {
+        self.take_away(drive);
+        self.start_waiting()
     }
 
     /// Looks for devices so many seconds after a moment.
@@ -36,13 +40,8 @@ impl Fixture {
         self.service.look_for_devices(begun + Duration::from_secs(seconds))
     }
 
-    fn make_r5_with_volume(&mut self) {
-        self.ask(self.make(&["d1", "d2", "d3"]));
-        self.service.handle(over_r5());
-    }
-
     fn start_r5(&mut self) -> Response {
-        self.service.handle(Request::Array { ask: ArrayRequest::Start { name: r5() } })
+        self.service.handle(ask_of(ArrayRequest::Start { name: r5() }))
     }
 }
 
@@ -61,21 +60,14 @@ pub(super) fn waits_for(state: &VolumeStatus, part: &str, drive: &str) {
 
 #[test]
 fn a_clean_cache_is_not_given_up_while_its_ssd_may_come() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteThrough);
-    fixture.take_away("ssd");
-    let begun = fixture.start_waiting();
+    let mut fixture = Fixture::with_volume(Mode::WriteThrough);
+    let begun = fixture.start_waiting_without("ssd");
     let state = fixture.state();
     waits_for(&state, "SSD", "/ssd");
     assert!((1..=30).contains(&state.waits_seconds.unwrap()), "{state:?}");
     assert_eq!(state.ssd.state, DeviceState::Missing);
     let socket = format!("unix:{}", fixture.path("s").display()).parse().unwrap();
-    let export = Request::Export {
-        name: name(),
-        export: ExportSpec::Nbd(socket),
-        insecure: false,
-        access: None,
-    };
+    let export = export_of(ExportSpec::Nbd(socket));
     assert!(fixture.error(export).contains("v is not served: it waits for its SSD"));
     assert_eq!(fixture.look(begun, 1), Some(Duration::from_secs(1)));
     assert_eq!(fixture.calls(), [""; 0], "nothing is opened");
@@ -90,10 +82,8 @@ fn a_clean_cache_is_not_given_up_while_its_ssd_may_come() {
 
 #[test]
 fn after_the_hold_off_a_clean_cache_is_given_up_as_ever() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteThrough);
-    fixture.take_away("ssd");
-    let begun = fixture.start_waiting();
+    let mut fixture = Fixture::with_volume(Mode::WriteThrough);
+    let begun = fixture.start_waiting_without("ssd");
     assert_eq!(fixture.look(begun, 31), None);
     assert_eq!(fixture.state().state, VolumeState::Degraded);
     assert_eq!(fixture.calls(), ["plain v"]);
@@ -102,17 +92,10 @@ fn after_the_hold_off_a_clean_cache_is_given_up_as_ever() {
 #[test]
 fn a_volume_that_failed_for_want_of_a_drive_is_served_when_it_comes_exports_included() {
     for (drive, part) in [("ssd", "SSD"), ("hdd", "backing disk")] {
-        let mut fixture = Fixture::new();
-        fixture.create(Mode::WriteBack);
+        let mut fixture = Fixture::with_volume(Mode::WriteBack);
         let socket = format!("unix:{}", fixture.path("s").display()).parse().unwrap();
-        fixture.service.handle(Request::Export {
-            name: name(),
-            export: ExportSpec::Nbd(socket),
-            insecure: false,
-            access: None,
-        });
-        fixture.take_away(drive);
-        let begun = fixture.start_waiting();
+        fixture.service.handle(export_of(ExportSpec::Nbd(socket)));
+        let begun = fixture.start_waiting_without(drive);
         waits_for(&fixture.state(), part, drive);
         assert_eq!(fixture.look(begun, 31), Some(Duration::from_secs(5)));
         assert_eq!(fixture.state().state, VolumeState::Failed);
@@ -129,11 +112,9 @@ fn a_volume_that_failed_for_want_of_a_drive_is_served_when_it_comes_exports_incl
 
 #[test]
 fn a_drive_that_comes_after_the_hold_off_begins_another_for_those_behind_it() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteThrough);
+    let mut fixture = Fixture::with_volume(Mode::WriteThrough);
     fixture.take_away("hdd");
-    fixture.take_away("ssd");
-    let begun = fixture.start_waiting();
+    let begun = fixture.start_waiting_without("ssd");
     fixture.look(begun, 31);
     assert_eq!(fixture.state().state, VolumeState::Failed);
     fixture.bring_back("hdd");
@@ -147,8 +128,7 @@ fn a_drive_that_comes_after_the_hold_off_begins_another_for_those_behind_it() {
 
 #[test]
 fn another_drive_under_the_path_is_waited_past_and_never_served() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     fixture.take_away("hdd");
     fs::copy(fixture.path("away").join("hdd"), fixture.path("hdd")).unwrap();
     let begun = fixture.start_waiting();
@@ -164,24 +144,25 @@ fn another_drive_under_the_path_is_waited_past_and_never_served() {
 
 #[test]
 fn an_array_and_its_volume_wait_for_a_member_and_no_spare_is_used() {
-    let mut fixture = Fixture::new();
-    fixture.make_r5_with_volume();
+    let mut fixture = Fixture::with_volume_over_r5();
     let pool: PoolName = "p".parse().unwrap();
     let devices = vec![fixture.device("d4")];
-    let add = ArrayRequest::PoolAdd { pool: pool.clone(), devices, force: false };
-    fixture.service.handle(Request::Array { ask: add });
+    fixture.service.handle(ask_of(ArrayRequest::PoolAdd {
+        pool: pool.clone(),
+        devices,
+        force: false,
+    }));
     let changes = vec![("spare_pool".to_owned(), "p".to_owned())];
-    fixture.ask(Request::Array { ask: ArrayRequest::Set { name: r5(), changes } });
+    fixture.ask(ask_of(ArrayRequest::Set { name: r5(), changes }));
     let before = fixture.registry().arrays().to_vec();
-    fixture.take_away("d2");
-    let begun = fixture.start_waiting();
+    let begun = fixture.start_waiting_without("d2");
     let array = fixture.array();
     assert_eq!(array.state, ArrayState::Waiting);
     assert!(array.waits_for[0].ends_with("d2"), "{array:?}");
     assert!((31..=90).contains(&array.waits_seconds.unwrap()), "no redundancy would be left");
     waits_for(&fixture.state(), "backing disk", "array:r5");
-    let delete = ArrayRequest::Scrub { name: r5(), repair: Default::default() };
-    let error = fixture.error(Request::Array { ask: delete });
+    let error =
+        fixture.error(ask_of(ArrayRequest::Scrub { name: r5(), repair: Default::default() }));
     assert!(error.contains("r5 is not assembled: it waits for its member"), "{error}");
     fixture.look(begun, 31);
     assert_eq!(fixture.array().state, ArrayState::Waiting);
@@ -197,10 +178,8 @@ fn an_array_and_its_volume_wait_for_a_member_and_no_spare_is_used() {
 
 #[test]
 fn a_member_that_comes_after_the_hold_off_returns_to_its_array() {
-    let mut fixture = Fixture::new();
-    fixture.make_r5_with_volume();
-    fixture.take_away("d2");
-    let begun = fixture.start_waiting();
+    let mut fixture = Fixture::with_volume_over_r5();
+    let begun = fixture.start_waiting_without("d2");
     assert_eq!(fixture.look(begun, 91), Some(Duration::from_secs(5)));
     assert_eq!(fixture.calls(), ["assemble r5 of 2", "pace r5 normal", "plain v"]);
     assert_eq!(fixture.array().state, ArrayState::Degraded);
@@ -279,10 +258,8 @@ fn a_member_that_a_start_finds_under_the_path_of_another_leaves_that_one_the_pat
 
 #[test]
 fn a_member_that_was_used_elsewhere_is_not_taken_back_and_the_command_is_named() {
-    let mut fixture = Fixture::new();
-    fixture.make_r5_with_volume();
-    fixture.take_away("d2");
-    let begun = fixture.start_waiting();
+    let mut fixture = Fixture::with_volume_over_r5();
+    let begun = fixture.start_waiting_without("d2");
     fixture.look(begun, 91);
     fixture.steer(|books| books.used_elsewhere = true);
     fixture.bring_back("d2");
@@ -296,11 +273,9 @@ fn a_member_that_was_used_elsewhere_is_not_taken_back_and_the_command_is_named()
 
 #[test]
 fn an_array_that_keeps_redundancy_waits_less_and_one_waits_for_no_member_it_gave_up() {
-    let mut fixture = Fixture::new();
-    fixture.make_r5_with_volume();
+    let mut fixture = Fixture::with_volume_over_r5();
     fixture.steer(|books| books.labels.values_mut().for_each(|label| label.redundancy = 2));
-    fixture.take_away("d2");
-    let begun = fixture.start_waiting();
+    let begun = fixture.start_waiting_without("d2");
     assert!((1..=30).contains(&fixture.array().waits_seconds.unwrap()));
     fixture.look(begun, 31);
     assert_eq!(fixture.array().state, ArrayState::Degraded);
@@ -320,11 +295,9 @@ fn an_array_that_keeps_redundancy_waits_less_and_one_waits_for_no_member_it_gave
 
 #[test]
 fn an_array_with_too_few_members_is_assembled_when_they_come_with_its_volume() {
-    let mut fixture = Fixture::new();
-    fixture.make_r5_with_volume();
+    let mut fixture = Fixture::with_volume_over_r5();
     fixture.take_away("d1");
-    fixture.take_away("d2");
-    let begun = fixture.start_waiting();
+    let begun = fixture.start_waiting_without("d2");
     fixture.look(begun, 91);
     assert_eq!(fixture.array().state, ArrayState::Failed);
     assert_eq!(fixture.state().state, VolumeState::Failed);
@@ -340,8 +313,7 @@ fn an_array_with_too_few_members_is_assembled_when_they_come_with_its_volume() {
 
 #[test]
 fn a_user_need_not_wait() {
-    let mut fixture = Fixture::new();
-    fixture.make_r5_with_volume();
+    let mut fixture = Fixture::with_volume_over_r5();
     fixture.take_away("d2");
     fixture.start_waiting();
     let start = Request::Start { name: name() };
@@ -362,14 +334,12 @@ fn a_user_need_not_wait() {
 
 #[test]
 fn a_cache_on_an_array_that_waits_is_not_given_up_either() {
-    let mut fixture = Fixture::new();
-    fixture.ask(fixture.make(&["d1", "d2", "d3"]));
+    let mut fixture = Fixture::with_r5();
     let settings = Settings { mode: Mode::WriteThrough, ..Settings::default() };
     let cache = Some(NewCache { device: on("r5"), settings, force: false });
     let origin = fixture.device("hdd");
-    fixture.service.handle(Request::Create { name: name(), origin, cache });
-    fixture.take_away("d2");
-    let begun = fixture.start_waiting();
+    fixture.service.handle(Request::Create { name: name(), origin, cache, export: None });
+    let begun = fixture.start_waiting_without("d2");
     fixture.look(begun, 60);
     waits_for(&fixture.state(), "SSD", "array:r5");
     fixture.look(begun, 91);
@@ -403,8 +373,7 @@ impl Trouble {
 #[test]
 fn an_ssd_that_is_busy_or_does_not_answer_is_awaited_until_the_hold_off_is_over() {
     for mut trouble in Trouble::ALL {
-        let mut fixture = Fixture::new();
-        fixture.create(Mode::WriteThrough);
+        let mut fixture = Fixture::with_volume(Mode::WriteThrough);
         trouble.begin(&fixture, "ssd");
         let begun = fixture.start_waiting();
         waits_for(&fixture.state(), "SSD", "/ssd");
@@ -429,8 +398,7 @@ fn an_ssd_that_is_busy_or_does_not_answer_is_awaited_until_the_hold_off_is_over(
 #[test]
 fn an_origin_that_answers_after_the_hold_off_is_served_then() {
     for mut trouble in Trouble::ALL {
-        let mut fixture = Fixture::new();
-        fixture.create(Mode::WriteBack);
+        let mut fixture = Fixture::with_volume(Mode::WriteBack);
         trouble.begin(&fixture, "hdd");
         let begun = fixture.start_waiting();
         waits_for(&fixture.state(), "backing disk", "/hdd");
@@ -448,8 +416,7 @@ fn an_origin_that_answers_after_the_hold_off_is_served_then() {
 #[test]
 fn a_member_that_is_busy_or_does_not_answer_is_awaited_and_returns_like_a_missing_one() {
     for mut trouble in Trouble::ALL {
-        let mut fixture = Fixture::new();
-        fixture.make_r5_with_volume();
+        let mut fixture = Fixture::with_volume_over_r5();
         trouble.begin(&fixture, "d2");
         let begun = fixture.start_waiting();
         assert_eq!(fixture.array().state, ArrayState::Waiting);
@@ -477,11 +444,10 @@ fn a_member_that_is_busy_or_does_not_answer_is_awaited_and_returns_like_a_missin
 #[test]
 fn an_array_waits_for_no_spare_and_takes_it_back_when_it_comes() {
     for mut trouble in Trouble::ALL {
-        let mut fixture = Fixture::new();
-        fixture.make_r5_with_volume();
+        let mut fixture = Fixture::with_volume_over_r5();
         let add = |fixture: &Fixture, spare| {
             let spare = fixture.device(spare);
-            Request::Array { ask: ArrayRequest::AddSpare { name: r5(), spare, force: false } }
+            ask_of(ArrayRequest::AddSpare { name: r5(), spare, force: false })
         };
         for spare in ["d4", "d5"] {
             fixture.ask(add(&fixture, spare));
@@ -521,11 +487,9 @@ fn an_array_waits_for_no_spare_and_takes_it_back_when_it_comes() {
 
 #[test]
 fn an_array_waits_for_a_spare_that_may_be_the_member_which_none_of_the_others_is() {
-    let mut fixture = Fixture::new();
-    fixture.make_r5_with_volume();
+    let mut fixture = Fixture::with_volume_over_r5();
     let spare = fixture.device("d4");
-    let add = ArrayRequest::AddSpare { name: r5(), spare, force: false };
-    fixture.ask(Request::Array { ask: add });
+    fixture.ask(ask_of(ArrayRequest::AddSpare { name: r5(), spare, force: false }));
     // The daemon died while d4 took the place of d3, which is there and is old.
     let mut label = fixture.take_label("d3");
     fixture.put_label("d3", label.clone());
@@ -535,8 +499,7 @@ fn an_array_waits_for_a_spare_that_may_be_the_member_which_none_of_the_others_is
     });
     (label.event, label.member) = (label.event + 1, Identity([4; 16]));
     fixture.put_label("d4", label);
-    fixture.take_away("d4");
-    let begun = fixture.start_waiting();
+    let begun = fixture.start_waiting_without("d4");
     assert_eq!(fixture.array().state, ArrayState::Waiting);
     assert!(fixture.array().error.contains("it waits for its spare"), "{:?}", fixture.array());
     fixture.bring_back("d4");
@@ -546,11 +509,9 @@ fn an_array_waits_for_a_spare_that_may_be_the_member_which_none_of_the_others_is
 
 #[test]
 fn an_origin_is_taken_while_the_volume_goes_on_waiting_for_its_ssd() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     fixture.take_away("hdd");
-    fixture.take_away("ssd");
-    let begun = fixture.start_waiting();
+    let begun = fixture.start_waiting_without("ssd");
     fixture.look(begun, 10);
     let changes = vec![("hdd".to_owned(), fixture.path("ssd2").display().to_string())];
     let set = Request::Set { name: name(), changes };

@@ -10,7 +10,7 @@ use voltier_control::engine::{LabelledPlace, MemberLabel};
 use voltier_control::protocol::{ArrayRequest, Request, Response};
 use voltier_control::{ArrayDetail, ArrayState, Identity, VolumeState};
 
-use super::arrays::{over_r5, r5};
+use super::arrays::{ask_of, created, over_r5, r5};
 use super::fixture::Fixture;
 use super::late::WAIT;
 
@@ -118,8 +118,7 @@ fn members_whose_paths_have_shifted_are_found_beyond_those_on_record() {
 fn an_array_that_waits_takes_a_member_that_comes_under_another_path() {
     let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
     fixture.shuffle(&[("d1", "d2"), ("d2", "far/lost"), ("hdd", "d1")]);
-    fixture.restart_and_wait(true, WAIT);
-    let begun = super::late::now();
+    let begun = fixture.restart_and_wait(true, WAIT);
     let array = fixture.array();
     assert_eq!(array.state, ArrayState::Waiting, "{array:?}");
     assert_eq!(array.waits_for, [fixture.path("d1").display().to_string()], "{array:?}");
@@ -136,8 +135,7 @@ fn an_array_that_waits_takes_a_member_that_comes_under_another_path() {
 fn an_open_array_takes_a_late_member_back_from_another_path() {
     let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
     fixture.shuffle(&[("d2", "far/lost")]);
-    fixture.restart_and_wait(true, WAIT);
-    let begun = super::late::now();
+    let begun = fixture.restart_and_wait(true, WAIT);
     assert_eq!(fixture.look(begun, 91), Some(Duration::from_secs(5)));
     assert_eq!(fixture.array().state, ArrayState::Degraded);
     fixture.calls();
@@ -187,8 +185,7 @@ fn two_devices_that_say_they_are_the_same_member_are_refused_until_one_is_gone()
     let label = fixture.take_label("d2");
     fixture.put_label("d2", label.clone());
     fixture.put_label("far/copy", label);
-    fixture.restart_and_wait(true, WAIT);
-    let begun = super::late::now();
+    let begun = fixture.restart_and_wait(true, WAIT);
     let array = fixture.array();
     assert_eq!(array.state, ArrayState::Failed);
     for words in [
@@ -200,7 +197,7 @@ fn two_devices_that_say_they_are_the_same_member_are_refused_until_one_is_gone()
     ] {
         assert!(array.error.contains(words), "{words}: {}", array.error);
     }
-    let start = Request::Array { ask: ArrayRequest::Start { name: r5() } };
+    let start = ask_of(ArrayRequest::Start { name: r5() });
     assert!(fixture.error(start).contains("both say that they are member 1"));
     assert!(fixture.look(begun, 1).is_some());
     assert_eq!(fixture.calls().iter().filter(|call| call.starts_with("assemble")).count(), 0);
@@ -280,8 +277,7 @@ fn a_member_is_awaited_while_the_device_that_it_replaced_has_its_path() {
         fixture.put_label(drive, MemberLabel { event, places, ..label });
     }
     fixture.put_label("d2", old);
-    fixture.restart_and_wait(true, WAIT);
-    let begun = super::late::now();
+    let begun = fixture.restart_and_wait(true, WAIT);
     let array = fixture.array();
     assert_eq!(array.state, ArrayState::Waiting, "{array:?}");
     fixture.put_label("d4", new);
@@ -305,8 +301,7 @@ fn a_late_member_is_awaited_while_a_new_one_or_another_has_its_path() {
         for (at, is_now) in is_now.iter().enumerate() {
             fixture.shuffle(if at == late { &[] } else { std::slice::from_ref(is_now) });
         }
-        fixture.restart_and_wait(false, WAIT);
-        let begun = super::late::now();
+        let begun = fixture.restart_and_wait(false, WAIT);
         let array = fixture.array();
         assert_eq!(array.state, ArrayState::Waiting, "{late}: {array:?}");
         fixture.shuffle(&is_now[late..=late]);
@@ -329,8 +324,7 @@ fn a_member_whose_path_another_one_has_returns_after_the_hold_off() {
         for (at, is_now) in is_now.iter().enumerate() {
             fixture.shuffle(if at == late { &[] } else { std::slice::from_ref(is_now) });
         }
-        fixture.restart_and_wait(false, WAIT);
-        let begun = super::late::now();
+        let begun = fixture.restart_and_wait(false, WAIT);
         fixture.look(begun, 91);
         assert_eq!(fixture.array().state, ArrayState::Degraded, "{late}: {:?}", fixture.array());
         fixture.calls();
@@ -352,8 +346,7 @@ fn a_new_member_that_is_late_leaves_an_array_exposed_and_returns_after_the_hold_
         let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
         fixture.was_growing("d4", state);
         fixture.shuffle(&[("d4", "away/d4")]);
-        fixture.restart_and_wait(false, WAIT);
-        let begun = super::late::now();
+        let begun = fixture.restart_and_wait(false, WAIT);
         fixture.look(begun, 31);
         let array = fixture.array();
         assert_eq!(array.state, ArrayState::Waiting, "{state:?}: {array:?}");
@@ -392,8 +385,7 @@ fn a_member_without_a_path_on_record_is_awaited() {
         record.members[3] = None;
         registry.put_array(record).unwrap();
         fixture.shuffle(&[("d2", "away/1"), ("d4", "d2")]);
-        fixture.restart_and_wait(false, WAIT);
-        let begun = super::late::now();
+        let begun = fixture.restart_and_wait(false, WAIT);
         fixture.look(begun, 0);
         let array = fixture.array();
         assert_eq!(array.state, ArrayState::Waiting, "{array:?}");
@@ -418,8 +410,7 @@ fn a_member_without_a_path_on_record_is_awaited() {
 fn a_spare_is_found_under_another_path_and_stays_one() {
     let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
     let spare = fixture.device("d4");
-    let add = ArrayRequest::AddSpare { name: r5(), spare, force: false };
-    fixture.ask(Request::Array { ask: add });
+    fixture.ask(ask_of(ArrayRequest::AddSpare { name: r5(), spare, force: false }));
     fixture.shuffle(&[("d4", "far/spare"), ("hdd", "d4")]);
     fixture.is_block_device(&["far/spare"]);
     fixture.restart_and_wait(true, WAIT);
@@ -432,8 +423,7 @@ fn a_spare_is_found_under_another_path_and_stays_one() {
 fn a_member_that_has_the_path_of_a_spare_leaves_it_a_spare() {
     let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
     let spare = fixture.device("d4");
-    let add = ArrayRequest::AddSpare { name: r5(), spare, force: false };
-    fixture.ask(Request::Array { ask: add });
+    fixture.ask(ask_of(ArrayRequest::AddSpare { name: r5(), spare, force: false }));
     fixture.shuffle(&[("d4", "far/spare"), ("d3", "d4"), ("hdd", "d3")]);
     fixture.is_block_device(&["far/spare"]);
     fixture.restart_and_wait(true, WAIT);
@@ -447,9 +437,7 @@ fn arrays_that_have_swapped_all_their_paths_keep_their_members() {
     let mut fixture = Fixture::array_of(&["d1", "d2", "d3"]);
     let mut other = fixture.new_array(&["d4", "d5", "d6"]);
     other.name = "other".parse().unwrap();
-    fixture.ask(Request::Array {
-        ask: ArrayRequest::Create { array: other, integrity: voltier_array::Integrity::None },
-    });
+    fixture.ask(created(other));
     let pairs = [("d1", "d4"), ("d2", "d5"), ("d3", "d6")];
     let back = pairs.map(|(one, other)| (other, one));
     fixture.shuffle(&[pairs, back].concat());
@@ -457,8 +445,9 @@ fn arrays_that_have_swapped_all_their_paths_keep_their_members() {
     fixture.restart_and_wait(true, WAIT);
     serves_whole(&fixture.array());
     fixture.has_places(&["d4", "d5", "d6"]);
-    let show = ArrayRequest::Show { name: Some("other".parse().unwrap()) };
-    serves_whole(&fixture.ask(Request::Array { ask: show }).0);
+    serves_whole(
+        &fixture.ask(ask_of(ArrayRequest::Show { name: Some("other".parse().unwrap()) })).0,
+    );
 }
 
 #[test]
@@ -492,7 +481,7 @@ fn a_volume_that_knows_its_origin_by_the_path_alone_serves_no_member_that_is_the
     let error = fixture.state().error;
     assert!(error.contains("member 1 of the array r5"), "{error}");
     assert!(matches!(
-        fixture.service.handle(Request::Array { ask: ArrayRequest::Start { name: r5() } }),
+        fixture.service.handle(ask_of(ArrayRequest::Start { name: r5() })),
         Response::Array { .. }
     ));
     fixture.has_places(&["d1", "hdd", "d3"]);

@@ -6,7 +6,7 @@ use voltier_cache::Mode;
 use voltier_control::protocol::{ArrayRequest, NewCache, Request, Response};
 use voltier_control::{ArrayState, Identity, ImportOrder, Settings, VolumeState};
 
-use super::arrays::{delete_r5, on};
+use super::arrays::{ask_of, delete_r5, on};
 use super::fixture::{Fixture, name};
 use super::late::WAIT;
 
@@ -42,7 +42,7 @@ fn a_volume_does_not_write_over_a_member_that_has_the_path_of_its_origin() {
         let mut fixture = Fixture::array_of(&DRIVES);
         fixture.steer(|books| books.are_unmarked = true);
         let origin = fixture.device("hdd");
-        fixture.service.handle(Request::Create { name: name(), origin, cache: None });
+        fixture.service.handle(Request::Create { name: name(), origin, cache: None, export: None });
         let label = fixture.take_label("d3");
         fixture.has_newer("hdd", if of_another { Identity([3; 16]) } else { label.array });
         fixture.restart(true);
@@ -88,7 +88,7 @@ fn an_array_does_not_start_without_a_spare_that_became_a_member() {
     let mut new = fixture.new_array(&DRIVES);
     new.spares = vec![fixture.device("d4")];
     let integrity = voltier_array::Integrity::None;
-    fixture.ask(Request::Array { ask: ArrayRequest::Create { array: new, integrity } });
+    fixture.ask(ask_of(ArrayRequest::Create { array: new, integrity, export: None }));
     fixture.take_away("d3");
     let label = fixture.take_label("d3");
     fixture.steer(|books| drop(books.labels.remove(&fixture.path("d4"))));
@@ -138,7 +138,7 @@ fn a_clean_cache_on_a_refused_array_is_not_given_up() {
         let settings = Settings { mode: Mode::WriteThrough, ..Settings::default() };
         let cache = Some(NewCache { device: on("r5"), settings, force: false });
         let origin = fixture.device("hdd");
-        fixture.service.handle(Request::Create { name: name(), origin, cache });
+        fixture.service.handle(Request::Create { name: name(), origin, cache, export: None });
         fixture.make_newer("d3");
         fixture.calls();
         fixture.restart_and_wait(true, wait);
@@ -161,6 +161,7 @@ fn a_disk_that_a_cache_may_name_gets_no_volume() {
             name: name(),
             origin: origin.clone(),
             cache: None,
+            export: None,
         });
         let record = fixture.registry().find(&name()).cloned();
         record.is_none_or(|it| it.origin_identity.is_some_and(|mark| mark.is_known()))
@@ -169,13 +170,22 @@ fn a_disk_that_a_cache_may_name_gets_no_volume() {
     if !is_marked {
         return;
     }
-    let error =
-        fixture.error(Request::Create { name: name(), origin: origin.clone(), cache: None });
+    let error = fixture.error(Request::Create {
+        name: name(),
+        origin: origin.clone(),
+        cache: None,
+        export: None,
+    });
     assert!(error.contains("ssd2") && error.contains(WHY), "{error}");
     assert!(fixture.registry().volumes().is_empty());
     // The SSD that the command overwrites is given up, by the user's word.
     let cache = NewCache { force: true, ..fixture.cache("ssd2", Mode::WriteBack) };
-    fixture.service.handle(Request::Create { name: name(), origin, cache: Some(cache) });
+    fixture.service.handle(Request::Create {
+        name: name(),
+        origin,
+        cache: Some(cache),
+        export: None,
+    });
     assert_eq!(fixture.registry().volumes().len(), 1);
 }
 

@@ -10,8 +10,7 @@ use super::late::{WAIT, now, waits_for};
 #[test]
 fn an_ssd_that_goes_away_with_dirty_lines_is_awaited_and_nothing_is_recorded_as_lost() {
     for drain in [false, true] {
-        let mut fixture = Fixture::new();
-        fixture.create(Mode::WriteBack);
+        let mut fixture = Fixture::with_volume(Mode::WriteBack);
         fixture.restart_and_wait(true, WAIT);
         fixture.steer(|books| books.dirty = 3);
         let job = drain.then(|| fixture.service.handle(Request::Flush { name: name() }));
@@ -36,8 +35,7 @@ fn an_ssd_that_goes_away_with_dirty_lines_is_awaited_and_nothing_is_recorded_as_
 
 #[test]
 fn an_ssd_that_goes_away_clean_is_recorded_as_lost() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let fixture = Fixture::with_volume(Mode::WriteBack);
     fixture.steer(|books| (books.ssd_failed, books.ssd_is_gone) = (true, true));
     assert!(fixture.service.notice_lost_ssds());
     assert!(fixture.registry().volumes()[0].cache.as_ref().unwrap().failed.is_some());
@@ -46,8 +44,7 @@ fn an_ssd_that_goes_away_clean_is_recorded_as_lost() {
 
 #[test]
 fn a_stop_right_after_an_ssd_went_away_records_its_dirty_lines_and_no_loss() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let fixture = Fixture::with_volume(Mode::WriteBack);
     let lost = ByteRange { offset_bytes: 0, length_bytes: 4096 };
     fixture.steer(|books| (books.dirty, books.lost) = (1, vec![lost]));
     fixture.take_away("ssd");

@@ -19,8 +19,7 @@ fn refused(fixture: &mut Fixture, requests: &[Request], words: &[&str]) {
 
 #[test]
 fn requests_that_need_a_silent_ssd_are_refused_with_the_way_on() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     fixture.steer(|books| (books.dirty, books.silent_s) = (7, (45, 0)));
     fixture.calls();
     let state = fixture.state();
@@ -42,8 +41,7 @@ fn requests_that_need_a_silent_ssd_are_refused_with_the_way_on() {
 
 #[test]
 fn a_stop_all_the_same_is_recorded_and_ends() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let fixture = Fixture::with_volume(Mode::WriteBack);
     fixture.steer(|books| (books.dirty, books.silent_s) = (7, (45, 0)));
     fixture.service.handle(Request::Stop { name: name(), now: true });
     assert_eq!(fixture.registry().volumes()[0].desired, Desired::Stopped);
@@ -53,8 +51,7 @@ fn a_stop_all_the_same_is_recorded_and_ends() {
 
 #[test]
 fn requests_that_need_a_silent_hdd_are_refused() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteThrough);
+    let mut fixture = Fixture::with_volume(Mode::WriteThrough);
     fixture.steer(|books| books.silent_s = (0, 33));
     fixture.calls();
     assert_eq!(fixture.state().hdd.state, DeviceState::Silent);
@@ -70,8 +67,7 @@ fn requests_that_need_a_silent_hdd_are_refused() {
 
 #[test]
 fn an_ssd_that_was_given_up_for_its_silence_is_on_record_with_the_time() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteThrough);
+    let fixture = Fixture::with_volume(Mode::WriteThrough);
     fixture.steer(|books| (books.ssd_failed, books.silent_s) = (true, (37, 0)));
     assert!(fixture.service.notice_lost_ssds());
     let failed = fixture.registry().volumes()[0].cache.clone().unwrap().failed.unwrap();

@@ -4,6 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use super::arrays::created;
 use super::fixture::Fixture;
 use voltier_array::MemberState;
 use voltier_control::engine::{MemberLabel, SpareOwner};
@@ -21,9 +22,7 @@ fn named(name: &str) -> ArrayName {
 impl Fixture {
     fn make_array(&mut self, name: &str, members: [&str; 3]) {
         let array = NewArray { name: named(name), ..self.new_array(&members) };
-        let made = self
-            .service
-            .handle(ask(ArrayRequest::Create { array, integrity: voltier_array::Integrity::None }));
+        let made = self.service.handle(created(array));
         assert!(matches!(made, Response::Array { .. }), "{made:?}");
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use voltier_cache::Mode;
 
-use super::fixture::{Fixture, name};
+use super::fixture::{Fixture, export_of, name};
 use super::late::now;
 use voltier_cache::Owner;
 use voltier_cache::policy::PolicyKind;
@@ -24,16 +24,10 @@ fn start() -> Request {
 
 /// A write-back volume with two exports, of which one is a file.
 pub(super) fn exported() -> Fixture {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let fixture = Fixture::with_volume(Mode::WriteBack);
     let (socket, file) = (fixture.path("s.sock"), fixture.path("file"));
     for export in [ExportSpec::Nbd(NbdAddress::Unix(socket)), ExportSpec::Fuse(file)] {
-        fixture.service.handle(Request::Export {
-            name: name(),
-            export,
-            insecure: false,
-            access: None,
-        });
+        fixture.service.handle(export_of(export));
     }
     fixture.calls();
     fixture

@@ -4,7 +4,7 @@ use std::fs::File;
 
 use voltier_cache::Mode;
 
-use super::fixture::{Fixture, name};
+use super::fixture::{Fixture, export_of, name};
 use voltier_control::engine::Passing;
 use voltier_control::protocol::{ArrayRequest, JobState, NewCache, Request, Response};
 use voltier_control::{
@@ -27,15 +27,9 @@ fn nbd(fixture: &Fixture) -> ExportSpec {
 #[test]
 fn a_volume_is_created_exported_and_back_after_a_restart_of_either_kind() {
     for clean in [true, false] {
-        let mut fixture = Fixture::new();
-        fixture.create(Mode::WriteBack);
+        let mut fixture = Fixture::with_volume(Mode::WriteBack);
         let export = nbd(&fixture);
-        fixture.service.handle(Request::Export {
-            name: name(),
-            export,
-            insecure: false,
-            access: None,
-        });
+        fixture.service.handle(export_of(export));
         assert_eq!(fixture.state().state, VolumeState::Running);
         fixture.restart(clean);
         let state = fixture.state();
@@ -48,27 +42,31 @@ fn a_volume_is_created_exported_and_back_after_a_restart_of_either_kind() {
 
 #[test]
 fn a_name_in_use_a_device_in_use_and_the_same_device_twice_are_refused() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteThrough);
-    let again = Request::Create { name: name(), origin: fixture.device("ssd2"), cache: None };
+    let mut fixture = Fixture::with_volume(Mode::WriteThrough);
+    let again =
+        Request::Create { name: name(), origin: fixture.device("ssd2"), cache: None, export: None };
     assert!(fixture.error(again).contains("exists"));
     let other: VolumeName = "w".parse().unwrap();
     std::os::unix::fs::symlink(fixture.path("hdd"), fixture.path("link")).unwrap();
-    let taken =
-        Request::Create { name: other.clone(), origin: fixture.device("link"), cache: None };
+    let taken = Request::Create {
+        name: other.clone(),
+        origin: fixture.device("link"),
+        cache: None,
+        export: None,
+    };
     assert!(fixture.error(taken).contains("already part of volume v"));
     let cache = Some(fixture.cache("ssd2", Mode::WriteThrough));
-    let twice = Request::Create { name: other, origin: fixture.device("ssd2"), cache };
+    let twice =
+        Request::Create { name: other, origin: fixture.device("ssd2"), cache, export: None };
     assert!(fixture.error(twice).contains("same device as the other side"));
     assert_eq!(fixture.registry().volumes().len(), 1);
 }
 
 #[test]
 fn a_delete_drains_closes_exports_and_forgets() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     let export = nbd(&fixture);
-    fixture.service.handle(Request::Export { name: name(), export, insecure: false, access: None });
+    fixture.service.handle(export_of(export));
     fixture.steer(|books| books.dirty = 10);
     fixture.calls();
     let job = fixture.job(delete(true));
@@ -93,8 +91,7 @@ fn a_delete_drains_closes_exports_and_forgets() {
 
 #[test]
 fn a_delete_interrupted_by_a_crash_goes_on_after_it() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     fixture.steer(|books| books.dirty = 10);
     fixture.job(delete(true));
     fixture.restart(false);
@@ -105,8 +102,7 @@ fn a_delete_interrupted_by_a_crash_goes_on_after_it() {
 
 #[test]
 fn a_drain_that_fails_leaves_the_volume_serving_as_it_was() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     fixture.steer(|books| books.dirty = u64::MAX);
     let job = fixture.job(detach(true));
     assert!(!fixture.service.step_jobs());
@@ -118,10 +114,9 @@ fn a_drain_that_fails_leaves_the_volume_serving_as_it_was() {
 
 #[test]
 fn delete_refuses_while_clients_are_connected() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     let export = nbd(&fixture);
-    fixture.service.handle(Request::Export { name: name(), export, insecure: false, access: None });
+    fixture.service.handle(export_of(export));
     fixture.steer(|books| books.clients = 2);
     assert!(fixture.error(delete(true)).contains("unexport"));
     fixture.service.handle(Request::Unexport { name: name(), export: None, now: true });
@@ -130,8 +125,7 @@ fn delete_refuses_while_clients_are_connected() {
 
 #[test]
 fn attach_passes_through_write_through_so_that_a_crash_leaves_nothing_dirty_unknown() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     fixture.job(detach(true));
     fixture.service.step_jobs();
     assert_eq!(fixture.state().ssd.path, "");
@@ -169,8 +163,7 @@ fn away(fixture: &Fixture) -> std::path::PathBuf {
 
 #[test]
 fn a_drive_is_found_under_its_new_name_and_another_one_under_the_old_is_refused() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     std::fs::rename(fixture.path("hdd"), fixture.path("renamed")).unwrap();
     std::fs::copy(fixture.path("renamed"), fixture.path("hdd")).unwrap();
     fixture.restart(false);
@@ -187,8 +180,7 @@ fn a_drive_is_found_under_its_new_name_and_another_one_under_the_old_is_refused(
 
 #[test]
 fn an_origin_that_cannot_be_opened_is_not_taken_and_the_record_keeps_the_old_one() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     std::fs::rename(fixture.path("hdd"), away(&fixture)).unwrap();
     std::fs::copy(away(&fixture), fixture.path("hdd")).unwrap();
     std::fs::copy(away(&fixture), fixture.path("copy")).unwrap();
@@ -254,8 +246,7 @@ fn a_lost_ssd_stops_a_dirty_volume_and_only_degrades_a_clean_one() {
 
 #[test]
 fn dirty_data_on_a_missing_ssd_can_be_given_up_by_name() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     std::fs::remove_file(fixture.path("ssd")).unwrap();
     fixture.restart(false);
     assert_eq!(fixture.job(detach(false)).state, JobState::Done);
@@ -265,8 +256,7 @@ fn dirty_data_on_a_missing_ssd_can_be_given_up_by_name() {
 
 #[test]
 fn an_ssd_that_fails_while_serving_is_recorded_so_that_it_is_never_trusted_again() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteThrough);
+    let mut fixture = Fixture::with_volume(Mode::WriteThrough);
     fixture.steer(|books| books.ssd_failed = true);
     assert_eq!(fixture.state().state, VolumeState::Degraded);
     assert_eq!(
@@ -280,8 +270,7 @@ fn an_ssd_that_fails_while_serving_is_recorded_so_that_it_is_never_trusted_again
 
 #[test]
 fn the_loss_of_an_ssd_that_cannot_be_recorded_is_recorded_later() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteThrough);
+    let fixture = Fixture::with_volume(Mode::WriteThrough);
     fixture.steer(|books| books.ssd_failed = true);
     // Nothing can be written beside the registry.
     let blocker = fixture.state_dir().join(format!("{REGISTRY_FILE}.new"));
@@ -297,8 +286,7 @@ fn the_loss_of_an_ssd_that_cannot_be_recorded_is_recorded_later() {
 
 #[test]
 fn lines_that_a_power_cut_made_dirty_again_are_on_record() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteThrough);
+    let mut fixture = Fixture::with_volume(Mode::WriteThrough);
     let record = |fixture: &Fixture| fixture.registry().volumes()[0].cache.clone().unwrap();
     assert!(!record(&fixture).maybe_dirty);
     fixture.steer(|books| books.comes_back_dirty = 3);
@@ -308,8 +296,7 @@ fn lines_that_a_power_cut_made_dirty_again_are_on_record() {
 
 #[test]
 fn a_volume_that_cannot_say_what_is_dirty_stays_dirty_on_record() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let fixture = Fixture::with_volume(Mode::WriteBack);
     let record = |fixture: &Fixture| fixture.registry().volumes()[0].cache.clone().unwrap();
     assert!(record(&fixture).maybe_dirty);
     fixture.steer(|books| (books.ssd_failed, books.health_is_unknown) = (true, true));
@@ -321,8 +308,7 @@ fn a_volume_that_cannot_say_what_is_dirty_stays_dirty_on_record() {
 
 #[test]
 fn lines_that_are_not_lost_any_more_are_not_on_record_as_lost() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let fixture = Fixture::with_volume(Mode::WriteBack);
     fixture.steer(|books| (books.ssd_failed, books.dirty) = (true, 3));
     assert!(fixture.service.notice_lost_ssds());
     let record = |fixture: &Fixture| fixture.registry().volumes()[0].cache.clone().unwrap();
@@ -335,8 +321,7 @@ fn lines_that_are_not_lost_any_more_are_not_on_record_as_lost() {
 
 #[test]
 fn an_evacuation_of_a_start_is_on_record_until_the_ssd_takes_writes() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     fixture.steer(|books| books.takes_no_writes = true);
     let record = |fixture: &Fixture| fixture.registry().volumes()[0].cache.clone().unwrap();
     fixture.restart(true);
@@ -350,8 +335,7 @@ fn an_evacuation_of_a_start_is_on_record_until_the_ssd_takes_writes() {
 
 #[test]
 fn passed_ranges_are_on_record_until_an_ssd_that_takes_writes_has_forgotten_them() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     let passed =
         |fixture: &Fixture| fixture.registry().volumes()[0].cache.as_ref().unwrap().passed.clone();
     let ranges = vec![ByteRange { offset_bytes: 0, length_bytes: 65_536 }];
@@ -384,13 +368,13 @@ fn a_block_device_without_a_mark_has_to_prove_that_it_is_the_origin() {
 
 #[test]
 fn an_origin_that_shrank_or_vanished_is_not_served_and_the_rest_is() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteThrough);
+    let mut fixture = Fixture::with_volume(Mode::WriteThrough);
     let other: VolumeName = "w".parse().unwrap();
     fixture.service.handle(Request::Create {
         name: other.clone(),
         origin: fixture.device("ssd2"),
         cache: None,
+        export: None,
     });
     File::options().write(true).open(fixture.path("hdd")).unwrap().set_len(1 << 19).unwrap();
     fixture.restart(false);
@@ -404,10 +388,20 @@ fn volatile_devices_do_not_come_back_as_if_nothing_had_happened() {
     let mut fixture = Fixture::new();
     let settings = Settings::default();
     let cache = Some(NewCache { device: DeviceSpec::Memory(1 << 20), settings, force: false });
-    fixture.service.handle(Request::Create { name: name(), origin: fixture.device("hdd"), cache });
+    fixture.service.handle(Request::Create {
+        name: name(),
+        origin: fixture.device("hdd"),
+        cache,
+        export: None,
+    });
     let other: VolumeName = "w".parse().unwrap();
     let origin = DeviceSpec::Memory(1 << 20);
-    fixture.service.handle(Request::Create { name: other.clone(), origin, cache: None });
+    fixture.service.handle(Request::Create {
+        name: other.clone(),
+        origin,
+        cache: None,
+        export: None,
+    });
     fixture.restart(true);
     assert_eq!(fixture.state().state, VolumeState::Running, "a clean memory cache starts empty");
     assert_eq!(fixture.calls(), ["open Format"]);
@@ -442,8 +436,7 @@ fn no_flush_ends_a_drain_that_is_under_way() {
 
 #[test]
 fn a_delete_whose_client_went_away_is_told_to_the_next_who_asks_and_only_to_him() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     fixture.steer(|books| books.dirty = 10);
     fixture.job(delete(true));
     fixture.steer(|books| books.dirty = 0);
@@ -456,8 +449,7 @@ fn a_delete_whose_client_went_away_is_told_to_the_next_who_asks_and_only_to_him(
 
 #[test]
 fn a_delete_that_a_start_completes_is_told_too() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteThrough);
+    let mut fixture = Fixture::with_volume(Mode::WriteThrough);
     let mut record = fixture.registry().volumes()[0].clone();
     (record.cache, record.desired) = (None, Desired::Deleting);
     fixture.registry().put(record).unwrap();
@@ -468,8 +460,7 @@ fn a_delete_that_a_start_completes_is_told_too() {
 
 #[test]
 fn a_missing_ssd_is_reported_with_what_it_may_hold_and_both_ways_on() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     fixture.steer(|books| books.dirty = 7);
     fixture.service.stop();
     std::fs::rename(fixture.path("ssd"), away(&fixture)).unwrap();
@@ -490,8 +481,7 @@ fn a_missing_ssd_is_reported_with_what_it_may_hold_and_both_ways_on() {
 
 #[test]
 fn a_cache_that_cannot_be_written_back_whole_stays_on_record() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     let before = fixture.registry().volumes().to_vec();
     fixture.steer(|books| books.failing = Some("quiesce"));
     for request in [detach(true), delete(true)] {
@@ -508,8 +498,7 @@ fn a_cache_that_cannot_be_written_back_whole_stays_on_record() {
 
 #[test]
 fn lost_ranges_are_listed_while_it_serves_and_after_a_restart() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     let lost: Vec<_> = (0..20)
         .map(|number| ByteRange { offset_bytes: number << 20, length_bytes: 4096 })
         .collect();
@@ -530,7 +519,7 @@ fn lost_ranges_are_listed_while_it_serves_and_after_a_restart() {
 fn an_attach_that_was_cut_off_is_taken_back_at_the_start() {
     let mut fixture = Fixture::new();
     let origin = fixture.device("hdd");
-    fixture.service.handle(Request::Create { name: name(), origin, cache: None });
+    fixture.service.handle(Request::Create { name: name(), origin, cache: None, export: None });
     let before = fixture.registry().volumes().to_vec();
     let mut cut_off = before[0].clone();
     let settings = Settings { mode: Mode::WriteThrough, ..Settings::default() };
@@ -558,8 +547,7 @@ fn an_attach_that_was_cut_off_is_taken_back_at_the_start() {
 
 #[test]
 fn requests_wait_before_the_registry_forgets_a_cache_that_is_written_back() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     fixture.steer(|books| books.failing = Some("quiesce"));
     let before = fixture.registry().volumes().to_vec();
     let job = fixture.job(detach(true));
@@ -572,8 +560,7 @@ fn requests_wait_before_the_registry_forgets_a_cache_that_is_written_back() {
 
 #[test]
 fn a_drive_of_a_stopped_volume_is_taken_for_no_new_one_under_another_path() {
-    let mut fixture = Fixture::new();
-    fixture.create(Mode::WriteBack);
+    let mut fixture = Fixture::with_volume(Mode::WriteBack);
     if fixture.registry().volumes()[0].origin_identity.as_ref().is_none_or(|it| !it.is_known()) {
         eprintln!("left out: this file system keeps no time of birth");
         return;
@@ -583,7 +570,8 @@ fn a_drive_of_a_stopped_volume_is_taken_for_no_new_one_under_another_path() {
         std::fs::rename(fixture.path(was), fixture.path(is)).unwrap();
     }
     let other: VolumeName = "w".parse().unwrap();
-    let create = |origin, cache| Request::Create { name: other.clone(), origin, cache };
+    let create =
+        |origin, cache| Request::Create { name: other.clone(), origin, cache, export: None };
     let taken = create(fixture.device("hdd-now"), None);
     assert!(fixture.error(taken).contains("hdd-now is a drive of volume v"));
     let cache = NewCache { force: true, ..fixture.cache("ssd-now", Mode::WriteBack) };

@@ -195,7 +195,7 @@ pub(super) fn create(
         journal: journal.map(|number| fixture.device(number)),
         force: true,
     };
-    ArrayRequest::Create { array, integrity: Integrity::None }
+    ArrayRequest::Create { array, integrity: Integrity::None, export: None }
 }
 
 impl ArrayCommand {

@@ -107,13 +107,18 @@ pub(super) fn new_cache(settings: &Settings) -> NewCache {
 }
 
 pub(super) fn create(settings: Option<&Settings>) -> Request {
-    Request::Create { name: name(), origin: device(HDD), cache: settings.map(new_cache) }
+    Request::Create {
+        name: name(),
+        origin: device(HDD),
+        cache: settings.map(new_cache),
+        export: None,
+    }
 }
 
 /// A call with the two drives in the wrong order.
 pub(super) fn create_swapped() -> Request {
     let cache = NewCache { device: device(HDD), ..new_cache(&Settings::default()) };
-    Request::Create { name: name(), origin: device(SSD), cache: Some(cache) }
+    Request::Create { name: name(), origin: device(SSD), cache: Some(cache), export: None }
 }
 
 fn with(mode: Mode) -> Settings {

@@ -1,0 +1,72 @@
+//! Block devices that are volumes: a loop device over the file of a FUSE mount.
+
+use std::path::Path;
+
+use voltier_block::BlockDevice;
+use voltier_control::{ControlError, ControlResult, ExportSpec, VolumeName};
+use voltier_export::ExportError;
+use voltier_export::fuse::FuseFile;
+use voltier_export::loop_device::{DeviceShape, LoopDevice};
+
+use crate::exports::fuse;
+use crate::exports::open_export::{OpenExport, Opened, Opener};
+use crate::volumes;
+
+struct Attached {
+    name: VolumeName,
+    // Detached before its file goes.
+    device: LoopDevice,
+    file: FuseFile,
+}
+
+pub(super) fn open(opener: Opener<'_>, device: &Path, file: &Path) -> ControlResult<Opened> {
+    LoopDevice::check(device, file).map_err(ControlError::from_error)?;
+    let volume = opener.name.clone();
+    let shape = opener.way.call(move |_| async move {
+        let resident = volumes::resident(&volume)?;
+        let limits = resident.volume.limits();
+        Ok(DeviceShape {
+            // A partition table counts in blocks of the disk, whatever smaller ones the volume takes.
+            block_bytes: resident.volume.origin().own_block_bytes(),
+            read_only: limits.read_only,
+            rotational: resident.is_rotational(),
+        })
+    })?;
+    let mounted = fuse::mount(&opener, file)?;
+    let attached = LoopDevice::attach(file, device, shape).map_err(ControlError::from_error)?;
+    if !attached.is_direct() {
+        let (name, node) = (opener.name, attached.node());
+        tracing::warn!("{name}: the kernel gives {node} no direct I/O, so it is slower");
+    }
+    let export = Attached { name: opener.name.clone(), device: attached, file: mounted };
+    let spec = ExportSpec::Loop { device: device.to_owned(), file: file.to_owned() };
+    Ok(Opened { spec, export: Box::new(export) })
+}
+
+impl OpenExport for Attached {
+    fn close(&mut self, cut_off: bool) -> ControlResult<()> {
+        let closed = self.device.detach().and_then(|()| self.file.stop());
+        match closed {
+            Err(ExportError::DeviceInUse { .. } | ExportError::FileInUse(_)) if cut_off => {
+                self.device.let_go();
+                self.file.cut_off();
+                Ok(())
+            }
+            closed => closed.map_err(ControlError::from_error),
+        }
+    }
+
+    fn trouble(&self) -> Option<String> {
+        let why = match self.file.is_reachable() {
+            true => self.device.trouble()?,
+            false => format!("its file {} was unmounted or covered", self.file.path().display()),
+        };
+        let (name, link) = (&self.name, self.device.link().display());
+        Some(format!("{why}; `voltier export {name} --loop {link}` opens it again"))
+    }
+
+    /// The loop device itself has the file open. Its own users are counted by the tables of the kernel.
+    fn clients(&self) -> u64 {
+        self.file.handles().saturating_sub(u64::from(self.device.trouble().is_none()))
+    }
+}
