@@ -288,5 +288,5 @@ fn mount_over(export: &FileExport, path: &Path, access: FileAccess) -> Result<()
     if unmount(path, UnmountFlags::DETACH) == Err(Errno::PERM) {
         lazily_by_helper(path);
     }
-    Err(failed(io::Error::other("the kernel and the volume did not come to terms")))
+    Err(failed(io::Error::other("the volume failed, or the kernel's FUSE is older than 7.36")))
 }
