@@ -19,7 +19,7 @@ use std::task::Poll;
 
 use rustix::io::{readv, writev};
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Nanos, Payload};
-use voltier_ring::{Errno, Fd, Handle, OnFailure};
+use voltier_ring::{Errno, Fd, Handle, OnFailure, Signal};
 use zerocopy::IntoBytes;
 
 use super::abi::WRITE_HEAD_BYTES;
@@ -82,7 +82,11 @@ impl FileExport {
         let core_end = CoreEnd(export.handover.clone());
         let (handle, own) = (handle.clone(), handle.clone());
         let (counters, handles) = (export.counters.clone(), export.handles.clone());
+        // A failure of the core's tasks before there is a connection: whoever waits for it must hear so.
+        let failing = core_end.other();
+        let on_failure = own.on_failure(move |_| drop(failing));
         drop(own.spawn(async move {
+            let _on_failure = on_failure;
             if let Some(start) = core_end.start().await {
                 Connection::serve(handle, device, core_end, start, counters, handles).await;
             }
@@ -108,6 +112,8 @@ struct Channel {
     handover: Arc<Handover>,
     /// Requests that the device has.
     in_flight: Cell<usize>,
+    /// One of as many as the device may have is answered.
+    room: Signal,
 }
 
 impl Channel {
@@ -230,6 +236,9 @@ impl<D> Serve<D> {
     async fn answer(&self, unique: u64, head: &[u8], data: Option<Bytes>) {
         let others = self.channel.in_flight.get() - 1;
         self.channel.in_flight.set(others);
+        if others + 1 == WORKERS_MAX {
+            self.channel.room.notify();
+        }
         // An answer that is not wanted is nobody's any more.
         if others == 0 {
             let pieces = [IoSlice::new(head), IoSlice::new(data.as_deref().unwrap_or_default())];
@@ -303,7 +312,8 @@ impl<D: BlockDevice> Connection<D> {
         let fd = Fd::from_owned(start.fd);
         let on_failure = end_with_domain(&handle, &fd, &core_end);
         let (shared, handover) = (RefCell::new(Some(fd.clone())), core_end.0.clone());
-        let channel = Rc::new(Channel { fd: shared, handover, in_flight: Cell::new(0) });
+        let channel =
+            Rc::new(Channel { fd: shared, handover, in_flight: Cell::new(0), room: Signal::new() });
         let (own, shared) = (handle.clone(), channel.clone());
         let service = Serve { handle: own, device, channel: shared, counters };
         let workers = Workers::new(handle.clone(), service, WORKERS_MAX);
@@ -324,6 +334,11 @@ impl<D: BlockDevice> Connection<D> {
         let mut head = [0; WRITE_HEAD_BYTES];
         let mut turn = 0;
         while !self.core_end.is_ending() {
+            if self.channel.in_flight.get() >= WORKERS_MAX {
+                // More wait with the kernel, whose memory they are in already.
+                self.wait_for_room().await;
+                continue;
+            }
             let received = self.channel.receive(&mut head, area.room());
             match received {
                 Ok(bytes) => {
@@ -342,10 +357,24 @@ impl<D: BlockDevice> Connection<D> {
                     turn = 0;
                     self.wait().await;
                 }
-                // NODEV: unmounted, or cut off.
-                Err(_) => return,
+                // Unmounted, or cut off.
+                Err(Errno::NODEV | Errno::CONNABORTED | Errno::BADF | Errno::PERM) => return,
+                // No memory, say. The kernel has failed that request alone.
+                Err(_) => self.handle.sleep(RETRY_NS).await,
             }
         }
+    }
+
+    /// Waits until the device can have another request, or for the end of the connection.
+    async fn wait_for_room(&self) {
+        let mut room = pin!(self.channel.room.wait());
+        let waited = poll_fn(|context| {
+            if self.core_end.poll_ending(context) {
+                return Poll::Ready(());
+            }
+            room.as_mut().poll(context)
+        });
+        waited.await;
     }
 
     /// Waits until there is a request, or the end of the connection.
