@@ -234,6 +234,15 @@ impl Instance {
         )
     }
 
+    /// `voltier export NAME HOW...`; what it prints: the address for clients.
+    ///
+    /// # Errors
+    /// `Failed` with the command's own message.
+    pub fn export(&self, name: &str, how: &[&str]) -> Result<String, LabError> {
+        let finished = self.run(&[&["export", name], how].concat())?;
+        Ok(finished.stdout.trim().to_owned())
+    }
+
     /// `voltier show NAME --json`.
     ///
     /// # Errors
