@@ -69,10 +69,18 @@ impl LoopDevice {
     /// As [`Self::check`], and when the kernel has no device to give.
     pub fn attach(file: &Path, link: &Path, shape: DeviceShape) -> Result<Self, ExportError> {
         Self::check(link, file)?;
+        // Older kernels take the size that they know by then, and have not asked for one yet.
+        let bytes = fs::metadata(file).map_err(|error| ExportError::Loop(error.to_string()))?.len();
         // One that came about all the same would stay when the file is gone, and nobody would know whose it is.
         let kernel_name = attached(file, shape).inspect_err(|_| detach_all(file))?;
         let device = Self { kernel_name, file: file.to_owned(), link: link.to_owned() };
         device.tell(shape);
+        if device.bytes() != Some(bytes) {
+            detach_all(file);
+            let (node, told) = (device.node(), device.bytes().unwrap_or(0));
+            let why = format!("{node} has {told} bytes in place of {bytes}");
+            return Err(ExportError::Loop(why));
+        }
         match device.name_it() {
             Ok(()) => Ok(device),
             Err(source) => {
@@ -86,6 +94,11 @@ impl LoopDevice {
     /// Its path: `/dev/loop3`.
     pub fn node(&self) -> String {
         format!("/dev/{}", self.kernel_name)
+    }
+
+    fn bytes(&self) -> Option<u64> {
+        let sectors = fs::read_to_string(format!("/sys/block/{}/size", self.kernel_name)).ok()?;
+        Some(sectors.trim().parse::<u64>().ok()? * 512)
     }
 
     /// Its name.
