@@ -87,10 +87,8 @@ prove() {
   mkdir -p "$base/mnt"
   truncate -s 1G "$base/hdd"
   truncate -s 256M "$base/ssd"
-  "$voltier" create -s "$base/ssd" -p "$base/hdd" -t wb vol
-  "$voltier" export vol --fuse "$base/file" >/dev/null
-  "mkfs.$fs" -q "$base/file"
-  mount -o loop "$base/file" "$base/mnt" || skip "no loop mounts here"
+  "$voltier" create -s "$base/ssd" -p "$base/hdd" -t wb --export loop vol || skip "no block devices here"
+  "$voltier" mount vol "$base/mnt" --mkfs "$fs"
   chmod 755 "$base/mnt"
   use_git "$base/mnt"
   use_postgres "$base/mnt"
@@ -98,7 +96,8 @@ prove() {
   umount "$base/mnt"
   "$voltier" show vol | grep -E '^(lines|hit rate|writes)'
   "$voltier" delete vol
-  [ ! -e "$base/file" ] || { echo "the FUSE file was left behind" >&2; exit 1; }
+  [ ! -e "$base/state/dev/vol" ] && [ ! -e "$base/state/vol.device" ] ||
+    { echo "the block device was left behind" >&2; exit 1; }
 
   check_fs "$fs" "$base/hdd"
   mount -o loop,ro "$base/hdd" "$base/mnt"

@@ -57,6 +57,8 @@ pub(crate) enum Verb {
     Unexport(Unexport),
     /// Mount the file system of a volume at a folder
     Mount(Mount),
+    /// Put an SSD in front of a disk with data, mounted and back at every boot; --undo takes it back
+    Setup(Setup),
     /// Check what this machine can do, what is missing, and what to install
     Doctor,
     /// Recover volumes and arrays from their drives when the state folder is lost
@@ -254,6 +256,44 @@ pub(crate) struct Unexport {
     /// Disconnect clients that are using it; what they have not written yet is lost
     #[arg(long)]
     pub(crate) now: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The data stay in place. The plan: install the systemd unit and the udev rules if they are \
+    missing, unmount the disk, make the volume, give its line in /etc/fstab to the volume, mount it, copy the \
+    registry to /var/backups. If a step fails, those before it are taken back."
+)]
+pub(crate) struct Setup {
+    /// SSD for the cache
+    #[arg(value_name = "SSD", required_unless_present = "undo")]
+    pub(crate) ssd: Option<String>,
+    /// Disk with a file system
+    #[arg(value_name = "DISK", required_unless_present = "undo")]
+    pub(crate) disk: Option<PathBuf>,
+    /// Where the file system is mounted [default: where it is now, or by /etc/fstab]
+    #[arg(value_name = "MOUNTPOINT")]
+    pub(crate) folder: Option<PathBuf>,
+    /// Name of the volume [default: the last part of MOUNTPOINT]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    #[arg(short = 't', long, value_name = "MODE", help = modes())]
+    pub(crate) mode: Option<String>,
+    /// Use the SSD even if it is not empty, and overwrite what it holds
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
+    /// Print the plan and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Take the setup of this volume back: write everything to the disk, and mount the disk as before
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["ssd", "name", "mode", "force"])]
+    pub(crate) undo: Option<String>,
+    /// Folder in the place of /etc
+    #[arg(long, value_name = "DIR", default_value = "/etc", hide = true)]
+    pub(crate) etc: PathBuf,
+    /// Folder in the place of /var/backups
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub(crate) backups: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -225,18 +225,18 @@ fn program(name: &'static str, need: Need, used_for: &str, advice: &str) -> Chec
 
 /// Memory that a daemon under memory pressure must not lose: what it serves may be the way to get some.
 fn locked_memory() -> Check {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-    check(
-        "locked memory",
-        Need::Optional,
-        match limit {
-            None => Ok("unlimited".to_owned()),
-            Some(bytes) => Err((
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    // As the daemon does at its start.
+    let unlimited = Rlimit { current: None, maximum: None };
+    let looked =
+        match (getrlimit(Resource::Memlock).current, setrlimit(Resource::Memlock, unlimited)) {
+            (None, _) | (_, Ok(())) => Ok("unlimited".to_owned()),
+            (Some(bytes), Err(_)) => Err((
                 format!("at most {bytes} bytes"),
                 "`ulimit -l unlimited` before `voltier start`; the systemd unit sets it".to_owned(),
             )),
-        },
-    )
+        };
+    check("locked memory", Need::Optional, looked)
 }
 
 /// What brings volumes up with the machine, where that is systemd's work.

@@ -6,12 +6,15 @@ mod array_args;
 mod array_table;
 mod doctor;
 mod export_args;
+mod fstab;
 mod import;
 mod laboratory;
 mod mount;
+mod programs;
 mod progress;
 mod request;
 mod session;
+mod setup;
 mod table;
 mod volumes;
 
@@ -59,6 +62,7 @@ fn run(cli: &Cli) -> ControlResult<()> {
         Verb::Stop(args) => volumes::stop(&session, args),
         Verb::Show(args) => volumes::show(&session, args),
         Verb::Mount(args) => mount::run(&session, args),
+        Verb::Setup(args) => setup::run(&session, args),
         Verb::Doctor => doctor::run(&session),
         Verb::Import(args) => import::run(args, &session),
         Verb::Array(args) => array::run(&args.verb, &session),

@@ -1,8 +1,9 @@
 //! `voltier mount`: the file system of a volume, at a folder.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
 use serde_json::json;
 use voltier_cli::output::{print, print_json};
@@ -11,6 +12,7 @@ use voltier_control::{
 };
 
 use crate::args::Mount;
+use crate::programs::{output, said};
 use crate::session::Session;
 
 /// Mounts a volume, after it was made a file system if that is asked for.
@@ -78,7 +80,7 @@ fn device_of(volume: &VolumeStatus) -> ControlResult<String> {
     Ok(export.uri.clone())
 }
 
-fn check_folder(folder: &Path) -> ControlResult<()> {
+pub(crate) fn check_folder(folder: &Path) -> ControlResult<()> {
     let shown = folder.display();
     let entries = fs::read_dir(folder).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
@@ -99,17 +101,19 @@ fn check_folder(folder: &Path) -> ControlResult<()> {
 
 /// What is on a device, as `blkid` sees it.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Content {
+pub(crate) struct Content {
     /// `ext4`, `LVM2_member`.
-    kind: String,
+    pub(crate) kind: String,
     /// `filesystem`, `raid`, `crypto`, `other`.
-    usage: String,
+    pub(crate) usage: String,
     /// The kind of a partition table.
     partitions: String,
+    /// All that it says: `UUID`, `LABEL`.
+    pub(crate) names: BTreeMap<String, String>,
 }
 
 impl Content {
-    fn of(device: &str) -> ControlResult<Self> {
+    pub(crate) fn of(device: &str) -> ControlResult<Self> {
         let asked = output(
             Command::new("blkid").args(["--probe", "--output", "export", "--"]).arg(device),
             "blkid",
@@ -126,15 +130,16 @@ impl Content {
     }
 
     fn read(text: &str) -> Self {
-        let value = |key: &str| {
-            let found = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-            found.unwrap_or_default().to_owned()
-        };
-        Self { kind: value("TYPE"), usage: value("USAGE"), partitions: value("PTTYPE") }
+        let pairs = text.lines().filter_map(|line| line.split_once('='));
+        let names: BTreeMap<String, String> =
+            pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        let value = |key: &str| names.get(key).cloned().unwrap_or_default();
+        let (kind, usage, partitions) = (value("TYPE"), value("USAGE"), value("PTTYPE"));
+        Self { kind, usage, partitions, names }
     }
 
     /// What is there, in words; empty when nothing is.
-    fn in_words(&self) -> String {
+    pub(crate) fn in_words(&self) -> String {
         match (self.kind.as_str(), self.partitions.as_str()) {
             ("", "") => String::new(),
             ("", table) => format!("a partition table ({table})"),
@@ -187,26 +192,6 @@ fn make_file_system(kind: &str, device: &str) -> ControlResult<()> {
         true => Ok(()),
         false => Err(said(&format!("{program} on {device}"), &made)),
     }
-}
-
-/// Runs a program to its end.
-fn output(command: &mut Command, program: &str) -> ControlResult<Output> {
-    let ran = command.stdin(Stdio::null()).env("LC_ALL", "C").output();
-    ran.map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => ControlError::failed(format!(
-            "{program} is not installed; `voltier doctor` says what to install"
-        )),
-        _ => ControlError::io(format!("running {program}"), &error),
-    })
-}
-
-/// The error of a program that failed: the last line it said.
-fn said(doing: &str, output: &Output) -> ControlError {
-    let text = String::from_utf8_lossy(&output.stderr);
-    let mut lines =
-        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.contains("dmesg(1)"));
-    let why = lines.next_back().map_or_else(|| output.status.to_string(), str::to_owned);
-    ControlError::failed(format!("{doing}: {why}"))
 }
 
 #[cfg(test)]

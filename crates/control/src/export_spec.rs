@@ -183,6 +183,19 @@ impl ExportSpec {
         }
     }
 
+    /// The same with the path of its file as the kernel shows it: without the links of the folder.
+    #[must_use]
+    pub(crate) fn resolved(self) -> Self {
+        match self {
+            ExportSpec::Loop { device, file } => {
+                let folder = file.parent().and_then(|folder| folder.canonicalize().ok());
+                let real = folder.zip(file.file_name()).map(|(folder, name)| folder.join(name));
+                ExportSpec::Loop { device, file: real.unwrap_or(file) }
+            }
+            other => other,
+        }
+    }
+
     /// Whether the file is there for a block device alone: the device's users are those who count.
     pub fn is_device(&self) -> bool {
         matches!(self, ExportSpec::Loop { .. })

@@ -22,7 +22,9 @@ pub fn part_of(state: &StateDir, device: &Path) -> Option<&'static str> {
 pub fn volume_at(state: &StateDir, device: &Path) -> Option<VolumeName> {
     let behind = users::file_behind(&Machine::real(), device);
     let name: VolumeName = behind.file_stem()?.to_str()?.parse().ok()?;
-    (behind == state.device_file(&name)).then_some(name)
+    let file = state.device_file(&name);
+    let folder = file.parent().and_then(|folder| folder.canonicalize().ok());
+    (behind.parent() == folder.as_deref() && behind.file_name() == file.file_name()).then_some(name)
 }
 
 fn part_on(machine: &Machine, state: &StateDir, device: &Path) -> Option<&'static str> {

@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+
 use crate::error::ExportError;
 
 /// How long `losetup` may take, in steps.
@@ -66,7 +69,8 @@ impl LoopDevice {
     /// As [`Self::check`], and when the kernel has no device to give.
     pub fn attach(file: &Path, link: &Path, shape: DeviceShape) -> Result<Self, ExportError> {
         Self::check(link, file)?;
-        let kernel_name = attached(file, shape)?;
+        // One that came about all the same would stay when the file is gone, and nobody would know whose it is.
+        let kernel_name = attached(file, shape).inspect_err(|_| detach_all(file))?;
         let device = Self { kernel_name, file: file.to_owned(), link: link.to_owned() };
         device.tell(shape);
         match device.name_it() {
@@ -143,6 +147,10 @@ impl LoopDevice {
     pub fn detach(&self) -> Result<(), ExportError> {
         let in_use = || ExportError::DeviceInUse { link: self.link.clone(), node: self.node() };
         if self.is_attached() {
+            // One in use would be detached as well, later, when its last user is gone.
+            if !within(DETACH_STEPS, || !self.is_claimed()) {
+                return Err(in_use());
+            }
             // Refused where somebody else has detached it already.
             let _ = losetup(["-d", &self.node()]);
             if !within(DETACH_STEPS, || !self.is_attached()) {
@@ -160,6 +168,13 @@ impl LoopDevice {
             let _ = losetup(["-d", &self.node()]);
         }
         self.forget_name();
+    }
+
+    /// Whether the kernel has given the device to somebody: a mount in whatever namespace, swap, device mapper, md,
+    /// btrfs, a target. Not all of these are in its tables.
+    pub fn is_claimed(&self) -> bool {
+        let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        matches!(open(self.node(), flags, Mode::empty()), Err(Errno::BUSY))
     }
 
     /// Whether the name leads to the device. udev makes a link of its own where it has our rules.
@@ -203,9 +218,24 @@ impl LoopDevice {
     }
 }
 
-/// Detaches the devices over the file of a server that died. Those in use go when they are closed: all that their
-/// users ask fails.
-pub fn clear_dead(file: &Path) {
+/// Takes away what a server that died left: its device, and the name, which would lead to whoever gets the number of
+/// the device next. A device in use goes when it is closed: all that its users ask fails.
+pub fn clear_dead(link: &Path, file: &Path) {
+    detach_all(file);
+    let name = loop_name(&target_of(link)).filter(|_| link.is_symlink());
+    let is_stale = |name: String| {
+        // A device of another server has the name by now.
+        let other = backing_file(&name).filter(|other| !is_over(other, file));
+        other.is_none_or(|other| other.extension().is_none_or(|kind| kind != "device"))
+    };
+    if name.is_some_and(is_stale) {
+        // One that stays is looked at once more when the device is made.
+        let _ = fs::remove_file(link);
+    }
+}
+
+/// Detaches the devices over a file.
+pub fn detach_all(file: &Path) {
     for name in names_over(file) {
         // Whoever detaches it meanwhile does what is wanted.
         let _ = losetup(["-d", &format!("/dev/{name}")]);

@@ -27,19 +27,16 @@ impl Gate {
         self.closed.get()
     }
 
-    /// Enters, after waiting while the gate is closed.
-    pub(crate) async fn enter(self: &Rc<Self>) -> Inside {
+    /// Enters, after waiting while the gate is closed; an error when it never opens again.
+    pub(crate) async fn enter(self: &Rc<Self>) -> IoResult<Inside> {
         if self.closed.get() {
-            self.changed.until(|| !self.closed.get()).await;
+            self.changed.until(|| !self.closed.get() || self.ended.get()).await;
+            if self.ended.get() {
+                return Err(IoError::Gone);
+            }
         }
         self.inside.set(self.inside.get() + 1);
-        Inside(self.clone())
-    }
-
-    /// Enters for the next step of a request that has begun; an error when the gate never opens again.
-    pub(crate) async fn enter_again(self: &Rc<Self>) -> IoResult<Inside> {
-        self.changed.until(|| !self.closed.get() || self.ended.get()).await;
-        if self.ended.get() { Err(IoError::Gone) } else { Ok(self.enter().await) }
+        Ok(Inside(self.clone()))
     }
 
     /// Closes the gate and waits until nobody is inside.
@@ -53,7 +50,7 @@ impl Gate {
 }
 
 impl Closed {
-    /// Leaves the gate closed: who waits there waits for ever, but for requests that have begun.
+    /// Leaves the gate closed, for ever: who waits there hears so. One that waited on would hold the drives.
     pub(crate) fn for_ever(self) {
         self.0.ended.set(true);
         self.0.changed.notify();
@@ -93,7 +90,7 @@ mod tests {
         let seen = log.clone();
         executor.block_on(async move {
             let gate = Rc::new(Gate::default());
-            let inside = gate.enter().await;
+            let inside = gate.enter().await.unwrap();
             let closer = {
                 let (gate, log, handle) = (gate.clone(), log.clone(), handle.clone());
                 handle.clone().spawn(async move {
@@ -106,7 +103,7 @@ mod tests {
             let late = {
                 let (gate, log) = (gate.clone(), log.clone());
                 handle.spawn(async move {
-                    let _inside = gate.enter().await;
+                    let _inside = gate.enter().await.unwrap();
                     log.borrow_mut().push("late");
                 })
             };

@@ -16,7 +16,7 @@ use voltier_cache::{
 use voltier_ring::{Handle, RangeGuard, RangeLocks, RangeMode, race};
 
 use crate::canary::{self, Canary};
-use crate::gate::{Closed, Gate, Inside};
+use crate::gate::{Closed, Gate};
 
 /// Longest request that a volume takes from an export, in bytes: the largest of NBD's payloads.
 const REQUEST_BYTES_MAX: u32 = 32 << 20;
@@ -455,7 +455,7 @@ impl<D: DriveControl> BlockDevice for Volume<D> {
     async fn read(&self, at: Lba, mut into: Buf) -> IoResult<Buf> {
         let range = SectorRange::new(at, into.len() as u64 / SECTOR_BYTES);
         self.check(range)?;
-        let _inside = self.0.gate.enter().await;
+        let _inside = self.0.gate.enter().await?;
         if range.count <= PIECE_SECTORS {
             return if range.is_empty() { Ok(into) } else { self.read_piece(at, into).await };
         }
@@ -475,7 +475,7 @@ impl<D: DriveControl> BlockDevice for Volume<D> {
             return Err(IoError::ReadOnly);
         }
         let held = self.hold(range).await;
-        let _inside = self.0.gate.enter().await;
+        let _inside = self.0.gate.enter().await?;
         if range.count <= PIECE_SECTORS {
             return if range.is_empty() {
                 Ok(())
@@ -493,7 +493,7 @@ impl<D: DriveControl> BlockDevice for Volume<D> {
     }
 
     async fn flush(&self) -> IoResult<()> {
-        let _inside = self.0.gate.enter().await;
+        let _inside = self.0.gate.enter().await?;
         // A cache attached since knows nothing of that.
         if self.0.owes_flush_error.replace(false) {
             return Err(IoError::Medium);
@@ -508,7 +508,7 @@ impl<D: DriveControl> BlockDevice for Volume<D> {
         self.check_extent(range)?;
         let held = self.hold(range).await;
         for step in range.split_at_multiples(self.step_sectors()) {
-            let _inside = self.enter_step(range, step).await?;
+            let _inside = self.0.gate.enter().await?;
             self.discard_step(step).await?;
             held.advance(step.end());
         }
@@ -520,11 +520,11 @@ impl<D: DriveControl> BlockDevice for Volume<D> {
         let held = self.hold(range).await;
         let step_sectors = self.step_sectors();
         if range.count <= step_sectors {
-            let _inside = self.0.gate.enter().await;
+            let _inside = self.0.gate.enter().await?;
             return self.zero_step(range, durability).await;
         }
         for step in range.split_at_multiples(step_sectors) {
-            let _inside = self.enter_step(range, step).await?;
+            let _inside = self.0.gate.enter().await?;
             self.zero_step(step, Durability::Cached).await?;
             held.advance(step.end());
         }
@@ -589,13 +589,6 @@ impl<D: DriveControl> Volume<D> {
 
     fn is_plain(&self) -> bool {
         matches!(*self.0.stack.borrow(), Stack::Plain)
-    }
-
-    async fn enter_step(&self, range: SectorRange, step: SectorRange) -> IoResult<Inside> {
-        if step.start == range.start {
-            return Ok(self.0.gate.enter().await);
-        }
-        self.0.gate.enter_again().await
     }
 
     async fn zero_step(&self, step: SectorRange, durability: Durability) -> IoResult<()> {

@@ -234,6 +234,15 @@ impl Instance {
         )
     }
 
+    /// `voltier export NAME HOW...`; what it prints: the address for clients.
+    ///
+    /// # Errors
+    /// `Failed` with the command's own message.
+    pub fn export(&self, name: &str, how: &[&str]) -> Result<String, LabError> {
+        let finished = self.run(&[&["export", name], how].concat())?;
+        Ok(finished.stdout.trim().to_owned())
+    }
+
     /// `voltier show NAME --json`.
     ///
     /// # Errors
@@ -255,6 +264,8 @@ impl Instance {
         let mut command = Command::new(&self.binary);
         // Clients of this daemon are the run's own: its end waits for none.
         command.env("VOLTIER_STATE", &self.state).env("VOLTIER_STOP_WAIT", "0").args(arguments);
+        // A volume gets the exports that a run asks for.
+        command.env("VOLTIER_EXPORT", "none");
         let finished = process::run(&mut command, &what, limit, &self.stop)?;
         if finished.status.success() {
             Ok(finished)

@@ -14,7 +14,7 @@ fn help_lists_every_verb_and_exits_with_zero() {
     let help = instance.run(&["--help"]).ok();
     for verb in [
         "create", "delete", "start", "stop", "show", "set", "flush", "attach", "detach", "export",
-        "unexport", "import", "array", "daemon",
+        "unexport", "import", "array", "daemon", "mount", "setup", "doctor",
     ] {
         assert!(help.out.contains(&format!("\n  {verb}")), "{verb} in {}", help.out);
         let own = instance.run(&[verb, "--help"]).ok();

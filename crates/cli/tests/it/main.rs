@@ -34,6 +34,7 @@ mod pulled_drives;
 mod read_only_arrays;
 mod refusing_members;
 mod sector_sizes;
+mod setup;
 mod spare_pools;
 mod stops;
 mod support;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -17,8 +18,8 @@ const SYNC_STEP: Duration = Duration::from_millis(100);
 /// A loop device over a file.
 struct LoopDevice {
     name: String,
-    /// The paths of the device and its partitions.
-    nodes: Vec<PathBuf>,
+    /// The numbers of the device and its partitions.
+    numbers: Vec<(u32, u32)>,
     mount_points: Vec<PathBuf>,
     /// What the kernel does with it beside mounts, in words.
     holders: Vec<String>,
@@ -51,14 +52,12 @@ pub(crate) fn users_of_file(
         !device.is_held() && own.iter().any(is_it)
     };
     let loops = loops_over(machine, file);
-    let mut files = vec![file.to_owned()];
-    if for_device {
-        files.extend(loops.iter().flat_map(|device| device.nodes.clone()));
-    }
+    let numbers = loops.iter().filter(|_| for_device).flat_map(|device| device.numbers.clone());
+    let opened = Opened { file, numbers: numbers.collect() };
     let counts = |device: &LoopDevice| !is_own(device) && (!for_device || device.is_held());
     let loops = loops.into_iter().filter(counts).map(|device| device.in_words());
     let not_counted = (!own.is_empty()).then(|| std::process::id().to_string());
-    loops.chain(programs_with(machine, &files, not_counted.as_deref())).take(NAMED_MAX).collect()
+    loops.chain(programs_with(machine, &opened, not_counted.as_deref())).take(NAMED_MAX).collect()
 }
 
 /// The file behind a loop device or a partition of one; any other path as it is. No file system is asked.
@@ -81,13 +80,19 @@ fn loop_name(path: &Path) -> Option<String> {
 /// A program of its own does it. A thread of this process that waits in the kernel for its own storage
 /// would keep the process from ending.
 pub(crate) fn sync_above(machine: &Machine, file: &Path) {
-    let points = loops_over(machine, file).into_iter().flat_map(|device| device.mount_points);
-    let sync = |point: PathBuf| {
+    let loops = loops_over(machine, file);
+    // What is mounted on LVM, dm-crypt or md on it is not known: everything is synced then.
+    let has_holders = loops.iter().any(|device| !device.holders.is_empty());
+    let points = loops.into_iter().flat_map(|device| device.mount_points);
+    let sync = |point: Option<PathBuf>| {
         let mut command = Command::new("sync");
-        command.arg("-f").arg(point);
+        point.iter().for_each(|point| {
+            command.arg("-f").arg(point);
+        });
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()
     };
-    let mut running: Vec<Child> = points.filter_map(sync).collect();
+    let all = has_holders.then_some(None);
+    let mut running: Vec<Child> = points.map(Some).chain(all).filter_map(sync).collect();
     for _ in 0..SYNC_STEPS {
         running.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         if running.is_empty() {
@@ -112,7 +117,8 @@ fn loops_over(machine: &Machine, file: &Path) -> Vec<LoopDevice> {
             all.iter().flat_map(|it| names(&machine.block_dir(it.1.0, it.1.1).join("holders")));
         let held = held.map(|holder| format!("used by {}", holder_in_words(&block, &holder)));
         let holders = swap.into_iter().chain(held).collect();
-        Some(LoopDevice { name, nodes, mount_points, holders })
+        let numbers = all.into_iter().map(|it| it.1).collect();
+        Some(LoopDevice { name, numbers, mount_points, holders })
     };
     names(&block).into_iter().filter(is_over).filter_map(device).collect()
 }
@@ -125,13 +131,35 @@ fn holder_in_words(block: &Path, holder: &str) -> String {
     }
 }
 
-/// Programs that have one of some files open, but one program.
-fn programs_with(machine: &Machine, files: &[PathBuf], but: Option<&str>) -> Vec<String> {
+/// What a program may have open: a file, or a block device by whatever name.
+struct Opened<'a> {
+    file: &'a Path,
+    numbers: Vec<(u32, u32)>,
+}
+
+impl Opened<'_> {
+    /// Whether a descriptor, a link below `/proc`, is it. Only nodes are asked for their number: other files may be
+    /// on a file system that does not answer.
+    fn is_at(&self, descriptor: &Path) -> bool {
+        let Ok(path) = fs::read_link(descriptor) else { return false };
+        if path == self.file {
+            return true;
+        }
+        let number = || {
+            let meta = descriptor.metadata().ok().filter(|it| it.file_type().is_block_device())?;
+            Some((rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev())))
+        };
+        !self.numbers.is_empty()
+            && path.starts_with("/dev")
+            && number().is_some_and(|number| self.numbers.contains(&number))
+    }
+}
+
+/// Programs that have something open, but one program.
+fn programs_with(machine: &Machine, opened: &Opened<'_>, but: Option<&str>) -> Vec<String> {
     let has_it = |dir: &Path| {
         let Ok(descriptors) = fs::read_dir(dir.join("fd")) else { return false };
-        descriptors
-            .flatten()
-            .any(|descriptor| fs::read_link(descriptor.path()).is_ok_and(|it| files.contains(&it)))
+        descriptors.flatten().any(|descriptor| opened.is_at(&descriptor.path()))
     };
     let is_other = |name: &String| name.parse::<u32>().is_ok() && Some(name.as_str()) != but;
     let processes = names(&machine.proc).into_iter().filter(is_other);
@@ -189,12 +217,9 @@ mod tests {
         assert_eq!(device("/run/w.raw"), ["process 41 (qemu)"]);
         fs::remove_file(proc.join("41/fd/3")).unwrap();
         assert_eq!(device("/run/w.raw"), [] as [String; 0]);
-        symlink("/dev/loop1", proc.join("41/fd/3")).unwrap();
-        assert_eq!(device("/run/w.raw"), ["process 41 (qemu)"]);
         fs::create_dir_all(sys.join("dev/block/7:1/holders/dm-0")).unwrap();
         fs::create_dir_all(sys.join("block/dm-0/dm")).unwrap();
         fs::write(sys.join("block/dm-0/dm/name"), "vg-data\n").unwrap();
-        let held = ["/dev/loop1, used by dm-0 (vg-data)", "process 41 (qemu)"];
-        assert_eq!(device("/run/w.raw"), held);
+        assert_eq!(device("/run/w.raw"), ["/dev/loop1, used by dm-0 (vg-data)"]);
     }
 }

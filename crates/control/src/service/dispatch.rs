@@ -34,6 +34,7 @@ fn takes(state: &State, request: &Request) -> ControlResult<()> {
 
 fn dispatch(turn: &mut Turn, request: Request) -> ControlResult<Response> {
     takes(turn, &request)?;
+    let request = with_real_files(request);
     if let Some(wanted) = subjects::of_request(&request) {
         turn.claim(request.command(), |state| subjects::with_neighbours(&state.registry, &wanted))?;
         // The daemon may have begun to stop meanwhile.
@@ -72,6 +73,21 @@ fn dispatch(turn: &mut Turn, request: Request) -> ControlResult<Response> {
         Request::Job { id } => drains::job_response(turn, id),
         Request::EndJob { id } => drains::ask_to_end(turn, id),
     }
+}
+
+/// The request with the files of block devices as the kernel shows them: by these their devices are known.
+fn with_real_files(mut request: Request) -> Request {
+    let export = match &mut request {
+        Request::Create { export, .. }
+        | Request::Unexport { export, .. }
+        | Request::Array { ask: ArrayRequest::Create { export, .. } } => export.as_mut(),
+        Request::Export { export, .. } => Some(export),
+        _ => None,
+    };
+    if let Some(export) = export {
+        *export = export.clone().resolved();
+    }
+    request
 }
 
 /// The array whose members a request is going to write to.

@@ -54,8 +54,11 @@ impl Exports for CoreEngine {
     }
 
     fn end_kept(&self, export: &ExportSpec, why: &str) {
-        if let (Some(keeping), Some(file)) = (self.keeping.get(), export.file()) {
+        if let (Some(keeping), Some(file)) = (self.keeping.get(), export.file())
+            && keeping.has(file)
+        {
             keeping.end(file, why);
+            exports::clear_dead(export);
         }
     }
 

@@ -66,7 +66,7 @@ impl Keeping {
         let Some(left) = self.left.get().remove(file) else { return };
         tracing::warn!("users of {} are cut off: {why}", file.display());
         left.end();
-        voltier_export::loop_device::clear_dead(file);
+        voltier_export::loop_device::detach_all(file);
         voltier_export::fuse::clear_dead(file);
     }
 

@@ -1,6 +1,7 @@
 //! Block devices that are volumes: a loop device over the file of a FUSE mount.
 
 use std::path::Path;
+use std::time::Duration;
 
 use voltier_block::BlockDevice;
 use voltier_control::{ControlError, ControlResult, ExportSpec, VolumeName};
@@ -11,6 +12,10 @@ use voltier_export::loop_device::{DeviceShape, LoopDevice};
 use crate::exports::fuse;
 use crate::exports::open_export::{OpenExport, Opened, Opener};
 use crate::volumes;
+
+/// How long the kernel may take to close the file of a device that was detached, in steps.
+const CLOSE_STEPS: u32 = 100;
+const CLOSE_STEP: Duration = Duration::from_millis(10);
 
 struct Attached {
     name: VolumeName,
@@ -59,13 +64,13 @@ fn mount_and_attach(
                 let name = opener.name;
                 tracing::warn!("{name}: users of {} are cut off: {why}", device.display());
                 mounted.cut_off();
-                voltier_export::loop_device::clear_dead(file);
+                voltier_export::loop_device::clear_dead(device, file);
                 mounted = fuse::mount(opener, file)?;
             }
         }
     } else {
         // A file that could not be served on has its device still.
-        voltier_export::loop_device::clear_dead(file);
+        voltier_export::loop_device::clear_dead(device, file);
     }
     let attached = LoopDevice::attach(file, device, shape).map_err(ControlError::from_error)?;
     Ok((mounted, attached))
@@ -73,7 +78,7 @@ fn mount_and_attach(
 
 impl OpenExport for Attached {
     fn close(&mut self, cut_off: bool) -> ControlResult<()> {
-        let closed = self.device.detach().and_then(|()| self.file.stop());
+        let closed = self.device.detach().and_then(|()| self.stop_file());
         match closed {
             Err(ExportError::DeviceInUse { .. } | ExportError::FileInUse(_)) if cut_off => {
                 self.device.let_go();
@@ -93,8 +98,23 @@ impl OpenExport for Attached {
         Some(format!("{why}; `voltier export {name} --loop {link}` opens it again"))
     }
 
-    /// The loop device itself has the file open. Its own users are counted by the tables of the kernel.
+    /// The loop device itself has the file open. Its own users are named by the tables of the kernel; here count those
+    /// that no table has.
     fn clients(&self) -> u64 {
-        self.file.handles().saturating_sub(u64::from(self.device.trouble().is_none()))
+        let own = u64::from(self.device.trouble().is_none());
+        self.file.handles().saturating_sub(own) + u64::from(self.device.is_claimed())
+    }
+}
+
+impl Attached {
+    /// Takes the file away. The kernel closes it a moment after the device has let go of it.
+    fn stop_file(&mut self) -> Result<(), ExportError> {
+        for _ in 0..CLOSE_STEPS {
+            match self.file.stop() {
+                Err(ExportError::FileInUse(_)) => std::thread::park_timeout(CLOSE_STEP),
+                stopped => return stopped,
+            }
+        }
+        self.file.stop()
     }
 }

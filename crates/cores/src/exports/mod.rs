@@ -56,10 +56,8 @@ pub(super) fn check(export: &ExportSpec) -> ControlResult<()> {
 
 /// Clears away what a daemon that crashed left where an export is.
 pub(super) fn clear_dead(export: &ExportSpec) {
-    if export.is_device()
-        && let Some(file) = export.file()
-    {
-        voltier_export::loop_device::clear_dead(file);
+    if let ExportSpec::Loop { device, file } = export {
+        voltier_export::loop_device::clear_dead(device, file);
     }
     if let Some(file) = export.file() {
         voltier_export::fuse::clear_dead(file);

@@ -430,7 +430,7 @@ fn mount_over(
     if unmount(path, UnmountFlags::DETACH) == Err(Errno::PERM) {
         lazily_by_helper(path);
     }
-    Err(failed(io::Error::other("the kernel and the volume did not come to terms")))
+    Err(failed(io::Error::other("the volume failed, or the kernel's FUSE is older than 7.36")))
 }
 
 /// Gives the keeper what the next daemon needs of a file that was mounted.

@@ -1,12 +1,14 @@
 //! Serving a connection on the device's core: requests read from `/dev/fuse`, and answered there.
 //!
-//! The ring waits for requests and does the device's work. Reads and writes of `/dev/fuse` itself are plain
-//! system calls that do not wait: they only copy. A read by the ring could wait, and the whole core with it:
-//! the kernel looks whether there is a request and then reads as if there were, and a caller that is killed in
-//! between takes its request along. A ring that knows the descriptor as one that does not wait does not wait
-//! for it either. So the ring is asked to wait alone.
+//! The ring waits for requests, and does the device's work. Requests are read by plain system calls that do not
+//! wait. A read by the ring could wait, and the whole core with it: the kernel looks whether there is a request
+//! and then reads as if there were, and a caller that is killed in between takes its request along. If the
+//! descriptor is one that does not wait, the ring does not wait for it either.
+//!
+//! An answer while others are due goes through the ring, which takes all of a round into the kernel at once. A
+//! lone answer is a system call of its own: its caller is on the way while the core prepares to sleep.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io::{IoSlice, IoSliceMut};
 use std::pin::pin;
@@ -16,8 +18,8 @@ use std::sync::atomic::AtomicU64;
 use std::task::Poll;
 
 use rustix::io::{readv, writev};
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Nanos};
-use voltier_ring::{Errno, Fd, Handle, OnFailure};
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Nanos, Payload};
+use voltier_ring::{Errno, Fd, Handle, OnFailure, Signal};
 use zerocopy::IntoBytes;
 
 use super::abi::WRITE_HEAD_BYTES;
@@ -80,7 +82,11 @@ impl FileExport {
         let core_end = CoreEnd(export.handover.clone());
         let (handle, own) = (handle.clone(), handle.clone());
         let (counters, handles) = (export.counters.clone(), export.handles.clone());
+        // A failure of the core's tasks before there is a connection: whoever waits for it must hear so.
+        let failing = core_end.other();
+        let on_failure = own.on_failure(move |_| drop(failing));
         drop(own.spawn(async move {
+            let _on_failure = on_failure;
             if let Some(start) = core_end.start().await {
                 Connection::serve(handle, device, core_end, start, counters, handles).await;
             }
@@ -104,6 +110,10 @@ impl Drop for FileExport {
 struct Channel {
     fd: RefCell<Option<Fd>>,
     handover: Arc<Handover>,
+    /// Requests that the device has.
+    in_flight: Cell<usize>,
+    /// One of as many as the device may have is answered.
+    room: Signal,
 }
 
 impl Channel {
@@ -126,12 +136,17 @@ impl Channel {
         }
     }
 
-    /// Answers a request. One that the kernel does not know any more is over by another way, and so is every
-    /// one of a connection that has ended. Any other answer that is not taken leaves its caller waiting: it
-    /// becomes an error, and if not even that is taken, the end of the connection.
+    /// Answers a request at once.
     fn answer(&self, unique: u64, pieces: &[IoSlice<'_>]) -> Result<(), Errno> {
+        self.settle(unique, self.send(pieces))
+    }
+
+    /// Looks at what became of an answer. A request that the kernel does not know any more is over by another
+    /// way, and so is every one of a connection that has ended. Any other answer that is not taken leaves its
+    /// caller waiting: it becomes an error, and if not even that is taken, the end of the connection.
+    fn settle(&self, unique: u64, sent: Result<(), Errno>) -> Result<(), Errno> {
         let is_over = |errno| matches!(errno, Errno::NOENT | Errno::NODEV);
-        let Err(errno) = self.send(pieces) else { return Ok(()) };
+        let Err(errno) = sent else { return Ok(()) };
         if !is_over(errno) {
             let failure = Reply::error(unique, Errno::IO);
             if self.send(&[IoSlice::new(failure.bytes())]).is_err_and(|errno| !is_over(errno)) {
@@ -156,6 +171,7 @@ struct Job {
 }
 
 struct Serve<D> {
+    handle: Handle,
     device: Rc<ByteDevice<D>>,
     channel: Rc<Channel>,
     counters: Arc<CounterCell>,
@@ -173,18 +189,16 @@ impl<D: BlockDevice> Service for Serve<D> {
                 match result {
                     Ok(data) => {
                         let header = Reply::before_data(unique, data.len());
-                        let pieces = [IoSlice::new(header.as_bytes()), IoSlice::new(&data)];
-                        // An answer that is not wanted is nobody's any more.
-                        let _ = self.channel.answer(unique, &pieces);
+                        self.answer(unique, header.as_bytes(), Some(data)).await;
                     }
-                    Err(error) => self.answer(unique, Reply::error(unique, errno(error))),
+                    Err(error) => self.finish(unique, Err(error), || Reply::done(unique)).await,
                 }
             }
             (Request::Write { offset, durability, .. }, Some(data)) => {
                 let length = data.len() as u32;
                 let result = self.device.write(offset, data, durability).await;
                 self.count(&result, Served::Write(length.into()));
-                self.finish(unique, result, || Reply::written(unique, length));
+                self.finish(unique, result, || Reply::written(unique, length)).await;
             }
             (Request::Write { .. }, None) => unreachable!("a write comes with its data"),
             (Request::Zero { offset, length, keep_space }, _) => {
@@ -194,12 +208,12 @@ impl<D: BlockDevice> Service for Serve<D> {
                     self.device.punch(offset, length).await
                 };
                 self.count(&result, Served::Discard);
-                self.finish(unique, result, || Reply::done(unique));
+                self.finish(unique, result, || Reply::done(unique)).await;
             }
             (Request::Flush, _) => {
                 let result = self.device.flush().await;
                 self.count(&result, Served::Flush);
-                self.finish(unique, result, || Reply::done(unique));
+                self.finish(unique, result, || Reply::done(unique)).await;
             }
         }
     }
@@ -210,17 +224,36 @@ impl<D> Serve<D> {
         self.counters.count(if result.is_ok() { served } else { Served::Failure });
     }
 
-    fn finish(&self, unique: u64, result: IoResult<()>, success: impl FnOnce() -> Reply) {
+    async fn finish(&self, unique: u64, result: IoResult<()>, success: impl FnOnce() -> Reply) {
         let reply = match result {
             Ok(()) => success(),
             Err(error) => Reply::error(unique, errno(error)),
         };
-        self.answer(unique, reply);
+        self.answer(unique, reply.bytes(), None).await;
     }
 
-    fn answer(&self, unique: u64, reply: Reply) {
+    /// Answers a request that the device had: the beginning of the answer, and the data of a read.
+    async fn answer(&self, unique: u64, head: &[u8], data: Option<Bytes>) {
+        let others = self.channel.in_flight.get() - 1;
+        self.channel.in_flight.set(others);
+        if others + 1 == WORKERS_MAX {
+            self.channel.room.notify();
+        }
         // An answer that is not wanted is nobody's any more.
-        let _ = self.channel.answer(unique, &[IoSlice::new(reply.bytes())]);
+        if others == 0 {
+            let pieces = [IoSlice::new(head), IoSlice::new(data.as_deref().unwrap_or_default())];
+            let _ = self.channel.answer(unique, &pieces[..1 + usize::from(data.is_some())]);
+            return;
+        }
+        let fd = self.channel.fd.borrow().clone();
+        let Some(fd) = fd else { return };
+        let head = Bytes::copy_of(head);
+        let answer = match data {
+            Some(data) => Payload::Many(vec![head, data]),
+            None => Payload::One(head),
+        };
+        let sent = self.handle.write_at(&fd, 0, answer, false).await;
+        let _ = self.channel.settle(unique, sent.map(drop));
     }
 }
 
@@ -287,8 +320,10 @@ impl<D: BlockDevice> Connection<D> {
         let fd = Fd::from_owned(start.fd);
         let on_failure = end_with_domain(&handle, &fd, &core_end);
         let (shared, handover) = (RefCell::new(Some(fd.clone())), core_end.0.clone());
-        let channel = Rc::new(Channel { fd: shared, handover });
-        let service = Serve { device, channel: channel.clone(), counters };
+        let channel =
+            Rc::new(Channel { fd: shared, handover, in_flight: Cell::new(0), room: Signal::new() });
+        let (own, shared) = (handle.clone(), channel.clone());
+        let service = Serve { handle: own, device, channel: shared, counters };
         let workers = Workers::new(handle.clone(), service, WORKERS_MAX);
         let mut session = Session::new(start.file, start.agreed, handles);
         session.count_in(start.note);
@@ -306,6 +341,11 @@ impl<D: BlockDevice> Connection<D> {
         let mut head = [0; WRITE_HEAD_BYTES];
         let mut turn = 0;
         while !self.core_end.is_ending() {
+            if self.channel.in_flight.get() >= WORKERS_MAX {
+                // More wait with the kernel, whose memory they are in already.
+                self.wait_for_room().await;
+                continue;
+            }
             let received = self.channel.receive(&mut head, area.room());
             match received {
                 Ok(bytes) => {
@@ -331,10 +371,24 @@ impl<D: BlockDevice> Connection<D> {
                     turn = 0;
                     self.wait().await;
                 }
-                // NODEV: unmounted, or cut off.
-                Err(_) => return,
+                // Unmounted, or cut off.
+                Err(Errno::NODEV | Errno::CONNABORTED | Errno::BADF | Errno::PERM) => return,
+                // No memory, say. The kernel has failed that request alone.
+                Err(_) => self.handle.sleep(RETRY_NS).await,
             }
         }
+    }
+
+    /// Waits until the device can have another request, or for the end of the connection.
+    async fn wait_for_room(&self) {
+        let mut room = pin!(self.channel.room.wait());
+        let waited = poll_fn(|context| {
+            if self.core_end.poll_ending(context) {
+                return Poll::Ready(());
+            }
+            room.as_mut().poll(context)
+        });
+        waited.await;
     }
 
     /// Waits until there is a request, or the end of the connection.
@@ -364,6 +418,7 @@ impl<D: BlockDevice> Connection<D> {
                     Request::Write { length, .. } => Some(area.take(length)),
                     _ => None,
                 };
+                self.channel.in_flight.set(self.channel.in_flight.get() + 1);
                 self.workers.serve(Job { unique, request, data });
             }
             Action::End(reply) => {

@@ -69,7 +69,7 @@ pub(super) fn why_not() -> Option<&'static str> {
     }
 }
 
-fn tool(program: &str, arguments: &[&str], stop: &Stop) -> Result<String, Failure> {
+pub(super) fn tool(program: &str, arguments: &[&str], stop: &Stop) -> Result<String, Failure> {
     let finished = process::run(Command::new(program).args(arguments), program, TOOL_LIMIT, stop)?;
     if finished.status.success() {
         Ok(finished.stdout.trim().to_owned())
@@ -87,7 +87,7 @@ fn undo(program: &str, arguments: &[&str]) {
 }
 
 /// A loop device over a file, until dropped.
-struct LoopDevice(String);
+pub(super) struct LoopDevice(pub(super) String);
 
 impl LoopDevice {
     fn over(file: &Path, stop: &Stop) -> Result<Self, Failure> {
@@ -103,7 +103,7 @@ impl Drop for LoopDevice {
 }
 
 /// A file system, until dropped.
-struct Mounted(PathBuf);
+pub(super) struct Mounted(pub(super) PathBuf);
 
 impl Drop for Mounted {
     fn drop(&mut self) {

@@ -6,6 +6,7 @@
 mod array;
 mod btrfs;
 mod cache;
+mod exports;
 mod mrc;
 mod nbd;
 mod programs;
@@ -25,10 +26,11 @@ pub(crate) fn run(name: &str) -> Result<(), Failure> {
         "parity" => in_process("parity", &[], effort)?,
         "array" => array::measure(effort)?,
         "btrfs" => btrfs::measure(effort)?,
+        "exports" => exports::measure(effort)?,
         "mrc" => mrc::measure()?,
         _ => {
             let message = format!(
-                "there is no benchmark {name}: try cache, start, parity, array, btrfs or mrc"
+                "there is no benchmark {name}: try cache, exports, start, parity, array, btrfs or mrc"
             );
             return Err(message.into());
         }

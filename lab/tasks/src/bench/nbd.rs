@@ -115,7 +115,7 @@ fn job(name: &str, pattern: Pattern, block_bytes: u64, until: Until) -> Job {
     }
 }
 
-fn start_nbdkit(folder: &Path, size: &str) -> Result<(Running, String), Failure> {
+pub(super) fn start_nbdkit(folder: &Path, size: &str) -> Result<(Running, String), Failure> {
     let socket = folder.join("nbdkit.sock");
     let mut command = Command::new("nbdkit");
     // Written when it accepts connections.

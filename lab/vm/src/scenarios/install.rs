@@ -16,8 +16,6 @@ pvcreate -q $(dev lvm)
 vgcreate -q inside $(dev lvm)
 lvcreate -q -y -n kept -L 16M inside
 vgchange -q -an inside
-voltier create -s $(dev ssd) -p $(dev hdd) -t wb data
-voltier array create safe --level 6 $(for i in 1 2 3 4 5 6; do dev m$i; done)
 voltier create -p $(dev lvm) old
 ";
 
@@ -32,14 +30,34 @@ DESTDIR=/run/ram-disk verbose=n /mnt/share/packaging/initramfs-tools/voltier
 find . | cpio --quiet -o -H newc
 ";
 
-const FILE_SYSTEMS: &str = "
-for name in data safe; do
-  mkdir -p /srv/$name
-  voltier mount $name /srv/$name --mkfs ext4
-  umount /srv/$name
-done
+/// A disk that has data already, as a host has it before there is a cache.
+const DISK_WITH_DATA: &str = "
+mkdir -p /srv/data /srv/safe
+mkfs.ext4 -q $(dev hdd)
+echo UUID=$(blkid -s UUID -o value $(dev hdd)) /srv/data ext4 defaults 0 2 >>/etc/fstab
 systemctl daemon-reload
 mount /srv/data
+echo here before >/srv/data/old
+";
+
+/// The unit and the rules once more, by `voltier setup`, which has the disk's file system mounted as a volume.
+const SETUP: &str = "
+systemctl disable --now voltier
+rm /etc/systemd/system/voltier.service /etc/udev/rules.d/61-voltier.rules
+voltier setup --dry-run -t wb $(dev ssd) $(dev hdd)
+voltier setup -t wb $(dev ssd) $(dev hdd)
+grep -q 'here before' /srv/data/old
+systemctl is-active voltier
+systemctl is-enabled voltier
+";
+
+/// An array in two commands.
+const ARRAY: &str = "
+voltier array create safe --level 6 $(for i in 1 2 3 4 5 6; do dev m$i; done)
+voltier mount safe /srv/safe --mkfs ext4
+umount /srv/safe
+udevadm settle
+systemctl daemon-reload
 mount /srv/safe
 umount /mnt/share
 ";
@@ -51,13 +69,15 @@ pub(super) fn install(world: &mut World) -> Result<(), Failure> {
     world.run(VOLUMES)?;
     let commands = guide::block_with("install.md", "packaging/systemd/voltier.service")?;
     world.run(&format!("cd /mnt/share\n{commands}"))?;
+    world.run(DISK_WITH_DATA)?;
+    println!("{}", world.run(SETUP)?);
     let added = world.attempt(RAM_DISK)?;
     ensure(added.code == 0 && added.output.starts_with(b"0707"), || added.text())?;
     world.add_to_initrd(&added.output)?;
-    world.run("udevadm trigger --settle")?;
     let line = guide::block_with("install.md", "x-systemd.requires=voltier.service")?;
-    let lines = [line.clone(), line.replace("data", "safe")].concat();
-    world.run(&format!("cat >>/etc/fstab <<'END'\n{lines}END\n{FILE_SYSTEMS}"))?;
+    let line = line.replace("data", "safe");
+    world.run(&format!("cat >>/etc/fstab <<'END'\n{line}END\n{ARRAY}"))?;
+    world.run("udevadm trigger --settle")?;
     checks::everything_serves(world)?;
     world.run("systemctl is-active voltier")?;
     Ok(())

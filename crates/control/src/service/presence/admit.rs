@@ -261,10 +261,14 @@ fn size_of_free_array(
 ) -> ControlResult<u64> {
     turn.array_record(name)?;
     let is_beside = beside.devices().iter().any(|other| other.array() == Some(name));
-    let user = turn.user_of_array(name, own).filter(|_| !is_beside);
-    let used = user.map(|user| Finding::SameDevice(format!("already part of volume {user}")));
-    match is_beside.then(|| beside.twice()).or(used) {
-        Some(what) => Err(ControlError::failed(format!("array:{name} {what}"))),
+    if is_beside {
+        return Err(ControlError::failed(format!("array:{name} {}", beside.twice())));
+    }
+    match turn.user_of_array(name, own) {
+        Some(user) => Err(ControlError::failed(format!(
+            "array:{name} is already part of volume {user}; `voltier attach {user} -s SSD` gives that a cache, \
+             `voltier delete {user}` frees the array"
+        ))),
         None => turn.size_of_array(name),
     }
 }

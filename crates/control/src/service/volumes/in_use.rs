@@ -58,6 +58,10 @@ fn users_of(turn: &mut Turn, record: &VolumeRecord, own: Own) -> Vec<String> {
             volumes.into_iter().map(|it| format!("volume {it} (`voltier stop {it}` first)"));
         match volumes.chain(others).collect::<Vec<_>>().join(", ") {
             known if !known.is_empty() => Some(format!("{uri} of {name} is in use by {known}")),
+            _ if clients > 0 && is_device => Some(format!(
+                "{uri} of {name} is in use by something that the host's tables do not show here (a mount in another \
+                 namespace, a target of the kernel)"
+            )),
             _ if clients > 0 => Some(format!("{uri} of {name} is open")),
             _ => None,
         }

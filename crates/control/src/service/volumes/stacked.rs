@@ -21,11 +21,11 @@ fn paths_of<'a>(state: &'a State, record: &'a VolumeRecord) -> impl Iterator<Ite
 /// The file behind the block device of a volume, by its name or the kernel's; any other path as it is.
 fn behind(state: &State, machine: &Machine, path: &Path) -> PathBuf {
     let exports = state.registry.volumes().iter().flat_map(|record| &record.exports);
-    let named = exports.filter_map(|export| match export {
+    let mut named = exports.filter_map(|export| match export {
         ExportSpec::Loop { device, file } if is_named(device, path) => Some(file.clone()),
         _ => None,
     });
-    named.last().unwrap_or_else(|| users::file_behind(machine, path))
+    named.next().unwrap_or_else(|| users::file_behind(machine, path))
 }
 
 /// Whether a path is the name of a block device, or of a partition of it.
