@@ -7,6 +7,7 @@ use voltier_control::{
     ARRAY_KIND, DEVICE_WAIT_S, KEYS, LINE_BYTES, STOP_WAIT_S, Settings, drive_forms, keys_help,
     values_help,
 };
+use voltier_cores::KEEP_S;
 
 use crate::array_args::ArrayArgs;
 use crate::export_args::{self, ExportArg};
@@ -68,6 +69,9 @@ pub(crate) enum Verb {
     Lab,
     /// Serve the state folder in the foreground until SIGTERM or SIGINT
     Daemon(Daemon),
+    /// Hold what the kernel would end with the daemon: the daemon starts it, with a listening socket
+    #[command(hide = true)]
+    Keeper(Keeper),
     /// Say whether a drive belongs to Voltier, for the udev rules
     #[command(hide = true)]
     Udev(Udev),
@@ -338,6 +342,20 @@ pub(crate) struct Udev {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Keeper {
+    /// Seconds for which block devices and FUSE files wait for a new daemon when this one is killed
+    #[arg(
+        long = "keep",
+        value_name = "SECONDS",
+        env = "VOLTIER_KEEP",
+        hide_env_values = true,
+        default_value_t = KEEP_S,
+        value_parser = clap::value_parser!(u16).range(1..=3600)
+    )]
+    pub(crate) patience_s: u16,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Daemon {
     /// Number of data path threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -363,6 +381,8 @@ pub(crate) struct Daemon {
         value_parser = clap::value_parser!(u16).range(..=3600)
     )]
     pub(crate) stop_wait: u16,
+    #[command(flatten)]
+    pub(crate) keeper: Keeper,
     /// Detach from the terminal
     #[arg(long, hide = true)]
     pub(crate) background: bool,

@@ -98,6 +98,7 @@ fn checks(session: &Session<'_>) -> Vec<Check> {
         "block devices",
         "install util-linux (Debian: mount)",
     ));
+    checks.push(resend());
     checks.push(program("blkid", Need::Optional, "`voltier mount`", "install util-linux"));
     checks.push(locked_memory());
     checks.extend(boot());
@@ -111,12 +112,16 @@ fn check(name: &'static str, need: Need, looked: Result<String, (String, String)
     }
 }
 
-fn kernel() -> Check {
+fn kernel_version() -> ((u32, u32), String) {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy();
-    let found = format!("Linux {release}");
     let mut numbers = release.split(['.', '-', '+']).map_while(|number| number.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    (version, format!("Linux {release}"))
+}
+
+fn kernel() -> Check {
+    let (version, found) = kernel_version();
     let (major, minor) = KERNEL_MIN;
     check(
         "kernel",
@@ -124,6 +129,25 @@ fn kernel() -> Check {
         match version >= KERNEL_MIN {
             true => Ok(found),
             false => Err((found, format!("Linux {major}.{minor} or newer is needed"))),
+        },
+    )
+}
+
+/// Oldest kernel that sends requests again which a daemon that died had read.
+const RESEND_MIN: (u32, u32) = (6, 9);
+
+fn resend() -> Check {
+    let (version, found) = kernel_version();
+    let (major, minor) = RESEND_MIN;
+    check(
+        "killed daemons",
+        Need::Optional,
+        match version >= RESEND_MIN {
+            true => Ok("mounted file systems outlive them".to_owned()),
+            false => Err((
+                format!("{found} ends block devices and FUSE files with the daemon"),
+                format!("Linux {major}.{minor} or newer lets them wait for the next one"),
+            )),
         },
     )
 }

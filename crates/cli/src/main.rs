@@ -18,15 +18,16 @@ mod setup;
 mod table;
 mod volumes;
 
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use voltier_cli::output::print;
 use voltier_cli::usage;
-use voltier_control::{ControlResult, DaemonOptions, StateDir};
+use voltier_control::{ControlError, ControlResult, DaemonOptions, StateDir};
 use voltier_cores::CoreEngine;
 
-use crate::args::{Cli, Daemon, Udev, Verb};
+use crate::args::{Cli, Daemon, Keeper, Udev, Verb};
 use crate::session::Session;
 
 fn main() -> ExitCode {
@@ -67,6 +68,7 @@ fn run(cli: &Cli) -> ControlResult<()> {
         Verb::Array(args) => array::run(&args.verb, &session),
         Verb::Udev(args) => udev(args, &state),
         Verb::Daemon(args) => daemon(args, &state),
+        Verb::Keeper(args) => keeper(args),
         Verb::Lab | Verb::Demo => Err(laboratory::become_it()),
     }
 }
@@ -95,5 +97,17 @@ fn daemon(args: &Daemon, state: &StateDir) -> ControlResult<()> {
         stop_wait: Duration::from_secs(args.stop_wait.into()),
         background: args.background,
     };
-    voltier_control::run_daemon(&options, CoreEngine::start)
+    let patience_s = args.keeper.patience_s;
+    let start = |cores| Ok(CoreEngine::start(cores)?.with_keeper(state.path(), patience_s));
+    voltier_control::run_daemon(&options, start)
+}
+
+/// Becomes the keeper of the daemon that started this process.
+fn keeper(args: &Keeper) -> ControlResult<()> {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned();
+    let patience = Duration::from_secs(args.patience_s.into());
+    let kept = socket.and_then(|socket| voltier_cores::keep(&socket, patience));
+    kept.map_err(|error| {
+        ControlError::failed(format!("the daemon starts the keeper, nobody else: {error}"))
+    })
 }

@@ -93,6 +93,7 @@ pub fn run_daemon<E: Engine + Send + Sync>(
     notify::stopping();
     shared.begin_to_end();
     ending::wait_for_clients(&shared, &mut signals, options.stop_wait);
+    shared.service().keep_nothing();
     notify::wait("stopping; dirty lines stay on their SSDs", STOP_MAX + STOP_STEP * 10);
     tracing::info!("stopping; dirty lines stay on their SSDs");
     spawn("stop", &shared, move |_| bound_the_stop(&mut signals))?;

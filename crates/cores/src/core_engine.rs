@@ -1,6 +1,7 @@
 //! The cores, and what is open on them.
 
 use std::future::Future;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,6 +13,7 @@ use voltier_export::nbd::{Budget, NbdLimits};
 use voltier_ring::{Core, Domain, Handle};
 
 use crate::call::Way;
+use crate::exports::keeping::Keeping;
 use crate::fault::{self, CORE_THREAD, Fault};
 use crate::homes::Homes;
 use crate::table::{self, OpenArray};
@@ -31,6 +33,8 @@ pub struct CoreEngine {
     pub(crate) ways: Vec<Way>,
     pub(crate) cores: Vec<Core>,
     pub(crate) machine: Machine,
+    /// What lets files outlive the daemon.
+    pub(crate) keeping: OnceLock<Arc<Keeping>>,
 }
 
 impl CoreEngine {
@@ -58,7 +62,16 @@ impl CoreEngine {
         let (homes, next_core, waker) = (Homes::new(), AtomicUsize::new(0), OnceLock::new());
         let machine = Machine::real();
         let promises = Promises::new(&machine);
-        Ok(Self { homes, next_core, waker, budget, promises, ways, cores, machine })
+        let keeping = OnceLock::new();
+        Ok(Self { homes, next_core, waker, budget, promises, ways, cores, machine, keeping })
+    }
+
+    /// Lets files outlive a daemon that is killed: the keeper of the state folder has them meanwhile, and waits for
+    /// the next daemon so many seconds. The folder must be locked by this process.
+    #[must_use]
+    pub fn with_keeper(self, state: &Path, patience_s: u16) -> Self {
+        self.keeping.get_or_init(|| Keeping::begin(state, patience_s));
+        self
     }
 
     /// The memory that is left, after a look whether so many of these devices can be opened.

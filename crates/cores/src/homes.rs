@@ -47,6 +47,8 @@ pub(super) struct Home {
     pub(super) drain: Arc<Held<Drain>>,
     pub(super) loss: Held<Arc<SsdLoss>>,
     pub(super) devices: Held<DeviceNames>,
+    /// What it holds ends with the daemon.
+    pub(super) is_volatile: bool,
 }
 
 /// All that is open.

@@ -16,6 +16,7 @@
 //! | main, `leave` | signals; at the end, clients that still use volumes |
 //! | `accept`, `control` | the control socket, one thread a client |
 //! | `watch`, `errand` | background jobs: drains, losses put on record, devices that come late |
+//! | `keeper`, `let-go`, `kept` | the end of the keeper; files that are let go, or wait for their volumes |
 //! | `look`, `open` | looks at devices, and openings of drives, which may hang |
 //! | `log` | writes the lines of the log; nobody waits for it |
 //!
@@ -47,3 +48,4 @@ mod volume_status;
 mod volumes;
 
 pub use core_engine::CoreEngine;
+pub use voltier_keeper::{KEEP_S, serve as keep};

@@ -91,6 +91,36 @@ impl LoopDevice {
         }
     }
 
+    /// The device that an earlier daemon put over `file`, which is served again; `None` if there is none. It gets
+    /// its name anew.
+    ///
+    /// # Errors
+    /// What differs from the volume as it is now, or why there is no name.
+    pub fn adopt(file: &Path, link: &Path, shape: DeviceShape) -> Result<Option<Self>, String> {
+        let names = names_over(file);
+        // Somebody may have put another one over the file.
+        let named = loop_name(&target_of(link)).filter(|name| names.contains(name));
+        let Some(kernel_name) = named.or_else(|| names.into_iter().next()) else { return Ok(None) };
+        let told = |what: &str| {
+            let text = fs::read_to_string(format!("/sys/block/{kernel_name}/{what}"));
+            text.unwrap_or_default().trim().to_owned()
+        };
+        let (block, read_only) = (told("queue/logical_block_size"), told("ro"));
+        let is = (shape.block_bytes.to_string(), u8::from(shape.read_only).to_string());
+        if (&block, &read_only) != (&is.0, &is.1) {
+            return Err(format!(
+                "/dev/{kernel_name} has blocks of {block} bytes (read-only: {read_only}), and the volume {} (read-only: {})",
+                is.0, is.1
+            ));
+        }
+        free_name(link, file).map_err(|error| error.to_string())?;
+        let device = Self { kernel_name, file: file.to_owned(), link: link.to_owned() };
+        if !device.is_named() {
+            device.name_it().map_err(|error| error.to_string())?;
+        }
+        Ok(Some(device))
+    }
+
     /// Its path: `/dev/loop3`.
     pub fn node(&self) -> String {
         format!("/dev/{}", self.kernel_name)
@@ -218,7 +248,7 @@ pub fn clear_dead(link: &Path, file: &Path) {
 }
 
 /// Detaches the devices over a file.
-fn detach_all(file: &Path) {
+pub fn detach_all(file: &Path) {
     for name in names_over(file) {
         // Whoever detaches it meanwhile does what is wanted.
         let _ = losetup(["-d", &format!("/dev/{name}")]);

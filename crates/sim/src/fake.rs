@@ -166,6 +166,9 @@ answers! {
             self.call("unexport", export.kind().word)
         }
         fn clear_dead(&self, export: &ExportSpec) {}
+        fn end_kept_but(&self, awaited: &[ExportSpec]) {}
+        fn end_kept(&self, export: &ExportSpec, why: &str) {}
+        fn keep_nothing(&self) {}
         fn export_trouble(&self, name: &VolumeName, export: &ExportSpec) -> Option<String> { None }
         fn clients(&self, name: &VolumeName, export: &ExportSpec) -> u64 { 0 }
     }

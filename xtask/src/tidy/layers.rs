@@ -28,7 +28,7 @@ enum Layer {
 fn layer(name: &str) -> Option<Layer> {
     Some(match name {
         "voltier-block" => Layer::DataPath(0),
-        "voltier-ring" | "voltier-parity" => Layer::DataPath(1),
+        "voltier-ring" | "voltier-parity" | "voltier-keeper" => Layer::DataPath(1),
         "voltier-deadline" => Layer::DataPath(2),
         "voltier-cache" | "voltier-array" | "voltier-drive" => Layer::DataPath(3),
         "voltier-volume" => Layer::DataPath(4),

@@ -21,6 +21,7 @@ mod full_host;
 mod full_ssd;
 mod hung_drives;
 mod import;
+mod keeper;
 mod late_drives;
 mod limits;
 mod moved_members;

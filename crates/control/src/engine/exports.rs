@@ -32,8 +32,19 @@ pub trait Exports {
     /// When the kernel does not let go of it (a FUSE file in use).
     fn unexport(&self, name: &VolumeName, export: &ExportSpec, cut_off: bool) -> ControlResult<()>;
 
-    /// Removes what the export of a daemon that was killed left in the file system, if anything.
+    /// Removes what the export of a daemon that was killed left in the file system, unless that waits for the export
+    /// to be opened again.
     fn clear_dead(&self, export: &ExportSpec);
+
+    /// Ends the files that the daemon before left, but for those of exports that will be opened. The others wait for
+    /// that, with all who use them.
+    fn end_kept_but(&self, awaited: &[ExportSpec]);
+
+    /// Ends a file that waits for its export to be opened.
+    fn end_kept(&self, export: &ExportSpec, why: &str);
+
+    /// The daemon ends in order: no file is kept for the next one from here on.
+    fn keep_nothing(&self);
 
     /// Why an export that was opened takes no more clients, if that is so.
     fn export_trouble(&self, name: &VolumeName, export: &ExportSpec) -> Option<String>;

@@ -17,20 +17,23 @@ const FILES_MAX: usize = 1024;
 /// under the same path has another number.
 pub fn around(machine: &Machine, folders: &BTreeSet<PathBuf>) -> Vec<(PathBuf, u64)> {
     let mut around = block_nodes(machine);
-    for path in folders.iter().flat_map(|folder| files_of(folder)) {
+    for path in folders.iter().flat_map(|folder| files_of(machine, folder)) {
         let number = path.metadata().map_or(0, |meta| meta.ino());
         around.push((path, number));
     }
     around
 }
 
-/// The regular files of a folder that are large enough for a mark, the first [`FILES_MAX`] by name.
-pub(super) fn files_of(folder: &Path) -> Vec<PathBuf> {
+/// The regular files of a folder that are large enough for a mark, the first [`FILES_MAX`] by name. Those of volumes
+/// are none: one that waits for its volume would be waited for.
+pub(super) fn files_of(machine: &Machine, folder: &Path) -> Vec<PathBuf> {
+    let exported = machine.exported_files();
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_large = |path: &PathBuf| {
         let meta = path.symlink_metadata();
         meta.is_ok_and(|meta| meta.is_file() && meta.len() >= LOOK_BYTES as u64)
     };
+    let entries = entries.filter(|path| !exported.contains(path));
     let mut files: Vec<PathBuf> = entries.filter(is_large).collect();
     files.sort();
     files.truncate(FILES_MAX);
@@ -70,7 +73,8 @@ mod tests {
         fs::create_dir(dir.path().join("folder")).unwrap();
         fs::write(dir.path().join("small"), "x").unwrap();
         std::os::unix::fs::symlink("/dev/zero", dir.path().join("link")).unwrap();
-        assert_eq!(files_of(dir.path()), [] as [PathBuf; 0]);
-        assert_eq!(files_of(&dir.path().join("gone")), [] as [PathBuf; 0]);
+        let machine = Machine::of_tables(dir.path().join("proc"), dir.path().join("sys"));
+        assert_eq!(files_of(&machine, dir.path()), [] as [PathBuf; 0]);
+        assert_eq!(files_of(&machine, &dir.path().join("gone")), [] as [PathBuf; 0]);
     }
 }

@@ -57,7 +57,10 @@ impl DriveIdentity {
             return Some(hint.to_owned());
         }
         let beside = fs::read_dir(hint.parent()?).ok()?.flatten().map(|entry| entry.path());
-        let is_file = |path: &PathBuf| path.symlink_metadata().is_ok_and(|meta| meta.is_file());
+        let exported = machine.exported_files();
+        let is_file = |path: &PathBuf| {
+            !exported.contains(path) && path.symlink_metadata().is_ok_and(|meta| meta.is_file())
+        };
         beside.filter(is_file).find(|path| file_mark(path).as_deref() == Some(mark))
     }
 

@@ -64,7 +64,7 @@ pub fn own_devices(machine: &Machine) -> Vec<PathBuf> {
 
 /// The regular files of a folder that have such a mark. A file that does not answer has none.
 pub fn own_files(machine: &Machine, folder: &Path) -> Vec<PathBuf> {
-    with_marks(machine, around::files_of(folder))
+    with_marks(machine, around::files_of(machine, folder))
 }
 
 fn with_marks(machine: &Machine, mut paths: Vec<PathBuf>) -> Vec<PathBuf> {

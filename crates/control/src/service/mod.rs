@@ -176,6 +176,11 @@ impl<E: Engine> Service<E> {
         self.turn().stopping = true;
     }
 
+    /// From here on the end of this process is the end of every export, however it comes.
+    pub(crate) fn keep_nothing(&self) {
+        self.engine.keep_nothing();
+    }
+
     /// Whether the daemon was told to end without waiting for clients.
     pub fn ends_now(&self) -> bool {
         self.turn().ends_now

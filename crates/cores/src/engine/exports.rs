@@ -14,7 +14,9 @@ impl Exports for CoreEngine {
         access: Option<&ExportAccess>,
     ) -> ControlResult<ExportSpec> {
         let home = self.homes.volume(name)?;
-        let opened = exports::open(&home.way, name, export, access, &self.budget)?;
+        // Memory ends with the daemon: a file over it must not seem to live on.
+        let keeping = self.keeping.get().filter(|_| !home.is_volatile).map(|it| &**it);
+        let opened = exports::open(&home.way, name, export, access, &self.budget, keeping)?;
         let real = opened.spec.clone();
         home.exports.get().push(opened);
         Ok(real)
@@ -40,7 +42,28 @@ impl Exports for CoreEngine {
     }
 
     fn clear_dead(&self, export: &ExportSpec) {
-        exports::clear_dead(export);
+        let is_kept = |file| self.keeping.get().is_some_and(|keeping| keeping.has(file));
+        if !export.file().is_some_and(is_kept) {
+            exports::clear_dead(export);
+        }
+    }
+
+    fn end_kept_but(&self, awaited: &[ExportSpec]) {
+        let files = awaited.iter().filter_map(ExportSpec::file).collect();
+        self.keeping.get().into_iter().for_each(|keeping| keeping.end_all_but(&files));
+    }
+
+    fn end_kept(&self, export: &ExportSpec, why: &str) {
+        if let (Some(keeping), Some(file)) = (self.keeping.get(), export.file())
+            && keeping.has(file)
+        {
+            keeping.end(file, why);
+            exports::clear_dead(export);
+        }
+    }
+
+    fn keep_nothing(&self) {
+        self.keeping.get().into_iter().for_each(|keeping| keeping.stop());
     }
 
     fn export_trouble(&self, name: &VolumeName, export: &ExportSpec) -> Option<String> {

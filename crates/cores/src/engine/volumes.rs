@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use voltier_control::engine::{CacheStart, Drain, OpenedVolume, Volumes};
-use voltier_control::{ControlResult, VolumeName, VolumeRecord, VolumeStatus};
+use voltier_control::{ControlResult, DeviceSpec, VolumeName, VolumeRecord, VolumeStatus};
 
 use crate::core_engine::CoreEngine;
 use crate::engine::arrays::bring;
@@ -31,7 +31,9 @@ impl Volumes for CoreEngine {
         let devices =
             DeviceNames { origin: record.origin.to_string(), ssd: ssd.unwrap_or_default() };
         let (exports, loss, devices) = (Held::new(Vec::new()), Held::new(loss), Held::new(devices));
-        self.homes.add(&record.name, Home { core, way, fault, exports, drain, loss, devices });
+        let is_volatile = record.devices().any(DeviceSpec::is_volatile);
+        let home = Home { core, way, fault, exports, drain, loss, devices, is_volatile };
+        self.homes.add(&record.name, home);
         Ok(opened)
     }
 

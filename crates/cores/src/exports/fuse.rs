@@ -20,8 +20,21 @@ pub(super) fn mount(opener: &Opener<'_>, path: &Path) -> ControlResult<FuseFile>
     let serve = move |handle| async move {
         Ok(FileExport::open(&handle, volumes::resident(&volume)?.exported.clone()))
     };
-    let file = FuseFile::mount(opener.way.call(serve)?, path, opener.access);
-    file.map_err(ControlError::from_error)
+    let export = opener.way.call(serve)?;
+    let keep = opener.keeping.map(|keeping| keeping.keep(path)).unwrap_or_default();
+    let file = FuseFile::mount_kept(export, path, opener.access, keep);
+    let mut file = file.map_err(ControlError::from_error)?;
+    for line in file.news() {
+        tracing::warn!("{}: {line}", opener.name);
+    }
+    if file.is_adopted() {
+        tracing::info!(
+            "{}: {} is served on for those who have it open",
+            opener.name,
+            path.display()
+        );
+    }
+    Ok(file)
 }
 
 pub(super) fn open(opener: Opener<'_>, path: &Path) -> ControlResult<Opened> {

@@ -37,8 +37,7 @@ pub(super) fn open(opener: Opener<'_>, device: &Path, file: &Path) -> ControlRes
             rotational: resident.is_rotational(),
         })
     })?;
-    let mounted = fuse::mount(&opener, file)?;
-    let attached = LoopDevice::attach(file, device, shape).map_err(ControlError::from_error)?;
+    let (mounted, attached) = mount_and_attach(&opener, device, file, shape)?;
     if !attached.is_direct() {
         let (name, node) = (opener.name, attached.node());
         tracing::warn!("{name}: the kernel gives {node} no direct I/O, so it is slower");
@@ -46,6 +45,35 @@ pub(super) fn open(opener: Opener<'_>, device: &Path, file: &Path) -> ControlRes
     let export = Attached { name: opener.name.clone(), device: attached, file: mounted };
     let spec = ExportSpec::Loop { device: device.to_owned(), file: file.to_owned() };
     Ok(Opened { spec, export: Box::new(export) })
+}
+
+/// Mounts the file and puts the device over it; both may be what an earlier daemon left.
+fn mount_and_attach(
+    opener: &Opener<'_>,
+    device: &Path,
+    file: &Path,
+    shape: DeviceShape,
+) -> ControlResult<(FuseFile, LoopDevice)> {
+    let mut mounted = fuse::mount(opener, file)?;
+    if mounted.is_adopted() {
+        match LoopDevice::adopt(file, device, shape) {
+            Ok(Some(attached)) => return Ok((mounted, attached)),
+            // The daemon before died between the two, or somebody has detached it.
+            Ok(None) => {}
+            Err(why) => {
+                let name = opener.name;
+                tracing::warn!("{name}: users of {} are cut off: {why}", device.display());
+                mounted.cut_off();
+                voltier_export::loop_device::clear_dead(device, file);
+                mounted = fuse::mount(opener, file)?;
+            }
+        }
+    } else {
+        // A file that could not be served on has its device still.
+        voltier_export::loop_device::clear_dead(device, file);
+    }
+    let attached = LoopDevice::attach(file, device, shape).map_err(ControlError::from_error)?;
+    Ok((mounted, attached))
 }
 
 impl OpenExport for Attached {

@@ -1,6 +1,7 @@
 //! Open exports. Each kind has a module with the function that opens it: the match in [`open`] is their list.
 
 mod fuse;
+pub(crate) mod keeping;
 mod loop_device;
 mod nbd;
 pub(super) mod open_export;
@@ -16,6 +17,7 @@ use voltier_export::nbd::Budget;
 
 use crate::access;
 use crate::call::Way;
+use crate::exports::keeping::Keeping;
 use crate::exports::open_export::{Opened, Opener};
 
 /// Opens an export of a volume on its core.
@@ -25,13 +27,14 @@ pub(super) fn open(
     export: &ExportSpec,
     access: Option<&ExportAccess>,
     budget: &Arc<Budget>,
+    keeping: Option<&Keeping>,
 ) -> ControlResult<Opened> {
     // The user database may be slow: the control thread waits for it, and no core.
     let access = match export.path() {
         Some(path) => access::resolved(access, path)?,
         None => FileAccess::default(),
     };
-    let opener = Opener { way, name, access, budget };
+    let opener = Opener { way, name, access, budget, keeping };
     match export {
         ExportSpec::Nbd(address) => nbd::open(opener, address),
         ExportSpec::Fuse(path) => fuse::open(opener, path),

@@ -32,7 +32,7 @@ fn id_of(path: &Path) -> Option<FileId> {
 }
 
 pub(super) fn open(opener: Opener<'_>, address: &NbdAddress) -> ControlResult<Opened> {
-    let Opener { way, name, access, budget } = opener;
+    let Opener { way, name, access, budget, keeping: _ } = opener;
     let (volume, at, budget) = (name.clone(), resolve(address)?, budget.clone());
     let serve = move |handle| async move {
         let resident = volumes::resident(&volume)?;

@@ -7,6 +7,7 @@ use voltier_export::FileAccess;
 use voltier_export::nbd::Budget;
 
 use crate::call::Way;
+use crate::exports::keeping::Keeping;
 
 /// What the control plane asks of an open export, whatever its kind. No request of a client passes here.
 pub(crate) trait OpenExport: Send {
@@ -35,4 +36,6 @@ pub(crate) struct Opener<'a> {
     pub(crate) name: &'a VolumeName,
     pub(crate) access: FileAccess,
     pub(crate) budget: &'a Arc<Budget>,
+    /// What lets files outlive the daemon, for volumes that do.
+    pub(crate) keeping: Option<&'a Keeping>,
 }

@@ -68,6 +68,16 @@ pub mod init {
     pub const INIT_EXT: u64 = 1 << 30;
     /// Shared mappings of files opened for direct I/O.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    /// The kernel sends requests again when it is asked to (Linux 6.9).
+    pub const HAS_RESEND: u64 = 1 << 39;
+}
+
+/// What the kernel is told without a request (`enum fuse_notify_code`).
+pub mod notify {
+    /// Send again all requests that were read and not answered. They come with [`RESENT`].
+    pub const RESEND: i32 = 7;
+    /// In the number of a request that comes again.
+    pub const RESENT: u64 = 1 << 63;
 }
 
 /// How an open file is used (`FOPEN_` flags).

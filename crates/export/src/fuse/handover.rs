@@ -5,8 +5,12 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::Duration;
 
+use voltier_keeper::Held;
+
+use super::kept::Note;
 use super::session::{Agreed, FileFacts};
 
 /// A connection to be served.
@@ -16,6 +20,8 @@ pub(super) struct Start {
     pub(super) file: FileFacts,
     /// What an earlier session on the descriptor agreed on.
     pub(super) agreed: Option<Agreed>,
+    /// Where that session counted handles.
+    pub(super) note: Option<Note>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,6 +36,11 @@ struct State {
     stage: Stage,
     start: Option<Start>,
     core: Option<Waker>,
+    agreed: Option<Agreed>,
+    /// Requests after INIT may be answered, and this is to know of handles.
+    go: Option<Option<Note>>,
+    /// What ends with the connection.
+    held: Option<Held>,
 }
 
 /// What both say to each other.
@@ -42,7 +53,14 @@ pub(super) struct Handover {
 
 impl Default for Handover {
     fn default() -> Self {
-        let state = State { stage: Stage::Beginning, start: None, core: None };
+        let state = State {
+            stage: Stage::Beginning,
+            start: None,
+            core: None,
+            agreed: None,
+            go: None,
+            held: None,
+        };
         Self { state: Mutex::new(state), changed: Condvar::new(), ending: AtomicBool::new(false) }
     }
 }
@@ -54,8 +72,9 @@ impl Handover {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the core serve a connection, and waits until INIT is answered; false when that will not be.
-    pub(super) fn begin(&self, start: Start) -> bool {
+    /// Has the core serve a connection, and waits until INIT is answered. What was agreed on then; `None` when that
+    /// will not be. The core answers nothing else until it [may](Self::go), if INIT was still to be answered.
+    pub(super) fn begin(&self, start: Start) -> Option<Agreed> {
         let mut state = self.lock();
         if state.stage != Stage::Ended {
             state.start = Some(start);
@@ -66,7 +85,28 @@ impl Handover {
         while state.stage == Stage::Beginning {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.stage == Stage::Serving
+        state.agreed.filter(|_| state.stage == Stage::Serving)
+    }
+
+    /// Lets the core answer requests.
+    pub(super) fn go(&self, note: Option<Note>) {
+        let mut state = self.lock();
+        state.go = Some(note);
+        if let Some(waker) = state.core.take() {
+            waker.wake();
+        }
+    }
+
+    /// What the keeper holds is let go when the connection ends: the kernel would not end it before.
+    pub(super) fn ends_with(&self, held: Held) {
+        let mut state = self.lock();
+        match state.stage {
+            Stage::Ended => {
+                drop(state);
+                held.release();
+            }
+            Stage::Beginning | Stage::Serving => state.held = Some(held),
+        }
     }
 
     /// Has the core end the connection: every request fails that is not answered by now.
@@ -106,9 +146,21 @@ impl CoreEnd {
         .await
     }
 
-    /// INIT is answered.
-    pub(super) fn served(&self) {
+    /// INIT is answered, here or by an earlier daemon.
+    pub(super) fn served(&self, agreed: Agreed) {
+        self.0.lock().agreed = Some(agreed);
         self.advance(Stage::Serving);
+    }
+
+    /// Waits until requests may be answered, or none is to be answered any more.
+    pub(super) async fn may_go(&self) -> Option<Note> {
+        poll_fn(|context| {
+            if self.poll_ending(context) {
+                return Poll::Ready(None);
+            }
+            self.0.lock().go.take().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 
     /// Whether no request is to be answered any more.
@@ -142,5 +194,11 @@ impl Drop for CoreEnd {
         let start = self.0.lock().start.take();
         drop(start);
         self.advance(Stage::Ended);
+        let Some(held) = self.0.lock().held.take() else { return };
+        // The keeper's answer is not awaited on a core. Without a thread it is: callers would wait for ever.
+        let (other, release) = (held.clone(), move || held.release());
+        if thread::Builder::new().name("let-go".into()).spawn(release).is_err() {
+            other.release();
+        }
     }
 }

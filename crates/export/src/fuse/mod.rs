@@ -12,6 +12,8 @@
 //! The protocol itself ([`Session`] over the structures of [`abi`]) knows no descriptor: it is tested and
 //! fuzzed without a kernel.
 //!
+//! A file may outlive its daemon (`kept`): the keeper has its descriptor meanwhile.
+//!
 //! Choices:
 //! - The page cache is bypassed (`FOPEN_DIRECT_IO`): what another export of the volume writes is seen
 //!   at once, and a completed write has reached the volume. Writes may run in parallel
@@ -23,10 +25,12 @@
 pub mod abi;
 mod attach;
 mod handover;
+mod kept;
 mod mount;
 mod serve;
 mod session;
 
+pub use kept::{Keep, Left, Note};
 pub use mount::{FuseFile, clear_dead};
 pub use serve::FileExport;
 pub use session::{Action, Agreed, FileFacts, Reply, Request, Session, TRANSFER_BYTES_MAX};

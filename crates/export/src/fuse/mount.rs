@@ -2,17 +2,21 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
+use voltier_keeper::{Held, Keeper};
 
 use super::attach::{Options, attach, detach_by_helper};
 use super::handover::Start;
+use super::kept::{Facts, Keep, Left, Note};
 use super::serve::FileExport;
 use super::session::FileFacts;
 use crate::access::FileAccess;
@@ -34,6 +38,10 @@ pub struct FuseFile {
     is_over: bool,
     /// The mount, by the device number that the kernel gave it.
     device: Option<DeviceNumber>,
+    /// What the keeper has of it.
+    held: Option<Held>,
+    is_adopted: bool,
+    news: Vec<String>,
 }
 
 /// The major and minor number of a device.
@@ -68,14 +76,66 @@ impl FuseFile {
         path: &Path,
         access: FileAccess,
     ) -> Result<FuseFile, ExportError> {
+        Self::mount_kept(export, path, access, Keep::default())
+    }
+
+    /// The same for a file that outlives the daemon, if there is a keeper: one that an earlier daemon left is
+    /// served on. One that cannot be is ended and mounted anew, and [news](Self::news) tell why.
+    ///
+    /// # Errors
+    /// As [`Self::mount`].
+    pub fn mount_kept(
+        export: FileExport,
+        path: &Path,
+        access: FileAccess,
+        keep: Keep,
+    ) -> Result<FuseFile, ExportError> {
+        let mut news = Vec::new();
+        if let Some(left) = keep.left {
+            match serve_on(&export, path, access, &left) {
+                Ok(facts) => {
+                    export.counters.connected();
+                    export.handover.ends_with(left.held.clone());
+                    let (path, created) = (path.to_owned(), facts.created);
+                    let (device, held) = (Some(facts.device), Some(left.held));
+                    let (is_over, is_adopted) = (false, true);
+                    return Ok(FuseFile {
+                        path,
+                        created,
+                        export,
+                        is_over,
+                        device,
+                        held,
+                        is_adopted,
+                        news,
+                    });
+                }
+                Err(why) => {
+                    news.push(format!(
+                        "{} is mounted anew, and its users were cut off: {why}",
+                        path.display()
+                    ));
+                    left.end();
+                }
+            }
+        }
         check_fuse(path)?;
         clear_dead(path);
         let created = prepare_mount_point(path)?;
-        match mount_over(&export, path, access) {
-            Ok(()) => {
+        match mount_over(&export, path, access, created, keep.keeper) {
+            Ok(held) => {
                 export.counters.connected();
+                let held = held.unwrap_or_else(|why| {
+                    let path = path.display();
+                    news.push(format!(
+                        "users of {path} are cut off if this daemon is killed: {why}"
+                    ));
+                    None
+                });
+                held.iter().for_each(|held| export.handover.ends_with(held.clone()));
                 let (device, path) = (device_of(path), path.to_owned());
-                Ok(FuseFile { path, created, export, is_over: false, device })
+                let (is_over, is_adopted) = (false, false);
+                Ok(FuseFile { path, created, export, is_over, device, held, is_adopted, news })
             }
             Err(error) => {
                 if created {
@@ -90,6 +150,21 @@ impl FuseFile {
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether an earlier daemon has mounted it.
+    pub fn is_adopted(&self) -> bool {
+        self.is_adopted
+    }
+
+    /// What is to be said of its mount, once.
+    pub fn news(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Has the keeper let go of it, without which the kernel would not end its connection.
+    fn release(&self) {
+        self.held.iter().for_each(Held::release);
     }
 
     /// The counters so far.
@@ -137,6 +212,7 @@ impl FuseFile {
             Err(source) => return Err(ExportError::Unmount { path: self.path.clone(), source }),
             Ok(()) => {}
         }
+        self.release();
         if !self.export.handover.wait_for_end(END_TIME) {
             self.export.handover.end();
         }
@@ -158,6 +234,7 @@ impl FuseFile {
         if self.is_over {
             return;
         }
+        self.release();
         self.export.handover.end();
         if device_of(&self.path) == self.device {
             // Also when the core hangs.
@@ -260,7 +337,69 @@ fn is_fuse(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|facts| facts.f_type as u64 == 0x6573_5546)
 }
 
-fn mount_over(export: &FileExport, path: &Path, access: FileAccess) -> Result<(), ExportError> {
+/// What the kernel is told of the file.
+fn file_facts(export: &FileExport, access: FileAccess, dated: (u64, u32)) -> FileFacts {
+    let owner = (
+        access.owner.unwrap_or_else(|| rustix::process::getuid().as_raw()),
+        access.group.unwrap_or_else(|| rustix::process::getgid().as_raw()),
+    );
+    FileFacts {
+        size_bytes: export.size_bytes,
+        preferred_bytes: export.preferred_bytes,
+        read_only: export.read_only,
+        can_punch: export.can_punch,
+        mode: access.mode,
+        owner,
+        dated,
+    }
+}
+
+/// Serves a connection on that an earlier daemon left; if that cannot be, why.
+fn serve_on(
+    export: &FileExport,
+    path: &Path,
+    access: FileAccess,
+    left: &Left,
+) -> Result<Facts, String> {
+    let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| error.to_string());
+    let note = Note::of(copy(&left.pair.note)?);
+    let facts = note.facts().ok_or("it was mounted by another version of the program")?;
+    // The kernel has these in its memory, and a device above has more of them.
+    let (was, is) = (&facts.file, file_facts(export, access, facts.file.dated));
+    if was.size_bytes > is.size_bytes {
+        return Err(format!("its size was {} bytes and is {}", was.size_bytes, is.size_bytes));
+    }
+    if was.read_only != is.read_only {
+        let word = if is.read_only { "read-only now" } else { "not read-only any more" };
+        return Err(format!("the volume is {word}"));
+    }
+    if (was.mode, was.owner) != (is.mode, is.owner) {
+        return Err("its mode or its owner changed".to_owned());
+    }
+    // A volume that became larger meanwhile shows it when it is exported anew, as it would have without a kill.
+    let file = FileFacts { size_bytes: was.size_bytes, preferred_bytes: was.preferred_bytes, ..is };
+    if device_of(path) != Some(facts.device) {
+        return Err("it was unmounted or covered".to_owned());
+    }
+    // Also after a daemon that had asked, and died before it answered.
+    left.resend().map_err(|errno| match errno {
+        Errno::INVAL => "the kernel does not send requests again (Linux 6.9)".to_owned(),
+        errno => format!("the kernel has ended its connection ({})", io::Error::from(errno)),
+    })?;
+    let (fd, agreed) = (copy(&left.pair.device)?, Some(facts.agreed));
+    let start = Start { fd, file, agreed, note: Some(note) };
+    let begun = export.handover.begin(start);
+    begun.map(|_| facts).ok_or_else(|| "the volume does not serve".to_owned())
+}
+
+/// Mounts; what the keeper has of it then, or why it has nothing.
+fn mount_over(
+    export: &FileExport,
+    path: &Path,
+    access: FileAccess,
+    created: bool,
+    keeper: Option<Arc<Keeper>>,
+) -> Result<Result<Option<Held>, String>, ExportError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::PermissionDenied => ExportError::MountNotPermitted(path.to_owned()),
         _ => ExportError::Mount { path: path.to_owned(), source },
@@ -269,24 +408,44 @@ fn mount_over(export: &FileExport, path: &Path, access: FileAccess) -> Result<()
     let fd = attach(path, options).map_err(failed)?;
     #[expect(clippy::disallowed_methods, reason = "the date of a file, for people, not for timing")]
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let owner = (
-        access.owner.unwrap_or_else(|| rustix::process::getuid().as_raw()),
-        access.group.unwrap_or_else(|| rustix::process::getgid().as_raw()),
-    );
-    let file = FileFacts {
-        size_bytes: export.size_bytes,
-        preferred_bytes: export.preferred_bytes,
-        read_only: export.read_only,
-        can_punch: export.can_punch,
-        mode: access.mode,
-        owner,
-        dated: (now.as_secs(), now.subsec_nanos()),
-    };
-    if export.handover.begin(Start { fd, file, agreed: None }) {
-        return Ok(());
+    let file = file_facts(export, access, (now.as_secs(), now.subsec_nanos()));
+    // None is a file that cannot be kept: no descriptor is left.
+    let own = keeper.as_ref().and_then(|_| fd.try_clone().ok());
+    let start = Start { fd, file: file.clone(), agreed: None, note: None };
+    if let Some(agreed) = export.handover.begin(start) {
+        let device = device_of(path);
+        let kept = keeper.zip(device).map(|(keeper, device)| {
+            let own = own.ok_or("no descriptor is left")?;
+            let facts = Facts { file, agreed, device, created };
+            give_to(&keeper, path, &own, &facts)
+        });
+        let (kept, note) = match kept.transpose() {
+            Ok(kept) => kept.map_or((Ok(None), None), |(held, note)| (Ok(Some(held)), Some(note))),
+            Err(why) => (Err(why), None),
+        };
+        // Nobody is served before the keeper has it.
+        export.handover.go(note);
+        return Ok(kept);
     }
     if unmount(path, UnmountFlags::DETACH) == Err(Errno::PERM) {
         lazily_by_helper(path);
     }
     Err(failed(io::Error::other("the volume failed, or the kernel's FUSE is older than 7.36")))
+}
+
+/// Gives the keeper what the next daemon needs of a file that was mounted.
+fn give_to(
+    keeper: &Arc<Keeper>,
+    path: &Path,
+    device: &OwnedFd,
+    facts: &Facts,
+) -> Result<(Held, Note), String> {
+    if !facts.agreed.can_resend() {
+        return Err("the kernel does not send requests again (Linux 6.9)".to_owned());
+    }
+    let name = path.to_str().ok_or("its path is not UTF-8")?;
+    let no_keeper = |error: io::Error| format!("no keeper: {error}");
+    let note = Note::new(facts).map_err(no_keeper)?;
+    let held = keeper.put(name, device.as_fd(), note.fd()).map_err(no_keeper)?;
+    Ok((held, note))
 }

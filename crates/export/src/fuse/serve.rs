@@ -266,13 +266,21 @@ struct Area(Buf);
 
 impl Area {
     fn new() -> Self {
-        Self(Buf::new(AREA_BYTES))
+        Self(Self::memory())
+    }
+
+    /// Memory of which every page is there: a daemon that is killed while the kernel looks for a page fails the
+    /// request that was to lie on it, which the next daemon could have served.
+    fn memory() -> Buf {
+        let mut memory = Buf::new(AREA_BYTES);
+        memory.chunks_mut(ALIGN_BYTES).for_each(|page| page[0] = 0);
+        memory
     }
 
     /// Room for the longest body, where the data of a write are aligned.
     fn room(&mut self) -> &mut [u8] {
         if self.0.len() < BODY_BYTES {
-            self.0 = Buf::new(AREA_BYTES);
+            self.0 = Self::memory();
         }
         &mut self.0[..BODY_BYTES]
     }
@@ -317,10 +325,9 @@ impl<D: BlockDevice> Connection<D> {
         let (own, shared) = (handle.clone(), channel.clone());
         let service = Serve { handle: own, device, channel: shared, counters };
         let workers = Workers::new(handle.clone(), service, WORKERS_MAX);
-        let session = Session::new(start.file, start.agreed, handles);
-        if session.agreed().is_some() {
-            core_end.served();
-        }
+        let mut session = Session::new(start.file, start.agreed, handles);
+        session.count_in(start.note);
+        session.agreed().into_iter().for_each(|agreed| core_end.served(agreed));
         let mut connection = Self { handle, fd, channel, core_end, session, workers };
         connection.read_requests().await;
         connection.channel.close();
@@ -342,8 +349,15 @@ impl<D: BlockDevice> Connection<D> {
             let received = self.channel.receive(&mut head, area.room());
             match received {
                 Ok(bytes) => {
+                    let had_agreed = self.session.agreed().is_some();
                     if !self.take(&head[..bytes.min(WRITE_HEAD_BYTES)], bytes, &mut area) {
                         return;
+                    }
+                    if !had_agreed && let Some(agreed) = self.session.agreed() {
+                        // Whoever is served may expect to be served on by the next daemon.
+                        self.core_end.served(agreed);
+                        let note = self.core_end.may_go().await;
+                        self.session.count_in(note);
                     }
                     turn += 1;
                     if turn == REQUESTS_PER_TURN {
@@ -396,7 +410,6 @@ impl<D: BlockDevice> Connection<D> {
     /// Does what a request of so many bytes asks for; false when it was the last.
     fn take(&mut self, head: &[u8], bytes: usize, area: &mut Area) -> bool {
         let body_bytes = bytes - head.len();
-        let had_agreed = self.session.agreed().is_some();
         match self.session.request(head, &area.0[..body_bytes]) {
             Action::Nothing => {}
             Action::Reply(reply) => self.reply(&reply),
@@ -412,9 +425,6 @@ impl<D: BlockDevice> Connection<D> {
                 reply.iter().for_each(|reply| self.reply(reply));
                 return false;
             }
-        }
-        if !had_agreed && self.session.agreed().is_some() {
-            self.core_end.served();
         }
         true
     }

@@ -11,7 +11,8 @@ use voltier_block::{Durability, SECTOR_BYTES};
 use voltier_ring::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::abi::{self, InHeader, OutHeader, fattr, fopen, init, opcode, seek};
+use super::abi::{self, InHeader, OutHeader, fattr, fopen, init, notify, opcode, seek};
+use super::kept::{Count, Note};
 
 /// Requests the kernel may send without a thread that waits for each (readahead, asynchronous direct
 /// I/O). The limit is twice the deepest queue that fio is usually run with.
@@ -38,10 +39,11 @@ const WANTED: u64 = init::ASYNC_READ
     | init::ASYNC_DIO
     | init::MAX_PAGES
     | init::INIT_EXT
-    | init::DIRECT_IO_ALLOW_MMAP;
+    | init::DIRECT_IO_ALLOW_MMAP
+    | init::HAS_RESEND;
 
 /// What the kernel is told of the file. It stays as it is while the file is mounted.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFacts {
     /// The size, in bytes.
     pub size_bytes: u64,
@@ -101,6 +103,13 @@ pub struct Agreed {
     pub minor: u32,
     /// The abilities that are used.
     pub flags: u64,
+}
+
+impl Agreed {
+    /// Whether the kernel sends requests again when it is asked to.
+    pub(super) fn can_resend(self) -> bool {
+        self.flags & init::HAS_RESEND != 0
+    }
 }
 
 /// A request that needs the device. All of it lies on the device, and it has a length.
@@ -210,6 +219,10 @@ pub struct Session {
     agreed: Option<Agreed>,
     /// How often the file is open: by programs and by loop devices.
     handles: Arc<AtomicU64>,
+    /// Where the next daemon finds that number.
+    note: Option<Note>,
+    /// The last request that changed it before this daemon came.
+    counted: u64,
 }
 
 /// The structure behind the header of a request of which `head` are the first bytes, and `body` the others.
@@ -231,7 +244,15 @@ impl Session {
     /// A session on a descriptor of a fresh mount, or of one whose INIT was answered as `agreed` says. It
     /// counts in `handles` how often the file is open.
     pub fn new(file: FileFacts, agreed: Option<Agreed>, handles: Arc<AtomicU64>) -> Self {
-        Self { file, agreed, handles }
+        Self { file, agreed, handles, note: None, counted: 0 }
+    }
+
+    /// Has the count of open handles go into a note, too, and begin with what that says.
+    pub(super) fn count_in(&mut self, note: Option<Note>) {
+        let Some(note) = note else { return };
+        let count = note.count();
+        self.handles.store(count.handles, Ordering::Relaxed);
+        (self.note, self.counted) = (Some(note), count.unique);
     }
 
     /// What was agreed on, once it is.
@@ -241,13 +262,37 @@ impl Session {
 
     /// The kernel did not want the answer to an open any more: no release follows.
     pub(super) fn open_in_vain(&self) {
-        self.closed();
+        self.closed(0);
     }
 
-    fn closed(&self) {
+    /// Whether an open or a close was counted by a daemon that died before it could answer. There is one at most:
+    /// each is answered before the next request is read.
+    fn is_counted(&self, unique: u64) -> bool {
+        unique & notify::RESENT != 0 && unique & !notify::RESENT == self.counted & !notify::RESENT
+    }
+
+    /// Tells the next daemon, before the answer: see [`Self::is_counted`].
+    fn tell_count(&self, unique: u64) {
+        if let Some(note) = &self.note {
+            note.set_count(Count { handles: self.handles.load(Ordering::Relaxed), unique });
+        }
+    }
+
+    fn opened(&self, unique: u64) {
+        if !self.is_counted(unique) {
+            self.handles.fetch_add(1, Ordering::Relaxed);
+            self.tell_count(unique);
+        }
+    }
+
+    fn closed(&self, unique: u64) {
+        if self.is_counted(unique) {
+            return;
+        }
         // A release more than there were opens must not make the file look used.
         let less = |handles: u64| handles.checked_sub(1);
         let _ = self.handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        self.tell_count(unique);
     }
 
     /// What to do about a request: `head` are its first bytes, at least its header's, at most those before the
@@ -340,7 +385,7 @@ impl Session {
             opcode::SETATTR => self.set_attributes(unique, &arguments(head, body)?)?,
             opcode::OPEN => self.open(unique, arguments(head, body)?)?,
             opcode::RELEASE => {
-                self.closed();
+                self.closed(unique);
                 Action::Reply(Reply::done(unique))
             }
             opcode::STATFS => Action::Reply(Reply::with(unique, &self.file_system())),
@@ -384,7 +429,7 @@ impl Session {
         if self.file.read_only && asked.flags & OFlags::ACCMODE.bits() != OFlags::RDONLY.bits() {
             return Err(Errno::ROFS);
         }
-        self.handles.fetch_add(1, Ordering::Relaxed);
+        self.opened(unique);
         let open_flags = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES | fopen::NOFLUSH;
         let reply = Reply::with(unique, &abi::OpenOut { open_flags, ..abi::OpenOut::default() });
         Ok(Action::Reply(Reply { opens: true, ..reply }))

@@ -103,7 +103,8 @@ fn init_agrees_on_what_both_can_do() {
         | init::ASYNC_DIO
         | init::MAX_PAGES
         | init::INIT_EXT
-        | init::DIRECT_IO_ALLOW_MMAP;
+        | init::DIRECT_IO_ALLOW_MMAP
+        | init::HAS_RESEND;
     assert_eq!(u64::from(answer.flags) | u64::from(answer.flags2) << 32, flags);
     assert_eq!((answer.major, answer.minor, answer.max_readahead), (7, 40, 131_072));
     assert_eq!((answer.max_background, answer.congestion_threshold), (256, 192));

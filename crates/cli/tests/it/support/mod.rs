@@ -236,6 +236,11 @@ impl Drop for Instance {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
             self.ends(pid);
         }
+        // It would wait for the next daemon, and all who use a file with it.
+        for pid in keepers_of(&self.state()) {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+            self.ends(pid);
+        }
         // A test that failed may leave loop devices over files of a dead daemon, and these mounted: its folder could
         // not go.
         for name in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
@@ -264,19 +269,34 @@ fn is_gone(pid: Pid) -> bool {
 /// Whether the process lives and has this state folder in its arguments: a stale pid
 /// may be somebody else's.
 fn serves(pid: Pid, state: &Path) -> bool {
+    is_verb(pid, "daemon", state)
+}
+
+fn is_verb(pid: Pid, verb: &str, state: &Path) -> bool {
     let proc = format!("/proc/{}", pid.as_raw_nonzero());
     let needle = state.to_str().unwrap();
     fs::read(format!("{proc}/cmdline")).is_ok_and(|bytes| {
         let arguments = String::from_utf8_lossy(&bytes);
-        arguments.contains("\0daemon\0") && arguments.contains(needle)
+        arguments.contains(&format!("\0{verb}\0")) && arguments.contains(needle)
     })
 }
 
 /// The daemons that have this state folder in their arguments.
 fn daemons_of(state: &Path) -> Vec<Pid> {
+    processes_of("daemon", state)
+}
+
+/// The keepers that have this state folder in their arguments.
+pub fn keepers_of(state: &Path) -> Vec<Pid> {
+    processes_of("keeper", state)
+}
+
+fn processes_of(verb: &str, state: &Path) -> Vec<Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(Pid::from_raw).filter(|pid| serves(*pid, state) && !is_gone(*pid)).collect()
+    pids.filter_map(Pid::from_raw)
+        .filter(|pid| is_verb(*pid, verb, state) && !is_gone(*pid))
+        .collect()
 }
 
 /// Where `export NAME --nbd` listens when no address is given.

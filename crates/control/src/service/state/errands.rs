@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::name::{ArrayName, VolumeName};
-use crate::records::Desired;
+use crate::records::{Desired, VolumeRecord};
 use crate::service::arrays;
 use crate::service::arrays::spare_pools;
 use crate::service::presence::{fallen, faults, late, pulled};
@@ -101,6 +101,10 @@ pub(crate) fn begin_to_start(
         errands.push(Errand::Start(group));
     }
     let volumes = turn.registry.volumes().to_vec();
+    let serving = volumes.iter().filter(|record| record.desired != Desired::Stopped);
+    let awaited: Vec<_> = serving.flat_map(|record| record.exports.iter().cloned()).collect();
+    // Before anything looks at a path: the files that the daemon before left answer when their volumes are open.
+    turn.apart("").end_kept_but(&awaited);
     for export in volumes.iter().flat_map(|record| &record.exports) {
         // Exports of volumes that will not come up are cleared, too: nobody else knows of them.
         turn.apart("").clear_dead(export);
@@ -278,9 +282,22 @@ fn start_group(turn: &mut Turn, group: &Group, now: Instant) {
             let Some(record) = turn.registry.find(name).cloned() else { continue };
             if record.desired != Desired::Stopped {
                 late::try_volume(turn, &record, Some(now), now);
+                end_kept_of_failed(turn, &record);
             }
         }
         turn.crash_tries = turn.crash_tries.min(turn.busy_tries);
+    }
+}
+
+/// Ends the files that the daemon before left of a volume that cannot be opened, and waits for nothing.
+fn end_kept_of_failed(turn: &mut Turn, record: &VolumeRecord) {
+    let Some(live) = turn.live.get(&record.name) else { return };
+    if live.is_open || live.absence.is_waiting() || live.is_unrecorded {
+        return;
+    }
+    let why = live.error.clone();
+    for export in &record.exports {
+        turn.closing(export.uri(&record.name)).end_kept(export, &why);
     }
 }
 

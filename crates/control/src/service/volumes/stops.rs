@@ -49,6 +49,10 @@ pub(crate) fn stop_volume(
         record.exports.retain(|export| export.file().is_none());
         closed = bring_to_rest(service, &record);
     }
+    for export in &service.record(name)?.exports {
+        // Of one that waited for its drives since the daemon before was killed.
+        service.closing(export.uri(name)).end_kept(export, "the volume was stopped");
+    }
     service.live.remove(name);
     let stays = if record.cache.is_some() { "; its dirty lines stay on its SSD" } else { "" };
     service.log(name, &format!("stopped{stays}"));

@@ -1,0 +1,313 @@
+//! The keeper, as a user meets it: daemons are killed under block devices and files, and nobody above notices.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+
+use crate::support::arrays::MIB;
+use crate::support::ledger::{BLOCK, content};
+use crate::support::{Instance, keepers_of, until};
+
+/// Blocks of a file that each writer has for itself.
+const BLOCKS: u64 = 1024;
+
+/// An instance; `None`, aloud, where there is no root, no FUSE, no loop device, or a kernel that does not send
+/// requests again.
+fn instance() -> Option<Instance> {
+    let can = |path| File::options().read(true).write(true).open(path).is_ok();
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-', '+']).map(|number| number.parse().unwrap_or(0));
+    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if !(can("/dev/fuse") && can("/dev/loop-control")) || version < (6, 9) {
+        eprintln!("left out: needs root, FUSE, loop devices and Linux 6.9");
+        return None;
+    }
+    Some(Instance::new())
+}
+
+fn run(instance: &Instance, args: &[&str]) -> crate::support::Answer {
+    instance.command(args).env_remove("VOLTIER_EXPORT").output().unwrap().into()
+}
+
+/// A cached volume that writes back, with its block device.
+fn volume(instance: &Instance) -> PathBuf {
+    let (ssd, hdd) = (instance.drive("ssd", 64 * MIB), instance.drive("hdd", 256 * MIB));
+    run(instance, &["create", "-s", &ssd, "-p", &hdd, "-t", "wb", "v"]).ok();
+    instance.state().join("dev/v")
+}
+
+fn folder(instance: &Instance) -> PathBuf {
+    let folder = instance.path("mounted");
+    fs::create_dir(&folder).unwrap();
+    folder
+}
+
+fn program(name: &str, args: &[&str]) {
+    let output = Command::new(name).args(args).output().unwrap();
+    assert!(output.status.success(), "{name} {args:?}: {output:?}");
+}
+
+/// Opens past the page cache.
+fn direct(path: &Path) -> File {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false);
+    options.custom_flags(0o40000).open(path).unwrap()
+}
+
+/// A block of memory where direct I/O wants it.
+struct Page(Vec<u8>);
+
+impl Page {
+    fn new() -> Self {
+        Self(vec![0; 2 * BLOCK])
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        let at = self.0.as_ptr().align_offset(BLOCK);
+        &mut self.0[at..at + BLOCK]
+    }
+}
+
+/// What writers tell of themselves.
+#[derive(Default)]
+struct Told {
+    stops: AtomicBool,
+    acknowledged: AtomicU64,
+    /// The longest request since this was last asked, in microseconds.
+    longest: AtomicU64,
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test of how long users wait")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Writes blocks at and after `first` by chance, reads some back, and makes some durable, until it is told to stop.
+/// No request may fail. How often each block was written.
+fn work(path: &Path, first: u64, told: &Told) -> Vec<u32> {
+    let (file, mut page) = (direct(path), Page::new());
+    let mut writes = vec![0; BLOCKS as usize];
+    let mut dice = 0x2545_f491_4f6c_dd1d ^ first;
+    while !told.stops.load(Ordering::Relaxed) {
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        let own = (dice >> 8) % BLOCKS;
+        let (block, count) = (first + own, &mut writes[own as usize]);
+        let begun = now();
+        match dice % 16 {
+            0 => file.sync_data().unwrap(),
+            1..4 => check(&file, &mut page, block, *count),
+            _ => {
+                *count += 1;
+                page.bytes().copy_from_slice(&content(block, *count));
+                file.write_all_at(page.bytes(), block * BLOCK as u64).unwrap();
+                told.acknowledged.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        told.longest.fetch_max(begun.elapsed().as_micros() as u64, Ordering::Relaxed);
+    }
+    writes
+}
+
+#[track_caller]
+fn check(file: &File, page: &mut Page, block: u64, write: u32) {
+    file.read_exact_at(page.bytes(), block * BLOCK as u64).unwrap();
+    assert!(page.bytes() == content(block, write), "block {block} has not write {write}");
+}
+
+/// Waits for so many more acknowledged writes.
+fn more(told: &Told, writes: u64) {
+    let goal = told.acknowledged.load(Ordering::Relaxed) + writes;
+    until("writes are acknowledged", || told.acknowledged.load(Ordering::Relaxed) >= goal);
+}
+
+/// Two writers on a file while `rounds` happen; then every acknowledged write is there.
+fn under_load(path: &Path, rounds: impl FnOnce(&Told)) {
+    direct(path).set_len(2 * BLOCKS * BLOCK as u64).unwrap_or_default();
+    let blank = vec![0; BLOCK * BLOCKS as usize];
+    let whole = File::options().write(true).open(path).unwrap();
+    (0..2).for_each(|half| whole.write_all_at(&blank, half * blank.len() as u64).unwrap());
+    whole.sync_all().unwrap();
+    let told = Told::default();
+    let counts = thread::scope(|scope| {
+        let writers = [0, BLOCKS].map(|first| {
+            scope.spawn({
+                let told = &told;
+                move || work(path, first, told)
+            })
+        });
+        rounds(&told);
+        told.stops.store(true, Ordering::Relaxed);
+        writers.map(|writer| writer.join().unwrap())
+    });
+    let (file, mut page) = (direct(path), Page::new());
+    for (block, write) in counts.concat().into_iter().enumerate() {
+        check(&file, &mut page, block as u64, write);
+    }
+}
+
+#[test]
+fn a_file_system_outlives_ten_killed_daemons() {
+    let Some(instance) = instance() else { return };
+    let device = volume(&instance);
+    let at = folder(&instance);
+    instance.run(&["mount", "v", at.to_str().unwrap(), "--mkfs", "ext4"]).ok();
+    let node = fs::canonicalize(&device).unwrap();
+    under_load(&at.join("file"), |told| {
+        let mut pauses = Vec::new();
+        for round in 0..10 {
+            more(told, 100);
+            told.longest.store(0, Ordering::Relaxed);
+            instance.kill();
+            if round % 3 == 2 {
+                // One that dies in the middle of its start, perhaps with requests that it had just read.
+                let mut start = instance.command(&["start"]).spawn().unwrap();
+                thread::park_timeout(Duration::from_millis(15 * round));
+                instance.kill();
+                start.wait().unwrap();
+            }
+            instance.serve();
+            more(told, 100);
+            pauses.push(told.longest.load(Ordering::Relaxed) / 1000);
+            assert_eq!(fs::canonicalize(&device).unwrap(), node);
+        }
+        pauses.sort_unstable();
+        println!("pauses of a client: p50 {} ms, worst {} ms ({pauses:?})", pauses[5], pauses[9]);
+    });
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = mounts.lines().find(|line| line.contains(at.to_str().unwrap())).unwrap();
+    assert!(line.split(' ').nth(3).unwrap().starts_with("rw"), "{line}");
+    fs::write(at.join("more"), "data").unwrap();
+    // It is in use as before, and ends as before.
+    instance.run(&["stop", "v"]).refused(1, "mounted on");
+    program("umount", &[at.to_str().unwrap()]);
+    program("e2fsck", &["-fn", node.to_str().unwrap()]);
+    instance.run(&["stop", "v"]).ok();
+    assert!(fs::symlink_metadata(&device).is_err());
+    until("the keeper has ended", || keepers_of(&instance.state()).is_empty());
+    instance.run(&["start", "v"]).ok();
+    instance.run(&["mount", "v", at.to_str().unwrap()]).ok();
+    assert_eq!(fs::read(at.join("more")).unwrap(), b"data");
+    program("umount", &[at.to_str().unwrap()]);
+    instance.run(&["stop"]).ok();
+    until("the keeper has ended", || keepers_of(&instance.state()).is_empty());
+    assert!(!instance.state().join("keeper.sock").exists());
+}
+
+#[test]
+fn a_file_that_a_program_has_open_goes_on_after_a_kill_and_is_counted() {
+    let Some(instance) = instance() else { return };
+    let hdd = instance.drive("hdd", 64 * MIB);
+    run(&instance, &["create", "-p", &hdd, "v", "--export", "none"]).ok();
+    let path = instance.path("v.img");
+    instance.run(&["export", "v", "--fuse", path.to_str().unwrap()]).ok();
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    for round in 1..4_u8 {
+        file.write_all_at(&[round; 4096], 4096).unwrap();
+        instance.kill();
+        // Requests wait for the next daemon.
+        thread::scope(|scope| {
+            let write = scope.spawn(|| file.write_all_at(&[round; 100], u64::from(round) * 8192));
+            thread::park_timeout(Duration::from_millis(100));
+            assert!(!write.is_finished());
+            instance.serve();
+            write.join().unwrap().unwrap();
+        });
+        let mut bytes = [0; 4096];
+        file.read_exact_at(&mut bytes, 4096).unwrap();
+        assert_eq!(bytes, [round; 4096]);
+        let users = instance.show("v")["exports"][0]["users"].to_string();
+        assert!(users.contains(&format!("process {}", std::process::id())), "{users}");
+        instance.run(&["unexport", "v"]).refused(1, "in use");
+    }
+    drop(file);
+    until("the file is closed", || instance.run(&["unexport", "v"]).code == 0);
+    assert!(!path.exists());
+    until("the keeper has ended", || keepers_of(&instance.state()).is_empty());
+}
+
+#[test]
+fn without_a_daemon_requests_fail_when_the_time_is_over() {
+    let Some(instance) = instance() else { return };
+    let hdd = instance.drive("hdd", 64 * MIB);
+    let mut create = instance.command(&["create", "-p", &hdd, "v", "--export", "none"]);
+    assert!(create.env("VOLTIER_KEEP", "1").status().unwrap().success());
+    let path = instance.path("v.img");
+    instance.run(&["export", "v", "--fuse", path.to_str().unwrap()]).ok();
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    file.write_all_at(&[1; 4096], 0).unwrap();
+    instance.kill();
+    let begun = now();
+    let error = file.write_all_at(&[2; 4096], 0).unwrap_err();
+    assert_eq!(
+        error.raw_os_error(),
+        Some(rustix::io::Errno::CONNABORTED.raw_os_error()),
+        "{error}"
+    );
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    until("the keeper has ended", || keepers_of(&instance.state()).is_empty());
+    // The next daemon begins anew.
+    instance.serve();
+    assert_eq!(fs::read(&path).unwrap()[..4096], [1; 4096]);
+}
+
+#[test]
+fn daemon_and_keeper_killed_is_as_without_a_keeper() {
+    let Some(instance) = instance() else { return };
+    let device = volume(&instance);
+    let other = self::instance().unwrap();
+    let beside = volume(&other);
+    direct(&device).write_all_at(Page::new().bytes(), 0).unwrap();
+    instance.kill();
+    let keepers = keepers_of(&instance.state());
+    assert_eq!(keepers.len(), 1);
+    let end = |pid: Pid| rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    keepers.into_iter().for_each(end);
+    until("the keeper is gone", || keepers_of(&instance.state()).is_empty());
+    instance.serve();
+    assert_eq!(instance.show("v")["exports"][0]["state"], "open");
+    direct(&device).write_all_at(Page::new().bytes(), 0).unwrap();
+    assert_eq!(keepers_of(&instance.state()).len(), 1);
+    // The other instance knows nothing of it.
+    other.kill();
+    thread::scope(|scope| {
+        let write = scope.spawn(|| direct(&beside).write_all_at(Page::new().bytes(), 0).unwrap());
+        other.serve();
+        write.join().unwrap();
+    });
+    other.run(&["stop"]).ok();
+    until("the keeper has ended", || keepers_of(&other.state()).is_empty());
+    assert_eq!(keepers_of(&instance.state()).len(), 1);
+}
+
+#[test]
+fn a_volume_that_does_not_come_back_ends_its_file() {
+    let Some(instance) = instance() else { return };
+    let hdd = instance.drive("hdd", 64 * MIB);
+    run(&instance, &["create", "-p", &hdd, "v", "--export", "none"]).ok();
+    let path = instance.path("v.img");
+    instance.run(&["export", "v", "--fuse", path.to_str().unwrap()]).ok();
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    instance.kill();
+    let aside = instance.aside("hdd");
+    fs::rename(&hdd, &aside).unwrap();
+    let begun = now();
+    instance.serve();
+    assert!(
+        begun.elapsed() < Duration::from_secs(30),
+        "the start waited for the file: {:?}",
+        begun.elapsed()
+    );
+    file.write_all_at(&[2; 4096], 0).unwrap_err();
+    until("the keeper has ended", || keepers_of(&instance.state()).is_empty());
+    fs::rename(&aside, &hdd).unwrap();
+    instance.run(&["start", "v"]).ok();
+    assert_eq!(instance.show("v")["exports"][0]["state"], "open");
+}
