@@ -16,7 +16,7 @@ pvcreate -q $(dev lvm)
 vgcreate -q inside $(dev lvm)
 lvcreate -q -y -n kept -L 16M inside
 vgchange -q -an inside
-voltier create -p $(dev lvm) old
+voltier create -p $(dev lvm) --export none old
 ";
 
 /// The files that the hook adds to the initial RAM disk. `update-initramfs` itself takes minutes in an
