@@ -49,6 +49,8 @@ pub(super) struct Home {
     pub(super) devices: Held<DeviceNames>,
     /// What it holds ends with the daemon.
     pub(super) is_volatile: bool,
+    /// The identity of the volume.
+    pub(super) uuid: [u8; 16],
 }
 
 /// All that is open.

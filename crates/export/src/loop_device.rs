@@ -97,8 +97,14 @@ impl LoopDevice {
     /// # Errors
     /// What differs from the volume as it is now, or why there is no name.
     pub fn adopt(file: &Path, link: &Path, shape: DeviceShape) -> Result<Option<Self>, String> {
-        let names = names_over(file);
-        // Somebody may have put another one over the file.
+        let mut names = names_over(file);
+        // Somebody may have put another one over the file, or over a part of it.
+        names.retain(|name| {
+            ["offset", "sizelimit"].iter().all(|what| {
+                let text = fs::read_to_string(format!("/sys/block/{name}/loop/{what}"));
+                text.is_ok_and(|text| text.trim() == "0")
+            })
+        });
         let named = loop_name(&target_of(link)).filter(|name| names.contains(name));
         let Some(kernel_name) = named.or_else(|| names.into_iter().next()) else { return Ok(None) };
         let told = |what: &str| {

@@ -19,7 +19,7 @@ use rustix::net::{
 use crate::wire::{self, Packet, Pair, VERSION, answer, ask};
 
 /// How long a keeper may take to answer. It waits for nobody.
-const ANSWER_TIME: Duration = Duration::from_secs(5);
+const ANSWER_TIME: Duration = Duration::from_secs(20);
 
 /// The name of the socket in the state folder.
 const SOCKET: &str = "keeper.sock";
@@ -182,7 +182,10 @@ impl Keeper {
         for timeout in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, timeout, Some(ANSWER_TIME))?;
         }
-        let hello = wire::receive(&socket, RecvFlags::empty())?;
+        let hello = wire::receive(&socket, RecvFlags::empty()).inspect_err(|_| {
+            // It may be slow, and must not go on holding what nobody knows of.
+            let _ = wire::send(&socket, &wire::LET_GO, None, SendFlags::empty());
+        })?;
         let hello = hello.ok_or(ErrorKind::ConnectionReset)?;
         if hello.bytes[0] != VERSION {
             // Its daemon is gone, and this one cannot serve on: who waits must hear of it.

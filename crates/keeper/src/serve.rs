@@ -104,8 +104,19 @@ fn accept(listener: &OwnedFd) -> Option<Connection> {
     let socket = accept_with(listener, SocketFlags::CLOEXEC).ok()?;
     let peer = rustix::net::sockopt::socket_peercred(&socket).ok()?;
     let is_own = peer.uid == rustix::process::geteuid();
-    (is_own && say(&socket, answer::DONE, &[], None))
-        .then_some(Connection { socket, is_last: false })
+    // One that has hung up is asked for its last word like any other.
+    is_own.then(|| say(&socket, answer::DONE, &[], None));
+    is_own.then_some(Connection { socket, is_last: false })
+}
+
+/// Whether a daemon that waits for no answer any more has said to let go.
+fn is_to_let_go(socket: &OwnedFd) -> bool {
+    while let Ok(Some(packet)) = wire::receive(socket, RecvFlags::DONTWAIT) {
+        if packet.bytes == wire::LET_GO {
+            return true;
+        }
+    }
+    false
 }
 
 /// Answers; whether the daemon takes the answer.
@@ -134,7 +145,11 @@ fn take(connection: &mut Connection, held: &mut BTreeMap<Vec<u8>, Pair>) -> Next
             held.extend(pair.map(|pair| (rest.to_vec(), pair)));
             done(is_whole)
         }
-        ask::DROP => done(held.remove(rest).is_some()),
+        ask::DROP => {
+            // Closed before the answer: the daemon looks at the mount next.
+            let is_held = held.remove(rest).is_some();
+            done(is_held)
+        }
         ask::LAST => {
             connection.is_last = true;
             done(true)
@@ -148,5 +163,9 @@ fn take(connection: &mut Connection, held: &mut BTreeMap<Vec<u8>, Pair>) -> Next
         }
         _ => done(false),
     };
-    if taken { Next::GoOn } else { Next::HangUp }
+    match taken {
+        true => Next::GoOn,
+        false if is_to_let_go(socket) => Next::LetGo,
+        false => Next::HangUp,
+    }
 }

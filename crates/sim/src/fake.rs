@@ -167,6 +167,7 @@ answers! {
         }
         fn clear_dead(&self, export: &ExportSpec) {}
         fn end_kept_but(&self, awaited: &[ExportSpec]) {}
+        fn is_kept(&self, export: &ExportSpec) -> bool { false }
         fn end_kept(&self, export: &ExportSpec, why: &str) {}
         fn keep_nothing(&self) {}
         fn export_trouble(&self, name: &VolumeName, export: &ExportSpec) -> Option<String> { None }

@@ -40,6 +40,9 @@ pub trait Exports {
     /// that, with all who use them.
     fn end_kept_but(&self, awaited: &[ExportSpec]);
 
+    /// Whether a file that the daemon before left waits for its export to be opened, with all who use it.
+    fn is_kept(&self, export: &ExportSpec) -> bool;
+
     /// Ends a file that waits for its export to be opened.
     fn end_kept(&self, export: &ExportSpec, why: &str);
 

@@ -16,6 +16,7 @@ impl Exports for CoreEngine {
         let home = self.homes.volume(name)?;
         // Memory ends with the daemon: a file over it must not seem to live on.
         let keeping = self.keeping.get().filter(|_| !home.is_volatile).map(|it| &**it);
+        let keeping = keeping.map(|keeping| (keeping, home.uuid));
         let opened = exports::open(&home.way, name, export, access, &self.budget, keeping)?;
         let real = opened.spec.clone();
         home.exports.get().push(opened);
@@ -51,6 +52,11 @@ impl Exports for CoreEngine {
     fn end_kept_but(&self, awaited: &[ExportSpec]) {
         let files = awaited.iter().filter_map(ExportSpec::file).collect();
         self.keeping.get().into_iter().for_each(|keeping| keeping.end_all_but(&files));
+    }
+
+    fn is_kept(&self, export: &ExportSpec) -> bool {
+        let keeping = self.keeping.get();
+        keeping.zip(export.file()).is_some_and(|(keeping, file)| keeping.has(file))
     }
 
     fn end_kept(&self, export: &ExportSpec, why: &str) {

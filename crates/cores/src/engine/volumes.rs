@@ -31,8 +31,9 @@ impl Volumes for CoreEngine {
         let devices =
             DeviceNames { origin: record.origin.to_string(), ssd: ssd.unwrap_or_default() };
         let (exports, loss, devices) = (Held::new(Vec::new()), Held::new(loss), Held::new(devices));
+        let uuid = record.uuid.0;
         let is_volatile = record.devices().any(DeviceSpec::is_volatile);
-        let home = Home { core, way, fault, exports, drain, loss, devices, is_volatile };
+        let home = Home { core, way, fault, exports, drain, loss, devices, is_volatile, uuid };
         self.homes.add(&record.name, home);
         Ok(opened)
     }

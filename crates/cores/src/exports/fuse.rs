@@ -21,7 +21,8 @@ pub(super) fn mount(opener: &Opener<'_>, path: &Path) -> ControlResult<FuseFile>
         Ok(FileExport::open(&handle, volumes::resident(&volume)?.exported.clone()))
     };
     let export = opener.way.call(serve)?;
-    let keep = opener.keeping.map(|keeping| keeping.keep(path)).unwrap_or_default();
+    let keep =
+        opener.keeping.map(|(keeping, volume)| keeping.keep(path, volume)).unwrap_or_default();
     let file = FuseFile::mount_kept(export, path, opener.access, keep);
     let mut file = file.map_err(ControlError::from_error)?;
     for line in file.news() {

@@ -56,9 +56,9 @@ impl Keeping {
     }
 
     /// With what the file of a volume is mounted.
-    pub(crate) fn keep(&self, file: &Path) -> Keep {
+    pub(crate) fn keep(&self, file: &Path, volume: [u8; 16]) -> Keep {
         let left = self.left.get().remove(file);
-        Keep { keeper: Some(Arc::clone(&self.keeper)), left }
+        Keep { keeper: Some(Arc::clone(&self.keeper)), left, volume }
     }
 
     /// Ends a file that waits for its volume: all that waits for it fails.

@@ -27,7 +27,7 @@ pub(super) fn open(
     export: &ExportSpec,
     access: Option<&ExportAccess>,
     budget: &Arc<Budget>,
-    keeping: Option<&Keeping>,
+    keeping: Option<(&Keeping, [u8; 16])>,
 ) -> ControlResult<Opened> {
     // The user database may be slow: the control thread waits for it, and no core.
     let access = match export.path() {
@@ -59,8 +59,11 @@ pub(super) fn clear_dead(export: &ExportSpec) {
     if let ExportSpec::Loop { device, file } = export {
         voltier_export::loop_device::clear_dead(device, file);
     }
-    if let Some(file) = export.file() {
-        voltier_export::fuse::clear_dead(file);
+    match export {
+        ExportSpec::Nbd(_) => {}
+        ExportSpec::Fuse(file) => voltier_export::fuse::clear_dead(file),
+        // In the state folder, which this daemon has for itself.
+        ExportSpec::Loop { file, .. } => voltier_export::fuse::clear_own(file),
     }
 }
 

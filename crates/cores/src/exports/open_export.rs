@@ -36,6 +36,6 @@ pub(crate) struct Opener<'a> {
     pub(crate) name: &'a VolumeName,
     pub(crate) access: FileAccess,
     pub(crate) budget: &'a Arc<Budget>,
-    /// What lets files outlive the daemon, for volumes that do.
-    pub(crate) keeping: Option<&'a Keeping>,
+    /// What lets files outlive the daemon, and the identity of the volume, for volumes that do.
+    pub(crate) keeping: Option<(&'a Keeping, [u8; 16])>,
 }

@@ -36,6 +36,8 @@ pub struct Keep {
     pub keeper: Option<Arc<Keeper>>,
     /// What an earlier daemon left.
     pub left: Option<Left>,
+    /// The identity of the volume: a file is served on by that of which it was, and no other.
+    pub volume: [u8; 16],
 }
 
 /// A connection that an earlier daemon left.
@@ -72,6 +74,8 @@ pub(super) struct Facts {
     pub(super) device: (u32, u32),
     /// The file under the mount was made for it.
     pub(super) created: bool,
+    /// The volume.
+    pub(super) volume: [u8; 16],
 }
 
 /// The same as bytes.
@@ -92,6 +96,7 @@ struct Raw {
     can_punch: u8,
     created: u8,
     unused: [u8; 5],
+    volume: [u8; 16],
 }
 
 /// How often the file is open, and the number of the last request that changed that.
@@ -115,7 +120,7 @@ impl fmt::Debug for Note {
 impl Note {
     pub(super) fn new(facts: &Facts) -> io::Result<Self> {
         let file = memfd_create("voltier", MemfdFlags::CLOEXEC)?;
-        let Facts { file: of, agreed, device, created } = facts;
+        let Facts { file: of, agreed, device, created, volume } = facts;
         let raw = Raw {
             magic: MAGIC,
             flags: agreed.flags,
@@ -131,6 +136,7 @@ impl Note {
             can_punch: of.can_punch.into(),
             created: (*created).into(),
             unused: [0; 5],
+            volume: *volume,
         };
         let note = Self(Arc::new(file));
         pwrite(&*note.0, raw.as_bytes(), 0)?;
@@ -157,7 +163,8 @@ impl Note {
         };
         let agreed = Agreed { minor: raw.minor, flags: raw.flags };
         let device = (raw.device[0], raw.device[1]);
-        let facts = Facts { file, agreed, device, created: raw.created != 0 };
+        let (created, volume) = (raw.created != 0, raw.volume);
+        let facts = Facts { file, agreed, device, created, volume };
         (read == size_of::<Raw>() && raw.magic == MAGIC).then_some(facts)
     }
 
@@ -198,7 +205,7 @@ mod tests {
             dated: (3, 4),
         };
         let agreed = Agreed { minor: 45, flags: 1 << 39 };
-        Facts { file, agreed, device: (0, 99), created: true }
+        Facts { file, agreed, device: (0, 99), created: true, volume: [7; 16] }
     }
 
     #[test]

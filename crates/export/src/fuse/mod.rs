@@ -31,6 +31,6 @@ mod serve;
 mod session;
 
 pub use kept::{Keep, Left, Note};
-pub use mount::{FuseFile, clear_dead};
+pub use mount::{FuseFile, clear_dead, clear_own};
 pub use serve::FileExport;
 pub use session::{Action, Agreed, FileFacts, Reply, Request, Session, TRANSFER_BYTES_MAX};

@@ -92,7 +92,7 @@ impl FuseFile {
     ) -> Result<FuseFile, ExportError> {
         let mut news = Vec::new();
         if let Some(left) = keep.left {
-            match serve_on(&export, path, access, &left) {
+            match serve_on(&export, path, access, &left, keep.volume) {
                 Ok(facts) => {
                     export.counters.connected();
                     export.handover.ends_with(left.held.clone());
@@ -122,7 +122,7 @@ impl FuseFile {
         check_fuse(path)?;
         clear_dead(path);
         let created = prepare_mount_point(path)?;
-        match mount_over(&export, path, access, created, keep.keeper) {
+        match mount_over(&export, path, access, created, keep.keeper.map(|it| (it, keep.volume))) {
             Ok(held) => {
                 export.counters.connected();
                 let held = held.unwrap_or_else(|why| {
@@ -297,7 +297,11 @@ fn lazily_by_helper(path: &Path) {
 /// A dead file answers nothing but ENOTCONN. (The kernel may still know the file's attributes, so a
 /// question for those is not enough.) Anything else at `path` is left alone.
 pub fn clear_dead(path: &Path) {
-    let is_dead = || rustix::fs::statfs(path).is_err_and(|errno| errno == Errno::NOTCONN);
+    let is_dead = || {
+        // The first to ask after the end of a connection may hear that it was broken off.
+        let dead = [Errno::NOTCONN, Errno::CONNABORTED];
+        rustix::fs::statfs(path).is_err_and(|errno| dead.contains(&errno))
+    };
     if !is_dead() {
         return;
     }
@@ -311,6 +315,14 @@ pub fn clear_dead(path: &Path) {
         // A file that stays is in nobody's way: the next mount takes it.
         let _ = fs::remove_file(path);
     }
+}
+
+/// [`clear_dead`] of a file that nobody but this process can serve. If somebody still has its connection, every
+/// request to the file would wait, and so would the question: the connection is ended first.
+pub fn clear_own(path: &Path) {
+    // Of what is no mount nothing comes of it.
+    let _ = unmount(path, UnmountFlags::FORCE);
+    clear_dead(path);
 }
 
 /// Makes sure of an empty regular file; true when it was made here.
@@ -360,10 +372,14 @@ fn serve_on(
     path: &Path,
     access: FileAccess,
     left: &Left,
+    volume: [u8; 16],
 ) -> Result<Facts, String> {
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| error.to_string());
     let note = Note::of(copy(&left.pair.note)?);
     let facts = note.facts().ok_or("it was mounted by another version of the program")?;
+    if facts.volume != volume {
+        return Err("it was the file of another volume".to_owned());
+    }
     // The kernel has these in its memory, and a device above has more of them.
     let (was, is) = (&facts.file, file_facts(export, access, facts.file.dated));
     if was.size_bytes > is.size_bytes {
@@ -398,7 +414,7 @@ fn mount_over(
     path: &Path,
     access: FileAccess,
     created: bool,
-    keeper: Option<Arc<Keeper>>,
+    keeper: Option<(Arc<Keeper>, [u8; 16])>,
 ) -> Result<Result<Option<Held>, String>, ExportError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::PermissionDenied => ExportError::MountNotPermitted(path.to_owned()),
@@ -414,9 +430,9 @@ fn mount_over(
     let start = Start { fd, file: file.clone(), agreed: None, note: None };
     if let Some(agreed) = export.handover.begin(start) {
         let device = device_of(path);
-        let kept = keeper.zip(device).map(|(keeper, device)| {
+        let kept = keeper.zip(device).map(|((keeper, volume), device)| {
             let own = own.ok_or("no descriptor is left")?;
-            let facts = Facts { file, agreed, device, created };
+            let facts = Facts { file, agreed, device, created, volume };
             give_to(&keeper, path, &own, &facts)
         });
         let (kept, note) = match kept.transpose() {

@@ -14,7 +14,7 @@ use crate::service::presence::admit::{Admitted, Beside};
 use crate::service::presence::{admit, late, look, survey};
 use crate::service::state::live::now;
 use crate::service::state::turn::Turn;
-use crate::service::volumes::show;
+use crate::service::volumes::{exports, in_use, show};
 use crate::settings::SSD_KEY;
 use crate::spec::DeviceSpec;
 
@@ -26,6 +26,10 @@ pub(crate) fn take(
     device: DeviceSpec,
 ) -> ControlResult<Response> {
     let record = turn.record(name)?;
+    if !turn.is_open(name) {
+        in_use::is_unused(turn, &record, &format!("voltier stop {name} --now"))?;
+        exports::end_kept(turn, &record, "it gets another drive");
+    }
     if key == SSD_KEY {
         take_ssd(turn, &record, device)
     } else {

@@ -292,7 +292,8 @@ fn start_group(turn: &mut Turn, group: &Group, now: Instant) {
 /// Ends the files that the daemon before left of a volume that cannot be opened, and waits for nothing.
 fn end_kept_of_failed(turn: &mut Turn, record: &VolumeRecord) {
     let Some(live) = turn.live.get(&record.name) else { return };
-    if live.is_open || live.absence.is_waiting() || live.is_unrecorded {
+    // One that is looked for is tried again soon; the files wait so long, and for no longer than a while.
+    if live.is_open || live.absence.since.is_some() || live.is_unrecorded {
         return;
     }
     let why = live.error.clone();

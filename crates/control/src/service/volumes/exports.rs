@@ -250,6 +250,7 @@ fn close_these(
         if turn.is_open(&name) && !turn.is_closed(&name, export) {
             turn.closing(export.uri(&name)).unexport(&name, export, cut_off)?;
         }
+        turn.closing(export.uri(&name)).end_kept(export, "the export was closed");
         *record = turn.record(&name)?;
         record.forget_export(export);
         turn.registry.put(record.clone())?;
@@ -258,6 +259,13 @@ fn close_these(
         }
     }
     Ok(())
+}
+
+/// Ends the files of a volume that the daemon before left, because what they show is going to be another content.
+pub(crate) fn end_kept(turn: &mut Turn, record: &VolumeRecord, why: &str) {
+    for export in &record.exports {
+        turn.closing(export.uri(&record.name)).end_kept(export, why);
+    }
 }
 
 /// Another volume that has this very export.

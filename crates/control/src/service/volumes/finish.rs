@@ -7,7 +7,7 @@ use crate::records::{Desired, VolumeRecord};
 use crate::service::presence::late;
 use crate::service::state::jobs::Purpose;
 use crate::service::state::turn::Turn;
-use crate::service::volumes::{drains, given_up, removal};
+use crate::service::volumes::{drains, exports, given_up, removal};
 
 /// Ends a job whose drain has ended, with the step that its purpose asks for.
 pub(crate) fn end_drained(turn: &mut Turn, id: u64, name: &VolumeName) {
@@ -43,6 +43,7 @@ pub(crate) fn drop_cache(
     let was = plain.cache.take();
     was.iter().for_each(|cache| given_up::reserve(turn, cache));
     if !turn.is_open(name) {
+        exports::end_kept(turn, &plain, "its cache was taken away");
         turn.registry.put(plain.clone())?;
         was.iter().for_each(|cache| given_up::erase(turn, name, cache));
         late::bring_up(turn, &plain);

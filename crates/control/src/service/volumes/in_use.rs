@@ -37,12 +37,18 @@ enum Own {
 
 fn users_of(turn: &mut Turn, record: &VolumeRecord, own: Own) -> Vec<String> {
     let name = &record.name;
-    if !turn.is_open(name) {
-        return Vec::new();
-    }
+    let is_open = turn.is_open(name);
     let in_words = |export: &ExportSpec| {
-        let clients = turn.engine.clients(name, export);
         let (uri, is_device) = (export.uri(name), export.is_device());
+        // A file that the daemon before left has the users that it had then, but tells nobody how many.
+        let is_kept = !is_open && turn.engine.is_kept(export);
+        let clients = match is_open {
+            true => turn.engine.clients(name, export),
+            false => u64::from(is_kept && !is_device),
+        };
+        if !is_open && !is_kept {
+            return None;
+        }
         if clients == 0 && !is_device {
             return None;
         }

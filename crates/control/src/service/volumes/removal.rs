@@ -4,8 +4,8 @@ use crate::error::ControlResult;
 use crate::name::VolumeName;
 use crate::records::{Desired, VolumeRecord};
 use crate::service::state::turn::Turn;
-use crate::service::volumes::given_up;
 use crate::service::volumes::open::close_volume;
+use crate::service::volumes::{exports, given_up};
 
 /// The last step of a delete: the cache goes first. So a crash between the steps leaves a plain
 /// volume on its way out.
@@ -16,6 +16,7 @@ pub(crate) fn drop_volume(
 ) -> ControlResult<()> {
     let record = turn.record(name)?;
     let mut plain = VolumeRecord { desired: Desired::Deleting, ..record };
+    exports::end_kept(turn, &plain, "the volume was deleted");
     let was = plain.cache.take();
     was.iter().for_each(|cache| given_up::reserve(turn, cache));
     let is_open = turn.is_open(name);
