@@ -311,3 +311,39 @@ fn a_volume_that_does_not_come_back_ends_its_file() {
     instance.run(&["start", "v"]).ok();
     assert_eq!(instance.show("v")["exports"][0]["state"], "open");
 }
+
+#[test]
+fn a_kept_file_system_is_not_cut_off_unasked_and_never_gets_another_volume() {
+    let Some(instance) = instance() else { return };
+    let device = volume(&instance);
+    let at = folder(&instance);
+    let shown = at.to_str().unwrap();
+    instance.run(&["mount", "v", shown, "--mkfs", "ext4"]).ok();
+    fs::write(at.join("file"), "data").unwrap();
+    program("sync", &["-f", shown]);
+    // The disk is away when the next daemon comes.
+    let (disk, away) = (instance.path("hdd"), instance.aside("hdd"));
+    instance.kill();
+    fs::rename(&disk, &away).unwrap();
+    let mut start = instance.command(&["start"]);
+    assert!(start.env("VOLTIER_DEVICE_WAIT", "600").status().unwrap().success());
+    for args in [&["stop", "v"][..], &["stop"]] {
+        instance.run(args).refused(1, &format!("mounted on {shown}"));
+    }
+    fs::rename(&away, &disk).unwrap();
+    until("the volume is back", || instance.show("v")["state"] == "running");
+    assert_eq!(fs::read(at.join("file")).unwrap(), b"data");
+    // Away again, and given up by name: what is mounted ends, and a new volume has a device of its own.
+    instance.kill();
+    fs::rename(&disk, &away).unwrap();
+    let mut start = instance.command(&["start"]);
+    assert!(start.env("VOLTIER_DEVICE_WAIT", "600").status().unwrap().success());
+    instance.run(&["stop", "v", "--now"]).ok();
+    program("umount", &["-l", shown]);
+    fs::rename(&away, &disk).unwrap();
+    run(&instance, &["start", "v"]).ok();
+    until("the device is back", || device.exists());
+    instance.run(&["mount", "v", shown]).ok();
+    assert_eq!(fs::read(at.join("file")).unwrap(), b"data");
+    program("umount", &[shown]);
+}
