@@ -330,7 +330,11 @@ fn systemd_keeps_for_a_daemon_that_it_started() {
         command
     };
     let mut first = daemon().spawn().unwrap();
-    instance.serve();
+    until("the daemon is ready", || {
+        let mut bytes = [0; 4096];
+        let length = manager.recv(&mut bytes).unwrap();
+        bytes[..length].starts_with(b"READY=1")
+    });
     let path = instance.path("v.img");
     let shown = path.to_str().unwrap();
     instance.run(&["export", "v", "--fuse", shown]).ok();
@@ -346,7 +350,7 @@ fn systemd_keeps_for_a_daemon_that_it_started() {
     let script = "exec 3<&0 4<&1 </dev/null >/dev/null; export LISTEN_PID=$$; exec \"$0\" \"$@\"";
     let (plain, mut second) = (daemon(), Command::new("sh"));
     second.args(["-c", script]).arg(plain.get_program()).args(plain.get_args());
-    plain.get_envs().for_each(|(name, value)| drop(second.env(name, value.unwrap())));
+    second.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
     second.env("LISTEN_FDS", "2").env("LISTEN_FDNAMES", format!("{shown}:{shown}"));
     let mut second = second.stdin(note).stdout(device).stderr(Stdio::null()).spawn().unwrap();
     file.write_all_at(&[2; 4096], 4096).unwrap();
