@@ -115,7 +115,8 @@ impl LoopDevice {
         let is = (shape.block_bytes.to_string(), u8::from(shape.read_only).to_string());
         if (&block, &read_only) != (&is.0, &is.1) {
             return Err(format!(
-                "/dev/{kernel_name} has blocks of {block} bytes (read-only: {read_only}), and the volume {} (read-only: {})",
+                "/dev/{kernel_name} has blocks of {block} bytes (read-only: {read_only}), and the volume {} \
+                 (read-only: {})",
                 is.0, is.1
             ));
         }

@@ -16,6 +16,7 @@ use rustix::net::{
     listen, socket_with,
 };
 
+use crate::manager::Manager;
 use crate::wire::{self, Packet, Pair, VERSION, answer, ask};
 
 /// How long a keeper may take to answer. It waits for nobody.
@@ -28,6 +29,8 @@ const SOCKET: &str = "keeper.sock";
 pub struct Keeper {
     state: PathBuf,
     patience_s: u16,
+    /// systemd keeps in its place.
+    manager: Option<Manager>,
     link: Mutex<Link>,
 }
 
@@ -65,7 +68,8 @@ impl Keeper {
     /// The keeper of the state folder `state`, whether it runs or not. One that is started waits for a daemon for
     /// `patience_s` seconds.
     pub fn of(state: &Path, patience_s: u16) -> Arc<Self> {
-        Arc::new(Self { state: state.to_owned(), patience_s, link: Mutex::default() })
+        let manager = Manager::of_this_process();
+        Arc::new(Self { state: state.to_owned(), patience_s, manager, link: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Link> {
@@ -76,11 +80,25 @@ impl Keeper {
         self.state.join(SOCKET)
     }
 
-    /// All that a keeper holds which an earlier daemon left.
+    /// All that an earlier daemon left. To be called once, before anything is put.
     ///
     /// # Errors
     /// When the keeper is of another version, or does not answer.
     pub fn fetch(self: &Arc<Self>) -> io::Result<Vec<(String, Pair, Held)>> {
+        let mut all = Vec::new();
+        if self.manager.is_some() {
+            let fetched = Manager::fetch()?.into_iter();
+            all.extend(fetched.map(|(name, pair)| {
+                let held = Held::new(self, &name);
+                (name, pair, held)
+            }));
+        }
+        // Of a daemon that a command had started, too.
+        all.extend(self.fetch_from_keeper()?);
+        Ok(all)
+    }
+
+    fn fetch_from_keeper(self: &Arc<Self>) -> io::Result<Vec<(String, Pair, Held)>> {
         let mut link = self.lock();
         let socket = match self.connected() {
             Ok(socket) => socket,
@@ -128,6 +146,9 @@ impl Keeper {
         device: BorrowedFd<'_>,
         note: BorrowedFd<'_>,
     ) -> io::Result<Held> {
+        if let Some(manager) = &self.manager {
+            return manager.put(name, device, note).map(|()| Held::new(self, name));
+        }
         let mut link = self.lock();
         let packet = wire::packet(ask::PUT, name.as_bytes());
         let put = |socket: &OwnedFd| done(asked(socket, &packet, Some([device, note]))?);
@@ -146,7 +167,11 @@ impl Keeper {
     }
 
     fn release(&self, name: &str) {
+        self.manager.iter().for_each(|manager| manager.release(name));
         let mut link = self.lock();
+        if !link.names.iter().any(|known| known == name) {
+            return;
+        }
         link.names.retain(|known| known != name);
         if let Some(socket) = &link.socket {
             // A keeper that is gone holds nothing.

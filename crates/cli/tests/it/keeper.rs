@@ -1,13 +1,18 @@
 //! The keeper, as a user meets it: daemons are killed under block devices and files, and nobody above notices.
 
 use std::fs::{self, File};
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal};
 
 use crate::support::arrays::MIB;
@@ -285,6 +290,78 @@ fn daemon_and_keeper_killed_is_as_without_a_keeper() {
     other.run(&["stop"]).ok();
     until("the keeper has ended", || keepers_of(&other.state()).is_empty());
     assert_eq!(keepers_of(&instance.state()).len(), 1);
+}
+
+/// The descriptors that a daemon gives the service manager, and the message with them.
+fn given(manager: &UnixDatagram) -> (String, Vec<OwnedFd>) {
+    loop {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut bytes = [0; 4096];
+        let mut room = [IoSliceMut::new(&mut bytes)];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let length = recvmsg(manager, &mut room, &mut ancillary, flags).unwrap().bytes;
+        let fds: Vec<OwnedFd> = ancillary
+            .drain()
+            .flat_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(fds) => fds.collect(),
+                _ => Vec::new(),
+            })
+            .collect();
+        let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+        if text.starts_with("FDSTORE") {
+            return (text, fds);
+        }
+    }
+}
+
+#[test]
+fn systemd_keeps_for_a_daemon_that_it_started() {
+    let Some(instance) = instance() else { return };
+    let hdd = instance.drive("hdd", 64 * MIB);
+    run(&instance, &["create", "-p", &hdd, "v", "--export", "none"]).ok();
+    instance.run(&["stop"]).ok();
+    let at = instance.path("notify");
+    let manager = UnixDatagram::bind(&at).unwrap();
+    let state = instance.state().display().to_string();
+    let daemon = || {
+        let mut command = instance.command(&["--state", &state, "daemon"]);
+        command.env("NOTIFY_SOCKET", &at).env("FDSTORE", "16").stderr(Stdio::null());
+        command
+    };
+    let mut first = daemon().spawn().unwrap();
+    until("the daemon is ready", || {
+        let mut bytes = [0; 4096];
+        let length = manager.recv(&mut bytes).unwrap();
+        bytes[..length].starts_with(b"READY=1")
+    });
+    let path = instance.path("v.img");
+    let shown = path.to_str().unwrap();
+    instance.run(&["export", "v", "--fuse", shown]).ok();
+    let (text, mut kept) = given(&manager);
+    assert_eq!(text, format!("FDSTORE=1\nFDPOLL=0\nFDNAME={shown}"));
+    assert!(keepers_of(&instance.state()).is_empty());
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    file.write_all_at(&[1; 4096], 0).unwrap();
+    instance.kill();
+    first.wait().unwrap();
+    // The number of the process stays when it becomes another program.
+    let (note, device) = (kept.pop().unwrap(), kept.pop().unwrap());
+    let script = "exec 3<&0 4<&1 </dev/null >/dev/null; export LISTEN_PID=$$; exec \"$0\" \"$@\"";
+    let (plain, mut second) = (daemon(), Command::new("sh"));
+    second.args(["-c", script]).arg(plain.get_program()).args(plain.get_args());
+    second.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    second.env("LISTEN_FDS", "2").env("LISTEN_FDNAMES", format!("{shown}:{shown}"));
+    let mut second = second.stdin(note).stdout(device).stderr(Stdio::null()).spawn().unwrap();
+    file.write_all_at(&[2; 4096], 4096).unwrap();
+    let mut bytes = [0; 8192];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes[..4096] == [1; 4096] && bytes[4096..] == [2; 4096]);
+    drop(file);
+    until("the file is closed", || instance.run(&["unexport", "v"]).code == 0);
+    assert_eq!(given(&manager).0, format!("FDSTOREREMOVE=1\nFDNAME={shown}"));
+    instance.run(&["stop"]).ok();
+    assert!(second.wait().unwrap().success());
 }
 
 #[test]
