@@ -12,7 +12,13 @@ use voltier_control::{ControlError, ControlResult, VolumeName};
 const MARK: &str = "# voltier setup";
 
 /// Options that bring a volume up and down in order ([the guide](../../../docs/guide/install.md)).
-const OPTIONS: [&str; 3] = ["_netdev", "nofail", "x-systemd.requires=voltier.service"];
+const OPTIONS: [&str; 4] = [
+    "_netdev",
+    "nofail",
+    "x-systemd.requires=voltier.service",
+    // A start may wait longer for drives than systemd does for the device, which it would not mount later.
+    "x-systemd.device-timeout=10min",
+];
 
 /// The file, line by line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -182,7 +188,8 @@ mod tests {
         fstab.write().unwrap();
         let text = fs::read_to_string(dir.path().join("fstab")).unwrap();
         let line = "/dev/voltier/data /srv/my\\040data xfs \
-                    noatime,nofail,_netdev,x-systemd.requires=voltier.service 0 0\n";
+                    noatime,nofail,_netdev,x-systemd.requires=voltier.service,\
+                    x-systemd.device-timeout=10min 0 0\n";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("# voltier setup data: UUID=\"2\" /srv/my\\040data"), "{text}");
         let mut again = Fstab::read(&dir.path().join("fstab")).unwrap();

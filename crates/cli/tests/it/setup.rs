@@ -101,7 +101,8 @@ fn a_disk_with_data_is_accelerated_by_one_command_and_plain_again_by_one() {
     assert_eq!(fs::read(host.folder.join("old")).unwrap(), b"here before");
     fs::write(host.folder.join("new"), "through the cache").unwrap();
     let line = format!(
-        "{} {} ext4 noatime,_netdev,nofail,x-systemd.requires=voltier.service 0 0\n",
+        "{} {} ext4 noatime,_netdev,nofail,x-systemd.requires=voltier.service,\
+         x-systemd.device-timeout=10min 0 0\n",
         device.display(),
         host.folder.display()
     );
