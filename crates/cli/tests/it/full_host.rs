@@ -165,7 +165,7 @@ fn the_loss_of_an_ssd_is_recorded_when_the_state_folder_has_room_again() {
             }
             round
         });
-        other.kill();
+        other.kill_with_keeper();
         let says = |words: &str| instance.show("v")["error"].as_str().unwrap().contains(words);
         while !says("the state folder cannot be written") {
             std::thread::park_timeout(STEP);

@@ -69,7 +69,7 @@ fn the_loss_of_an_ssd_is_recorded_below_a_file_system_that_waits_for_the_record(
         .run(&["create", "-s", ssd, "-p", &instance.drive("hdd", 64 * MIB), "-t", "wt", "v"])
         .ok();
     let Some(covered) = cover(&instance) else { return };
-    other.kill();
+    other.kill_with_keeper();
     let (done, ends) = mpsc::channel();
     let file = instance.state().join("file");
     #[expect(clippy::disallowed_methods, reason = "a write that may never end outlives the test")]

@@ -204,14 +204,14 @@ fn the_file_of_a_killed_daemon_is_cleaned_up_by_the_next() {
     if !instance.export_file("v", path) {
         return;
     }
-    instance.kill();
+    instance.kill_with_keeper();
     assert!(fs::read(&file).is_err(), "nobody answers");
     instance.serve();
     assert_eq!(file.metadata().unwrap().len(), 8 * MIB);
     instance.run(&["unexport", "v", "--fuse", path]).ok();
     assert!(!file.exists(), "as before the first export");
     instance.run(&["export", "v", "--fuse", path]).ok();
-    instance.kill();
+    instance.kill_with_keeper();
     fs::remove_file(&hdd).unwrap();
     assert_eq!(instance.show("v")["state"], "failed");
     assert!(!file.exists(), "also when the volume does not come up");

@@ -221,6 +221,15 @@ impl Instance {
     pub fn kill(&self) {
         self.signal(Signal::KILL);
     }
+
+    /// The same of the keeper too: whoever uses a file of this instance hears of it.
+    pub fn kill_with_keeper(&self) {
+        self.kill();
+        for pid in keepers_of(&self.state()) {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+            self.ends(pid);
+        }
+    }
 }
 
 impl Drop for Instance {
