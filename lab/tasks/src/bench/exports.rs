@@ -163,13 +163,16 @@ fn mount_ext4(node: &str, place: PathBuf, stop: &Stop) -> Result<Mounted, Failur
 fn start_qemu(folder: &Path) -> Result<(Running, String, String), Failure> {
     let (socket, file) = (folder.join("qemu.sock"), folder.join("qemu.raw"));
     File::create_new(&file)?;
-    let node = format!("null-co,node-name=n,size={SIZE_BYTES},read-zeroes=on");
     let mut command = Command::new("qemu-storage-daemon");
-    command.args(["--blockdev", &node]);
+    // Two exports of one node are not permitted.
+    for name in ["n", "f"] {
+        let node = format!("null-co,node-name={name},size={SIZE_BYTES},read-zeroes=on");
+        command.args(["--blockdev", &node]);
+    }
     command.arg("--nbd-server").arg(format!("addr.type=unix,addr.path={}", socket.display()));
     command.args(["--export", "type=nbd,id=nbd,node-name=n,name=n,writable=on"]);
     let fuse = format!(
-        "type=fuse,id=fuse,node-name=n,writable=on,growable=off,mountpoint={}",
+        "type=fuse,id=fuse,node-name=f,writable=on,growable=off,mountpoint={}",
         file.display()
     );
     command.args(["--export", &fuse]);
