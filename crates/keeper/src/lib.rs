@@ -13,7 +13,7 @@
 //! With each descriptor comes a *note*, a file in memory that the daemon writes and the keeper never reads: what the
 //! next daemon must know.
 //!
-//! [`wire`] has the messages, [`serve`] the process, [`client`] the daemon's side, [`manager`] systemd in the
+//! `wire` has the messages, `serve` the process, `client` the daemon's side, `manager` systemd in the
 //! keeper's place. A state folder has one daemon at a
 //! time, and so one keeper: the daemon alone makes and removes its socket.
 
