@@ -135,6 +135,11 @@ impl Listener {
         Ok(Self { fd: Fd::from_owned(fd), address: StreamAddress::Tcp(bound) })
     }
 
+    /// Takes over a socket that listens at `address`.
+    pub fn from_owned(fd: OwnedFd, address: StreamAddress) -> Self {
+        Self { fd: Fd::from_owned(fd), address }
+    }
+
     /// The address it really listens on.
     pub fn address(&self) -> &StreamAddress {
         &self.address
@@ -173,6 +178,11 @@ impl Stream {
     /// Takes over a connected socket.
     pub fn from_owned(fd: OwnedFd) -> Self {
         Self { fd: Fd::from_owned(fd) }
+    }
+
+    /// The socket.
+    pub fn fd(&self) -> &Fd {
+        &self.fd
     }
 
     /// Sends small packets at once (TCP only; an error on other sockets).

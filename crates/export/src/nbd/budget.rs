@@ -180,6 +180,15 @@ impl Budget {
         if of_peer > free.min(free_of_export) {
             return None;
         }
+        Some(self.seat(&mut table, peer, export))
+    }
+
+    /// Takes in a connection that a server before had taken in, however many there are.
+    pub(super) fn admit_again(self: &Arc<Self>, export: u64, from: Option<IpAddr>) -> Seat {
+        self.seat(&mut lock(&self.table), Peer::at(from, export), export)
+    }
+
+    fn seat(self: &Arc<Self>, table: &mut Table, peer: Peer, export: u64) -> Seat {
         table.connections += 1;
         table.connections_accepted += 1;
         let number = table.connections_accepted;
@@ -190,7 +199,7 @@ impl Budget {
         let of_peer = take(table.peers.entry(peer).or_default());
         let of_export = take(table.exports.entry(export).or_default());
         let budget = self.clone();
-        Some(Seat { budget, number, peer, export, of_peer, of_export, leased_bytes: 0 })
+        Seat { budget, number, peer, export, of_peer, of_export, leased_bytes: 0 }
     }
 
     fn dismiss(&self, peer: Peer, export: u64) {

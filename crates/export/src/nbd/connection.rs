@@ -18,6 +18,7 @@ use super::budget::SharedSeat;
 use super::info::{ExportInfo, TRANSFER_BYTES_MAX};
 use super::input::Input;
 use super::link::Link;
+use super::passed::{ClientNote, Told};
 use super::serve::{Job, Outbox, Serve};
 use super::session::{Command, Event, Request, Session};
 use crate::bytes::ByteDevice;
@@ -86,7 +87,9 @@ pub(super) struct Connection<D: BlockDevice> {
 }
 
 impl<D: BlockDevice> Connection<D> {
-    /// Serves a client until it leaves, misbehaves, or the link is ended.
+    /// Serves a client until it leaves, misbehaves, or the link is ended; from its greeting on, or from where an
+    /// earlier server has left it. When another server is to go on, what that must know: all that was read is
+    /// answered then, and the socket is open.
     pub(super) async fn run(
         handle: Handle,
         link: Rc<Link>,
@@ -94,7 +97,8 @@ impl<D: BlockDevice> Connection<D> {
         info: Rc<ExportInfo>,
         counters: Arc<CounterCell>,
         seat: SharedSeat,
-    ) {
+        from: Option<ClientNote>,
+    ) -> Option<ClientNote> {
         let outbox = Rc::new(Outbox::default());
         let handshake_ns = seat.handshake_ns();
         let in_flight = Rc::new(InFlight::new(seat));
@@ -114,19 +118,48 @@ impl<D: BlockDevice> Connection<D> {
         };
         let connection = Self { handle, link, device, workers, outbox, in_flight };
         // An error says only that the stream is over, which is why we are here either way.
-        let _ = connection.read_requests(info, handshake_ns).await;
+        let left = connection.read_requests(info, handshake_ns, from).await.ok().flatten();
         connection.all_sent().await;
         connection.outbox.close();
         writer.await;
-        connection.link.stream.shutdown();
+        let is_over = connection.link.is_ending() || connection.outbox.is_broken();
+        let left = left.filter(|_| !is_over);
+        if left.is_none() {
+            connection.link.stream.shutdown();
+        }
+        left
     }
 
-    async fn read_requests(&self, info: Rc<ExportInfo>, handshake_ns: Nanos) -> Result<(), Over> {
+    /// Reads requests until the stream is over, or another server is to go on.
+    async fn read_requests(
+        &self,
+        info: Rc<ExportInfo>,
+        handshake_ns: Nanos,
+        from: Option<ClientNote>,
+    ) -> Result<Option<ClientNote>, Over> {
         let mut out = Vec::new();
-        let mut session = Session::new(info, &mut out);
-        let mut input = Input::for_handshake();
-        let mut deadline = Some(self.handle.now() + handshake_ns);
+        let mut deadline = None;
+        let (mut session, mut input) = match from {
+            Some(ClientNote { point, unread, .. }) => {
+                self.link.greet();
+                (Session::at(info.clone(), point), Input::with(&unread))
+            }
+            None => {
+                deadline = Some(self.handle.now() + handshake_ns);
+                (Session::new(info.clone(), &mut out), Input::for_handshake())
+            }
+        };
         loop {
+            if self.link.is_leaving()
+                && let Some(point) = session.point()
+            {
+                if !out.is_empty() {
+                    self.room(0).await?;
+                    self.outbox.push_raw(Bytes::copy_of(&out));
+                }
+                let told = Told::of(&info, point.structured);
+                return Ok(Some(ClientNote { told, point, unread: input.unread().to_vec() }));
+            }
             let (used, event) = session.advance(input.unread(), &mut out);
             input.consume(used);
             if !out.is_empty() && (event != Event::Used || out.len() >= ANSWER_BYTES) {
@@ -137,10 +170,11 @@ impl<D: BlockDevice> Connection<D> {
             match event {
                 Event::Used => {
                     if session.in_transmission() && deadline.take().is_some() {
+                        self.link.greet();
                         input.grow();
                     }
                 }
-                Event::Close(_) => return Ok(()),
+                Event::Close(_) => return Ok(None),
                 Event::Need(bytes) => {
                     self.fill(&mut input, bytes, deadline, false).await?;
                 }
@@ -200,7 +234,8 @@ impl<D: BlockDevice> Connection<D> {
     }
 
     /// Receives until `bytes` are unread. `is_due` says that the peer owes the first of them already: between
-    /// two requests a peer may rest for as long as it likes.
+    /// two requests a peer may rest for as long as it likes, and there another server may go on: fewer bytes are
+    /// unread then.
     async fn fill(
         &self,
         input: &mut Input,
@@ -209,6 +244,9 @@ impl<D: BlockDevice> Connection<D> {
         is_due: bool,
     ) -> Result<(), Over> {
         while input.unread().len() < bytes {
+            if !is_due && self.link.is_leaving() && self.link.is_greeted() {
+                return Ok(());
+            }
             let is_due = is_due || !input.unread().is_empty();
             let (free, lent) = input.lend();
             let (free, received) = self.receive(free, deadline, is_due).await?;
@@ -244,7 +282,8 @@ impl<D: BlockDevice> Connection<D> {
         self.link.receiving.end();
         match received {
             Some((buf, Ok(bytes))) if bytes > 0 => Ok((buf, bytes as usize)),
-            Some((buf, Err(Errno::INTR | Errno::AGAIN))) => Ok((buf, 0)),
+            // A receive is cancelled for a connection that is to be left, and may be in the middle of a request.
+            Some((buf, Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED))) => Ok((buf, 0)),
             _ => Err(Over),
         }
     }

@@ -30,13 +30,16 @@ impl Input {
         Self { buf: Some(Buf::new(HANDSHAKE_BYTES)), start: 0, end: 0, expects_large: false }
     }
 
+    /// A buffer of a connection whose handshake is over, with what was received and is unread.
+    pub(super) fn with(unread: &[u8]) -> Self {
+        let mut buf = Buf::new(INPUT_BYTES);
+        buf[..unread.len()].copy_from_slice(unread);
+        Self { buf: Some(buf), start: 0, end: unread.len(), expects_large: false }
+    }
+
     /// Makes room for requests and their data.
     pub(super) fn grow(&mut self) {
-        let mut buf = Buf::new(INPUT_BYTES);
-        let unread = self.unread();
-        buf[..unread.len()].copy_from_slice(unread);
-        (self.start, self.end) = (0, unread.len());
-        self.buf = Some(buf);
+        *self = Self::with(self.unread());
     }
 
     /// The unread bytes.

@@ -12,6 +12,9 @@ pub(super) const LOOKS_PER_STALL: u64 = 4;
 pub(super) struct Link {
     pub(super) stream: Stream,
     ending: Cell<bool>,
+    leaving: Cell<bool>,
+    /// The handshake is over.
+    greeted: Cell<bool>,
     pub(super) reader: WakerCell,
     /// The server waits for the peer to take what it asked for.
     pub(super) sending: Direction,
@@ -25,6 +28,8 @@ impl Link {
         Self {
             stream,
             ending: Cell::new(false),
+            leaving: Cell::new(false),
+            greeted: Cell::new(false),
             reader: WakerCell::default(),
             sending: Direction::new(watch.clone()),
             receiving: Direction::new(watch.clone()),
@@ -40,6 +45,27 @@ impl Link {
     /// Whether no further request is taken.
     pub(super) fn is_ending(&self) -> bool {
         self.ending.get()
+    }
+
+    /// Takes no further request once the handshake is over: another server goes on from there.
+    pub(super) fn leave(&self) {
+        self.leaving.set(true);
+        self.reader.wake();
+    }
+
+    /// Whether another server is to go on.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.get()
+    }
+
+    /// The handshake is over.
+    pub(super) fn greet(&self) {
+        self.greeted.set(true);
+    }
+
+    /// Whether the handshake is over.
+    pub(super) fn is_greeted(&self) -> bool {
+        self.greeted.get()
     }
 
     /// Cuts the connection; what is in flight finishes unanswered.

@@ -261,7 +261,8 @@ async fn send(handle: &Handle, link: &Link, mut pieces: Vec<Bytes>) -> Result<()
         let sent = match outcome {
             Ok(0) => return Err(Errno::PIPE),
             Ok(bytes) => bytes as usize,
-            Err(Errno::INTR | Errno::AGAIN) => 0,
+            // Cancelled with a receive: see [`Link::leave`].
+            Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED) => 0,
             Err(error) => return Err(error),
         };
         cut_front(&mut pieces, sent);

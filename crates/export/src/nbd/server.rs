@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -17,6 +18,7 @@ use super::budget::{Budget, Seat, SharedSeat};
 use super::connection::Connection;
 use super::info::ExportInfo;
 use super::link::{LOOKS_PER_STALL, Link};
+use super::passed::{ClientNote, Kind, Passed, Told, Whose};
 use crate::access::FileAccess;
 use crate::bytes::ByteDevice;
 use crate::counters::{CounterCell, ExportCounters};
@@ -24,6 +26,9 @@ use crate::error::ExportError;
 
 /// How long requests in flight may take to finish when the server stops, in nanoseconds.
 const STOP_NS: Nanos = 5_000_000_000;
+
+/// How long clients that are connecting may take when the server leaves them to the next one, in nanoseconds.
+const HANDSHAKE_NS: Nanos = 200_000_000;
 
 /// How long to wait after a failed accept (no descriptor left, say), in nanoseconds.
 const ACCEPT_RETRY_NS: Nanos = 100_000_000;
@@ -47,6 +52,15 @@ struct Shared {
     accept_error: Cell<Option<Errno>>,
     links: RefCell<BTreeMap<u64, Rc<Link>>>,
     stopping: Cell<bool>,
+    /// Another server is to go on with all clients.
+    leaving: Cell<bool>,
+    /// What that gets, and for whom.
+    left: RefCell<Vec<Passed>>,
+    whose: RefCell<Whose>,
+    /// Whether clients are accepted.
+    accepting: Cell<bool>,
+    /// The number of the last connection.
+    last_link: Cell<u64>,
     stopper: WakerCell,
     /// Wakes the watch when somebody waits for a peer.
     watch: Rc<WakerCell>,
@@ -76,7 +90,35 @@ impl NbdServer {
         access: FileAccess,
         budget: &Arc<Budget>,
     ) -> Result<Self, ExportError> {
-        let listener = listen(at, access)?;
+        Self::start_with(handle, device, info, at, access, budget, Vec::new())
+    }
+
+    /// The same with what an earlier server [has left](Self::leave): its clients are served on. Those that rely on
+    /// what the export is no more are hung up on.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with<D: BlockDevice>(
+        handle: &Handle,
+        device: Rc<ByteDevice<D>>,
+        info: ExportInfo,
+        at: &StreamAddress,
+        access: FileAccess,
+        budget: &Arc<Budget>,
+        left: Vec<Passed>,
+    ) -> Result<Self, ExportError> {
+        let (mut listener, mut clients) = (None, Vec::new());
+        for passed in left {
+            match passed.kind() {
+                Some(Kind::Listener) => {
+                    listener = Some(Listener::from_owned(passed.socket, at.clone()));
+                }
+                Some(Kind::Fresh) => clients.push((passed.socket, None)),
+                Some(Kind::Client(note)) => clients.push((passed.socket, Some(note))),
+                None => {}
+            }
+        }
+        let listener = listener.map_or_else(|| listen(at, access), Ok)?;
         handle.close_on_failure(listener.fd());
         let shared = Rc::new(Shared {
             handle: handle.clone(),
@@ -87,11 +129,27 @@ impl NbdServer {
             accept_error: Cell::new(None),
             links: RefCell::default(),
             stopping: Cell::new(false),
+            leaving: Cell::new(false),
+            left: RefCell::default(),
+            whose: RefCell::new(Whose { volume: [0; 16], at: listener.address().clone() }),
+            accepting: Cell::new(true),
+            last_link: Cell::new(0),
             stopper: WakerCell::default(),
             watch: Rc::default(),
             watch_end: WakerCell::default(),
         });
         drop(handle.spawn(watch_clients(shared.clone())));
+        // Those that were let in before come first.
+        clients.sort_by_key(|(_, note)| note.is_none());
+        for (socket, note) in clients {
+            let is_as_told =
+                |note: &ClientNote| note.told == Told::of(&shared.info, note.point.structured);
+            if note.as_ref().is_none_or(is_as_told) {
+                let stream = Stream::from_owned(socket);
+                handle.close_on_failure(stream.fd());
+                admit(&shared, stream, &device, note);
+            }
+        }
         drop(handle.spawn(accept_clients(shared.clone(), listener.clone(), device)));
         Ok(Self { shared, listener })
     }
@@ -146,6 +204,44 @@ impl NbdServer {
         // The watch sees the end.
         shared.handle.yield_now().await;
     }
+
+    /// Takes no more requests of `volume`, and gives the listening socket and every client to the server that comes
+    /// next, at its [start](Self::start_with). Clients see a pause. Those whose requests are not answered after
+    /// `limit_ns` are hung up on, and so are those in a handshake that does not end.
+    pub async fn leave(self, volume: [u8; 16], limit_ns: Nanos) -> Vec<Passed> {
+        let shared = &self.shared;
+        shared.whose.borrow_mut().volume = volume;
+        shared.leaving.set(true);
+        // What waits for a client, or for its bytes, comes back with what is there.
+        shared.handle.cancel(self.listener.fd());
+        let links = || -> Vec<_> { shared.links.borrow().values().cloned().collect() };
+        for link in links() {
+            link.leave();
+            shared.handle.cancel(link.stream.fd());
+        }
+        let is_left = || shared.links.borrow().is_empty() && !shared.accepting.get();
+        let greeted = shared.stopper.until(is_left);
+        if shared.handle.timeout(HANDSHAKE_NS.min(limit_ns), greeted).await.is_err() {
+            links().iter().filter(|link| !link.is_greeted()).for_each(|link| link.abort());
+            let finished = shared.stopper.until(is_left);
+            if shared.handle.timeout(limit_ns.saturating_sub(HANDSHAKE_NS), finished).await.is_err()
+            {
+                links().iter().for_each(|link| link.abort());
+            }
+        }
+        shared.stopping.set(true);
+        shared.watch.wake();
+        shared.watch_end.wake();
+        // The watch sees the end.
+        shared.handle.yield_now().await;
+        let listener = self.listener.fd().as_fd().try_clone_to_owned();
+        let listener =
+            listener.and_then(|fd| Passed::new(fd, &shared.whose.borrow(), &Kind::Listener));
+        let mut left = shared.left.take();
+        // Without it the next server listens anew.
+        left.extend(listener);
+        left
+    }
 }
 
 async fn accept_clients<D: BlockDevice>(
@@ -153,22 +249,56 @@ async fn accept_clients<D: BlockDevice>(
     listener: Listener,
     device: Rc<ByteDevice<D>>,
 ) {
-    let mut number = 0;
-    while !shared.stopping.get() {
+    let is_over = || shared.stopping.get() || shared.leaving.get();
+    while !is_over() {
         let accepted = shared.handle.accept(&listener).await;
+        if shared.leaving.get() {
+            // A client that came at the last moment is the next server's.
+            accepted.iter().for_each(|stream| shared.leave(stream, &Kind::Fresh));
+            break;
+        }
         if shared.stopping.get() {
-            return;
+            break;
         }
         shared.accept_error.set(accepted.as_ref().err().copied());
         match accepted {
-            Ok(stream) => match shared.budget.admit(shared.export, stream.peer_address()) {
-                Some(seat) => {
-                    number += 1;
-                    open(&shared, number, stream, seat, device.clone());
-                }
-                None => stream.shutdown(),
-            },
+            Ok(stream) => admit(&shared, stream, &device, None),
             Err(_) => shared.handle.sleep(ACCEPT_RETRY_NS).await,
+        }
+    }
+    shared.accepting.set(false);
+    shared.stopper.wake();
+}
+
+/// Serves a client, if there is room for one more.
+fn admit<D: BlockDevice>(
+    shared: &Rc<Shared>,
+    stream: Stream,
+    device: &Rc<ByteDevice<D>>,
+    from: Option<ClientNote>,
+) {
+    let peer = stream.peer_address();
+    let seat = match from {
+        // It was let in before, and the order in which clients come now is by chance.
+        Some(_) => Some(shared.budget.admit_again(shared.export, peer)),
+        None => shared.budget.admit(shared.export, peer),
+    };
+    let Some(seat) = seat else {
+        stream.shutdown();
+        return;
+    };
+    shared.last_link.set(shared.last_link.get() + 1);
+    open(shared, shared.last_link.get(), stream, seat, device.clone(), from);
+}
+
+impl Shared {
+    /// Leaves a socket to the next server.
+    fn leave(&self, stream: &Stream, kind: &Kind) {
+        let socket = stream.fd().as_fd().try_clone_to_owned();
+        match socket.and_then(|socket| Passed::new(socket, &self.whose.borrow(), kind)) {
+            Ok(passed) => self.left.borrow_mut().push(passed),
+            // No descriptor or no memory is left: the client connects again.
+            Err(_) => stream.shutdown(),
         }
     }
 }
@@ -194,6 +324,7 @@ fn open<D: BlockDevice>(
     stream: Stream,
     seat: Seat,
     device: Rc<ByteDevice<D>>,
+    from: Option<ClientNote>,
 ) {
     // The first two only make things faster, and Unix sockets refuse the first and the last.
     let _ = stream.set_nodelay();
@@ -208,7 +339,11 @@ fn open<D: BlockDevice>(
     let on_failure = handle.on_failure(move |_| others.leave());
     let task = async move {
         let (handle, info) = (shared.handle.clone(), shared.info.clone());
-        Connection::run(handle, link, device, info, shared.counters.clone(), seat).await;
+        let (counters, own) = (shared.counters.clone(), link.clone());
+        let left = Connection::run(handle, own, device, info, counters, seat, from).await;
+        if let Some(note) = left {
+            shared.leave(&link.stream, &Kind::Client(note));
+        }
         drop(on_failure);
         shared.counters.disconnected();
         shared.links.borrow_mut().remove(&number);

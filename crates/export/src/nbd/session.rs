@@ -33,6 +33,15 @@ enum Phase {
     Closed(CloseReason),
 }
 
+/// A place between two requests, at which another session can go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Point {
+    /// Whether replies are structured.
+    pub(super) structured: bool,
+    /// Bytes of a refused write that are still to be dropped.
+    pub(super) skip_bytes: u64,
+}
+
 /// The server's side of one connection: bytes in, events and answers out.
 ///
 /// Memory is bounded: the session keeps no input, and what one call appends to the output follows
@@ -51,6 +60,22 @@ impl Session {
     pub fn new(info: Rc<ExportInfo>, out: &mut Vec<u8>) -> Self {
         let phase = Phase::Negotiating(Negotiation::greet(out));
         Self { info, phase, skip_bytes: 0 }
+    }
+
+    /// A session that goes on where an earlier one has ended.
+    pub(super) fn at(info: Rc<ExportInfo>, point: Point) -> Self {
+        let Point { structured, skip_bytes } = point;
+        Self { info, phase: Phase::Transmission { structured }, skip_bytes }
+    }
+
+    /// Where another session can go on, once the handshake is over. To be asked between two events.
+    pub(super) fn point(&self) -> Option<Point> {
+        match self.phase {
+            Phase::Transmission { structured } => {
+                Some(Point { structured, skip_bytes: self.skip_bytes })
+            }
+            Phase::Negotiating(_) | Phase::Closed(_) => None,
+        }
     }
 
     /// Whether the handshake is over.

@@ -4,12 +4,13 @@ use std::cell::RefCell;
 use std::fs;
 use std::net::Shutdown;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
 
 use voltier_block::{Lba, Limits, MIB, Prng, SectorRange};
-use voltier_export::nbd::{Budget, ExportInfo, NbdLimits, NbdServer, proto};
+use voltier_export::nbd::{Budget, ExportInfo, NbdLimits, NbdServer, Whose, proto};
 use voltier_export::{ByteDevice, ExportCounters, ExportError, FileAccess};
 use voltier_ring::{Core, StreamAddress};
 
@@ -19,6 +20,8 @@ use crate::support::memory::Memory;
 thread_local! {
     /// The server of the core that this thread is.
     static SERVER: RefCell<Option<NbdServer>> = const { RefCell::new(None) };
+    /// What it serves.
+    static DEVICE: RefCell<Option<Rc<ByteDevice<Memory>>>> = const { RefCell::new(None) };
 }
 
 struct Served {
@@ -42,14 +45,9 @@ fn start_for(
         device.bad_sectors = SectorRange::new(Lba(8000), 8);
         let info = ExportInfo::new("disk", "a test", limits, false);
         let budget = Budget::new(NbdLimits::default());
-        let server = NbdServer::start(
-            &handle,
-            Rc::new(ByteDevice::new(Rc::new(device))),
-            info,
-            &at,
-            access,
-            &budget,
-        )?;
+        let device = Rc::new(ByteDevice::new(Rc::new(device)));
+        DEVICE.set(Some(device.clone()));
+        let server = NbdServer::start(&handle, device, info, &at, access, &budget)?;
         let uri = server.uri();
         SERVER.set(Some(server));
         Ok(uri)
@@ -95,6 +93,24 @@ impl Served {
     fn stop(&self) {
         let stop = |_| async { SERVER.take().unwrap().stop().await };
         self.core.remote().call(stop).unwrap();
+    }
+
+    /// Has the next server go on; how many sockets it got. What it says of the device may be another thing.
+    fn hand_over(&self, limits: Limits, limit_ns: u64) -> usize {
+        let at = StreamAddress::Unix(self.socket());
+        let hand_over = move |handle: voltier_ring::Handle| async move {
+            let left = SERVER.take().unwrap().leave([7; 16], limit_ns).await;
+            let own = Some(Whose { volume: [7; 16], at: at.clone() });
+            let count = left.iter().filter(|left| left.whose() == own).count();
+            let device = DEVICE.with_borrow(|device| device.clone().unwrap());
+            let info = ExportInfo::new("disk", "a test", limits, false);
+            let (access, budget) = (FileAccess::default(), Budget::new(NbdLimits::default()));
+            let server =
+                NbdServer::start_with(&handle, device, info, &at, access, &budget, left).unwrap();
+            SERVER.set(Some(server));
+            count
+        };
+        self.core.remote().call(hand_over).unwrap()
     }
 }
 
@@ -316,6 +332,100 @@ fn stopping_closes_idle_connections_and_removes_the_socket() {
     assert_eq!(idle.ask(proto::CMD_FLUSH, 0, 0, 0).error, 0);
     served.stop();
     assert!(idle.is_closed());
+    assert!(!served.socket().exists());
+}
+
+/// `NBD_ENOSPC`.
+const NO_SPACE: u32 = 28;
+
+/// Longer than any answer takes.
+const LONG_NS: u64 = 10_000_000_000;
+
+#[test]
+fn clients_see_a_pause_when_another_server_goes_on() {
+    let served = serve(plain());
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            // The model begins with a device of zeroes.
+            pipeline(&served, 1, true, 512);
+        });
+        let mut rounds = 0;
+        while rounds < 10 || !client.is_finished() {
+            served.hand_over(plain(), LONG_NS);
+            rounds += 1;
+        }
+    });
+}
+
+#[test]
+fn a_request_in_pieces_is_whole_for_the_next_server() {
+    let served = serve(plain());
+    let data: Vec<u8> = (0..4096).map(|at| at as u8 ^ 0x33).collect();
+    let (mut header, mut payload) = (served.connect(true), served.connect(false));
+    let mut refused = served.connect(true);
+    // Half a header.
+    let mut write = request(proto::CMD_WRITE, 0, 1, 0, 4096);
+    write.extend(&data);
+    header.send(&write[..13]);
+    // A write with half its data, behind a read.
+    payload.send(&[request(proto::CMD_READ, 0, 2, 65536, 512), write.clone()].concat()[..1000]);
+    // A write beyond the end, which is refused while its data come in.
+    let beyond = request(proto::CMD_WRITE, 0, 3, 16 * MIB, 70_000);
+    refused.send(&[&beyond[..], &[7; 30_000]].concat());
+    assert_eq!(refused.reply(|_| 0).error, NO_SPACE);
+    let mut rest = payload.stream.try_clone().unwrap();
+    let behind = write.clone();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::park_timeout(std::time::Duration::from_millis(50));
+            // 972 bytes were behind the read.
+            std::io::Write::write_all(&mut rest, &behind[1000 - 28..]).unwrap();
+        });
+        assert_eq!(served.hand_over(plain(), LONG_NS), 4);
+    });
+    let read = payload.reply(|_| 512);
+    assert_eq!((read.cookie, read.data.len()), (2, 512));
+    assert_eq!(payload.reply(|_| 0).cookie, 1);
+    assert!(payload.ask(proto::CMD_READ, 0, 0, 4096).data == data);
+    header.send(&write[13..]);
+    assert_eq!(header.reply(|_| 0).cookie, 1);
+    refused.send(&[7; 40_000]);
+    assert!(refused.ask(proto::CMD_READ, 0, 0, 4096).data == data);
+    // And once more, with nothing under way.
+    assert_eq!(served.hand_over(plain(), LONG_NS), 4);
+    assert!(header.ask(proto::CMD_READ, 0, 0, 4096).data == data);
+    assert_eq!(served.counters().connections_open, 3);
+}
+
+#[test]
+fn who_cannot_go_on_is_hung_up_on_and_others_go_on() {
+    let served = serve(plain());
+    let mut good = served.connect(true);
+    let mut silent = UnixStream::connect(served.socket()).unwrap();
+    let mut greeting = [0; 18];
+    std::io::Read::read_exact(&mut silent, &mut greeting).unwrap();
+    let mut half_payload = served.connect(true);
+    half_payload.send(&request(proto::CMD_WRITE, 0, 1, 0, 4 << 20));
+    half_payload.send(&[1; 1000]);
+    let mut deaf = served.connect(true);
+    deaf.stream.set_nonblocking(true).unwrap();
+    let reads = request(proto::CMD_READ, 0, 2, 0, 1 << 20).repeat(100);
+    while std::io::Write::write(&mut deaf.stream, &reads).is_ok() {}
+    // More than its socket takes.
+    while served.counters().reads < 10 {
+        std::thread::yield_now();
+    }
+    assert_eq!(served.hand_over(plain(), 500_000_000), 2);
+    assert_eq!(good.ask(proto::CMD_FLUSH, 0, 0, 0).error, 0);
+    assert!(half_payload.is_closed());
+    assert_eq!(std::io::Read::read(&mut silent, &mut [0; 1]).unwrap_or(0), 0);
+    assert_eq!(served.connect(true).write(0, 0, &[7; 512]), 0);
+    // A client relies on what it was told.
+    let read_only = Limits { read_only: true, ..plain() };
+    served.hand_over(read_only, LONG_NS);
+    assert!(good.is_closed());
+    assert_ne!(served.connect(true).write(0, 0, &[7; 512]), 0);
+    served.stop();
     assert!(!served.socket().exists());
 }
 
