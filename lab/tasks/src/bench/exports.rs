@@ -1,6 +1,6 @@
 //! The exports beside other servers in one run: NBD beside nbdkit's memory plugin and qemu-storage-daemon's null
 //! device, the FUSE file beside qemu-storage-daemon's, and ext4 on a volume's block device beside ext4 on a plain
-//! loop device over the same kind of file.
+//! loop device over the same kind of file. And a cache that has everything beside the volume without one.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use voltier_lab::LabError;
 use voltier_lab::fio::{Fio, Job, OLDEST, Outcome, Pattern, Target, Until};
 use voltier_lab::process::{Deadline, Running, Stop, pause};
-use voltier_lab::voltier::Instance;
+use voltier_lab::voltier::{CacheSpec, Instance};
 use voltier_results::size::format_bytes;
 use xtask::{Failure, workspace};
 
@@ -28,6 +28,8 @@ const FILE_BYTES: u64 = 256 << 20;
 const READY_LIMIT: Duration = Duration::from_secs(10);
 
 const OURS: &str = "Voltier, memory";
+/// The same memory as a backing disk, and more of it as the SSD.
+const CACHED: &str = "Voltier, hits";
 const NBDKIT: &str = "nbdkit memory";
 const QEMU: &str = "qemu-storage-daemon null";
 const PLAIN_LOOP: &str = "a plain loop device";
@@ -77,28 +79,31 @@ impl Servers {
         fs::create_dir(&state)?;
         let instance = Instance::new(&binary, &state, stop.clone());
         let size = format_bytes(SIZE_BYTES);
-        instance.create_plain("v", &format!("mem:{size}"))?;
+        create_volumes(&instance)?;
         let (nbdkit, nbdkit_uri) = start_nbdkit(folder.path(), &size)?;
         let (qemu, qemu_uri, qemu_file) = start_qemu(folder.path())?;
         let own_file = folder.path().join("v.raw").display().to_string();
         let own_uri = instance.export_nbd("v")?;
         instance.export("v", &["--fuse", &own_file])?;
+        let cached_file = folder.path().join("c.raw").display().to_string();
+        let cached_uri = instance.export_nbd("c")?;
+        instance.export("c", &["--fuse", &cached_file])?;
         let file = |path: &str| Target::Files { paths: vec![path.to_owned()], engine: "libaio" };
         let mut subjects = vec![
             Subject { protocol: "NBD", server: OURS, target: Target::Nbd(own_uri) },
+            Subject { protocol: "NBD", server: CACHED, target: Target::Nbd(cached_uri) },
             Subject { protocol: "NBD", server: NBDKIT, target: Target::Nbd(nbdkit_uri) },
             Subject { protocol: "NBD", server: QEMU, target: Target::Nbd(qemu_uri) },
             Subject { protocol: "FUSE", server: OURS, target: file(&own_file) },
+            Subject { protocol: "FUSE", server: CACHED, target: file(&cached_file) },
             Subject { protocol: "FUSE", server: QEMU, target: file(&qemu_file) },
         ];
+        // Memory is given out when it is touched first.
+        let all = job(Pattern::Write, 1 << 20, 8, SIZE_BYTES, Until::Once);
         for subject in &subjects {
-            // Memory is given out when it is touched first.
-            fio.run(
-                &job(Pattern::Write, 1 << 20, 8, SIZE_BYTES, Until::Once),
-                &subject.target,
-                &stop,
-            )?;
+            fio.run(&all, &subject.target, &stop)?;
         }
+        instance.flush("c")?;
         let backing = |name: &str| -> Result<String, Failure> {
             let path = folder.path().join(name);
             File::create_new(&path)?.set_len(2 * FILE_BYTES)?;
@@ -133,6 +138,17 @@ impl Servers {
     fn run(&self, subject: &Subject, wanted: Job) -> Result<Outcome, LabError> {
         self.fio.run(&wanted, &subject.target, &self.stop)
     }
+}
+
+/// The volume in memory, and the same with a cache in memory.
+fn create_volumes(instance: &Instance) -> Result<(), LabError> {
+    let hdd = format!("mem:{}", format_bytes(SIZE_BYTES));
+    let ssd = format!("mem:{}", format_bytes(2 * SIZE_BYTES));
+    let (policy, mode, line_bytes) = ("lru", "wb", 4096);
+    instance.create_plain("v", &hdd)?;
+    instance.create_cached("c", &CacheSpec { ssd: &ssd, hdd: &hdd, policy, mode, line_bytes })?;
+    // What is written first is to be in the cache.
+    instance.set("c", "seq_cutoff=off")
 }
 
 /// Why this cannot be measured here, if so.
@@ -236,12 +252,17 @@ pub(super) fn measure(effort: Effort) -> Result<Vec<Row>, Failure> {
 
 /// The cases of one round.
 fn rows(figures: &[(&str, &str, &str, f64)]) -> Vec<Measured> {
-    let ours = figures.iter().filter(|it| it.1 == OURS);
-    let row = |(protocol, _, words, figure): &(&str, &str, &str, f64)| {
+    let ours = figures.iter().filter(|it| [OURS, CACHED].contains(&it.1));
+    let row = |(protocol, server, words, figure): &(&str, &str, &str, f64)| {
         let others = figures.iter().filter(move |it| it.0 == *protocol && it.2 == *words);
-        let others: Vec<_> = others.filter(|it| it.1 != OURS).collect();
-        let peers = others.into_iter().map(|it| Measured {
-            case: format!("{protocol} {words}"),
+        // A cache beside the volume without one, and that beside the others.
+        let is_cached = *server == CACHED;
+        let is_peer = |it: &&(&str, &str, &str, f64)| match is_cached {
+            true => it.1 == OURS,
+            false => ![OURS, CACHED].contains(&it.1),
+        };
+        let peers = others.filter(is_peer).map(|it| Measured {
+            case: format!("{protocol} {words}{}", if is_cached { ", hits" } else { "" }),
             unit: "IOPS".to_owned(),
             ours: *figure,
             peer: it.1.to_owned(),
