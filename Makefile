@@ -19,7 +19,7 @@
 #   make cross-check-md  members of RAID 5, 6 and 10 byte for byte against those of Linux md, in a guest
 #   make test-vm      Debian in QEMU with the unit and the rules of packaging/: restarts, power cuts, drives
 #                     that move, come late or stay away, a full state folder: SCENARIO (see docs/proof.md)
-#   make crash        kill -9 under write load, 50 times: CRASH_ROUNDS
+#   make crash        kill -9 and upgrades under write load, 50 times: CRASH_ROUNDS
 #   make clean        removes everything that was built or written
 
 SHELL := /bin/bash
@@ -120,7 +120,7 @@ test-vm:
 
 crash:
 	VOLTIER_CRASH_ROUNDS=$(or $(CRASH_ROUNDS),50) \
-	  cargo test --locked --package voltier --test it crash:: -- --nocapture
+	  cargo test --locked --package voltier --test it -- crash:: outlive_ten outlives_ten --nocapture
 
 clean:
 	cargo clean

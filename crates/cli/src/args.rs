@@ -41,6 +41,8 @@ pub(crate) enum Verb {
     Start(Start),
     /// Stop a volume until it is started again; without a name, stop the daemon
     Stop(Stop),
+    /// Replace the daemon by this program while clients use volumes: they see a short pause
+    Upgrade,
     /// Show state, mode, sizes, hit rates, dirty lines and exports
     Show(Show),
     /// Change settings of a cache while the volume serves

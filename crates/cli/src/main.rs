@@ -60,6 +60,7 @@ fn run(cli: &Cli) -> ControlResult<()> {
         Verb::Delete(args) => volumes::delete(&session, args),
         Verb::Start(args) => volumes::start(&session, args),
         Verb::Stop(args) => volumes::stop(&session, args),
+        Verb::Upgrade => volumes::upgrade(&session),
         Verb::Show(args) => volumes::show(&session, args),
         Verb::Mount(args) => mount::run(&session, args),
         Verb::Setup(args) => setup::run(&session, args),

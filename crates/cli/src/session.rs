@@ -1,11 +1,17 @@
 //! One command of the user: which instance it asks, and how it answers.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use voltier_control::{Client, ControlError, ControlResult, StateDir};
 
 /// How often `show --watch` looks.
 pub(crate) const WATCH: Duration = Duration::from_secs(1);
+
+/// The file of this program.
+pub(crate) fn this_program() -> ControlResult<PathBuf> {
+    std::env::current_exe().map_err(|error| ControlError::io("finding this program's file", &error))
+}
 
 /// One command: which instance, and how it answers.
 pub(crate) struct Session<'a> {
@@ -20,9 +26,7 @@ impl<'a> Session<'a> {
 
     /// The daemon of the instance, started when none runs.
     pub(crate) fn client(&self) -> ControlResult<Client> {
-        let program = std::env::current_exe()
-            .map_err(|error| ControlError::io("finding this program's file", &error))?;
-        Client::connect_or_start(self.state, &program)
+        Client::connect_or_start(self.state, &this_program()?)
     }
 
     /// The daemon of the instance, if one runs: commands that only read start none.

@@ -9,7 +9,7 @@ use voltier_control::{
 };
 
 use crate::args::{Leave, Named, Show, Start, Stop};
-use crate::session::{Session, WATCH};
+use crate::session::{Session, WATCH, this_program};
 use crate::{progress, table};
 
 /// A change that is done when it is answered.
@@ -103,6 +103,18 @@ pub(crate) fn stop(session: &Session<'_>, args: &Stop) -> ControlResult<()> {
         true => format!("{folder}: stopped\n"),
         false => format!("{folder}: no daemon runs\n"),
     })
+}
+
+/// Has the running daemon become this program.
+pub(crate) fn upgrade(session: &Session<'_>) -> ControlResult<()> {
+    let client = session.running_client()?.ok_or_else(|| session.no_daemon())?;
+    let program = this_program()?;
+    let version = client.upgrade(session.state, &program, voltier_cores::HANDOVER)?;
+    let folder = session.state.path().display().to_string();
+    if session.json {
+        return print_json(&json!({ "state_folder": folder, "version": version }));
+    }
+    print(&format!("{folder}: served by version {version} now\n"))
 }
 
 /// Starts a job and waits for its end.

@@ -246,13 +246,29 @@ impl Client {
             Response::Stopping => {}
             other => return Err(unexpected(&other)),
         }
+        let pid = |state: &StateDir| fs::read_to_string(state.pid_file()).unwrap_or_default();
+        let its_pid = pid(state);
+        self.wait_for_end(state, &mut waits)?;
+        if !its_pid.trim().is_empty() && pid(state) == its_pid {
+            return Err(ControlError::failed(format!(
+                "the daemon ended before the stop was complete, as after a crash: nothing \
+                 acknowledged is lost; see {}",
+                state.log_file().display()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Waits until the daemon has ended its part: it says nothing more, and the connection ends with its program.
+    fn wait_for_end(
+        &mut self,
+        state: &StateDir,
+        waits: &mut impl FnMut(Duration),
+    ) -> ControlResult<()> {
         let began = self::now();
         let stream = self.stream.get_mut();
         let timed = stream.set_read_timeout(Some(STOP_STEP));
         timed.map_err(|error| ControlError::io("waiting for the daemon", &error))?;
-        let pid = |state: &StateDir| fs::read_to_string(state.pid_file()).unwrap_or_default();
-        let its_pid = pid(state);
-        // The daemon says nothing more: the connection ends with its process.
         while stream.read(&mut [0]).is_err_and(|error| is_timeout(error.kind())) {
             let waited = began.elapsed();
             if waited > STOP_MAX {
@@ -264,14 +280,48 @@ impl Client {
             }
             waits(waited);
         }
-        if !its_pid.trim().is_empty() && pid(state) == its_pid {
+        Ok(())
+    }
+
+    /// Has the daemon become another program, which serves on all that is open, and waits for that; the version that
+    /// serves now. `handover` is the [form](crate::engine::Exports::handover) in which the program takes exports over.
+    ///
+    /// # Errors
+    /// When the daemon refuses, and when it did not become that program.
+    pub fn upgrade(
+        mut self,
+        state: &StateDir,
+        program: &Path,
+        handover: u32,
+    ) -> ControlResult<String> {
+        let request = Request::Upgrade { program: program.to_owned(), handover };
+        match self.request(&request)? {
+            Response::Upgrading => {}
+            other => return Err(unexpected(&other)),
+        }
+        self.wait_for_end(state, &mut |_| {})?;
+        let until = now() + START_MAX;
+        let mut next = loop {
+            match Self::connect(state)? {
+                Some(next) => break next,
+                None if now() > until => return Err(no_start(state)),
+                None => std::thread::park_timeout(START_STEP),
+            }
+        };
+        let Response::Pong { pid, version } = next.request(&Request::Ping)? else {
+            return Err(no_start(state));
+        };
+        let runs = fs::read_link(format!("/proc/{pid}/exe"));
+        // Of the daemon of another user nobody may know.
+        if runs.is_ok_and(|runs| runs != program) {
             return Err(ControlError::failed(format!(
-                "the daemon ended before the stop was complete, as after a crash: nothing \
-                 acknowledged is lost; see {}",
+                "the daemon could not become {} and serves on as it was; see {}",
+                program.display(),
                 state.log_file().display()
             )));
         }
-        Ok(())
+        next.wait_for_start()?;
+        Ok(version)
     }
 
     /// An import; what was imported.

@@ -15,6 +15,7 @@ use crate::registry::Registry;
 use crate::server::{self, Shared, contained};
 use crate::service::{Service, errands};
 use crate::state_dir::StateDir;
+use crate::upgrade::{self, Upgrade};
 use crate::{log, process};
 
 /// Longest time to come to rest: checkpoints of terabytes are written in seconds, requests in
@@ -48,6 +49,7 @@ pub fn run_daemon<E: Engine + Send + Sync>(
 ) -> ControlResult<()> {
     let cores = options.cores.unwrap_or_else(machine_cores);
     let state = &options.state;
+    let folder = std::env::current_dir().ok();
     // The daemon's files are its user's alone: sockets, registry, log.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     state.create()?;
@@ -60,6 +62,7 @@ pub fn run_daemon<E: Engine + Send + Sync>(
     let registry = Registry::load(state.path())?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| ControlError::io("taking signals", &error))?;
+    upgrade::let_signals_in();
     let engine = start_engine(cores)?;
     let listener = server::listen(&state.socket(), lock.after_crash())?;
     let shared = Shared::new(Service::new(engine, registry));
@@ -90,8 +93,12 @@ pub fn run_daemon<E: Engine + Send + Sync>(
             break;
         }
     }
-    notify::stopping();
     shared.begin_to_end();
+    if let Some(program) = shared.service().begin_to_pass() {
+        let _ = std::fs::remove_file(state.socket());
+        return Err(Upgrade { program, folder, lock, signals }.carry_out(&shared));
+    }
+    notify::stopping();
     ending::wait_for_clients(&shared, &mut signals, options.stop_wait);
     shared.service().keep_nothing();
     notify::wait("stopping; dirty lines stay on their SSDs", STOP_MAX + STOP_STEP * 10);
@@ -99,17 +106,14 @@ pub fn run_daemon<E: Engine + Send + Sync>(
     spawn("stop", &shared, move |_| bound_the_stop(&mut signals))?;
     // From here on new clients start a daemon of their own.
     let _ = std::fs::remove_file(state.socket());
-    let layers = errands::begin_to_rest(&mut shared.service().turn());
-    for layer in layers {
-        shared.run_all(layer);
-    }
+    shared.come_to_rest();
     lock.release();
     tracing::info!("stopped");
     log::flush();
     Ok(())
 }
 
-fn spawn<E: Engine + Send + Sync>(
+pub(crate) fn spawn<E: Engine + Send + Sync>(
     name: &str,
     shared: &Arc<Shared<E>>,
     body: impl FnOnce(Arc<Shared<E>>) + Send + 'static,

@@ -74,6 +74,7 @@ mod state_dir;
 mod status;
 mod suggest;
 mod units;
+mod upgrade;
 mod words;
 
 pub use array_settings::{

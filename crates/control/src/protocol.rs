@@ -4,6 +4,7 @@
 //! progress, and may go away and come back: the job belongs to the daemon.
 
 use std::io::{BufRead, Read, Write};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use voltier_array::{Consistency, Integrity, ScrubRepair};
@@ -291,6 +292,13 @@ pub enum Request {
         /// Cut off clients that use volumes.
         now: bool,
     },
+    /// Pass everything that is open on to another program, which this process becomes.
+    Upgrade {
+        /// The program.
+        program: PathBuf,
+        /// The [form](crate::engine::Exports::handover) in which the program takes exports over.
+        handover: u32,
+    },
     /// Change choices of a cache.
     Set {
         /// The volume.
@@ -382,6 +390,7 @@ impl Request {
             Self::Show { .. } => "show",
             Self::Start { .. } => "start",
             Self::Stop { .. } | Self::StopDaemon { .. } => "stop",
+            Self::Upgrade { .. } => "upgrade",
             Self::Set { .. } => "set",
             Self::Flush { .. } => "flush",
             Self::Attach { .. } => "attach",
@@ -435,6 +444,8 @@ pub enum Response {
     Done,
     /// The daemon comes to rest now, and ends.
     Stopping,
+    /// The daemon comes to rest now, and becomes another program. The connection ends then.
+    Upgrading,
     /// State of the volume asked for, or changed.
     Volume {
         /// The volume.

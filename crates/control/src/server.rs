@@ -199,6 +199,14 @@ impl<E: Engine + Send + Sync> Shared<E> {
         threads.into_iter().for_each(|thread| drop(thread.join()));
     }
 
+    /// Brings everything to rest.
+    pub(crate) fn come_to_rest(self: &Arc<Self>) {
+        let layers = errands::begin_to_rest(&mut self.service.turn());
+        for layer in layers {
+            self.run_all(layer);
+        }
+    }
+
     /// Serves control clients for as long as the process lives.
     pub(crate) fn accept(self: &Arc<Self>, listener: &UnixListener) {
         let mut has_failed = false;
@@ -262,7 +270,8 @@ impl<E: Engine + Send + Sync> Shared<E> {
             if protocol::send(&mut &*stream, &response).is_err() {
                 return;
             }
-            if response == Response::Stopping && !self.ends.swap(true, Ordering::AcqRel) {
+            let ends = matches!(response, Response::Stopping | Response::Upgrading);
+            if ends && !self.ends.swap(true, Ordering::AcqRel) {
                 // The main thread waits for a signal, whoever sends it.
                 let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TERM);
             }

@@ -1,9 +1,13 @@
 //! The state folder: what is where in it, and the lock that keeps a second daemon out.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::Write;
+use std::io::{Seek, Write};
+use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::{NbdAddress, check_socket_path};
@@ -153,14 +157,12 @@ impl StateDir {
     pub fn lock(&self) -> ControlResult<StateLock> {
         let path = self.pid_file();
         let doing = || format!("opening {}", path.display());
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(|error| ControlError::io(doing(), &error))?;
+        let opened = || {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false).mode(0o600);
+            options.open(&path).map_err(|error| ControlError::io(doing(), &error))
+        };
+        let mut file = passed_lock(&path).map_or_else(opened, Ok)?;
         if !file_lock::try_exclusive(&file) {
             let pid = fs::read_to_string(&path).unwrap_or_default();
             return Err(ControlError::failed(format!(
@@ -173,12 +175,32 @@ impl StateDir {
         let own = format!("{}\n", std::process::id());
         // Over the number before: a full file system has room for that. The number is for people, and a
         // folder that cannot have it is served all the same.
-        let written = file.write_all(own.as_bytes()).and_then(|()| file.set_len(own.len() as u64));
+        let written = file
+            .rewind()
+            .and_then(|()| file.write_all(own.as_bytes()))
+            .and_then(|()| file.set_len(own.len() as u64));
         if let Err(error) = written {
             tracing::warn!("{}", ControlError::io(format!("writing {}", path.display()), &error));
         }
         Ok(StateLock { file, after_crash: !before.trim().is_empty() })
     }
+}
+
+/// The variable with the process and the number of the descriptor that has the lock.
+const LOCK: &str = "VOLTIER_LOCK";
+
+/// The file that an earlier program of this process has locked and passed on, if it is the one at `path`.
+fn passed_lock(path: &Path) -> Option<File> {
+    let value = std::env::var(LOCK).ok()?;
+    // A child of that program has the variable, too.
+    let number = value.strip_prefix(&format!("{}:", std::process::id()))?.parse().ok()?;
+    let own = pidfd_open(getpid(), PidfdFlags::empty()).ok()?;
+    let fd = pidfd_getfd(own, number, PidfdGetfdFlags::empty());
+    // Refused of a number that is not open.
+    let _ = nix::unistd::close(number);
+    let file = File::from(fd.ok()?);
+    let (here, there) = (file.metadata().ok()?, fs::metadata(path).ok()?);
+    ((here.dev(), here.ino()) == (there.dev(), there.ino())).then_some(file)
 }
 
 /// Proof that this process alone serves a state folder.
@@ -192,6 +214,18 @@ impl StateLock {
     /// Whether the daemon before did not come to rest.
     pub fn after_crash(&self) -> bool {
         self.after_crash
+    }
+
+    /// Leaves the folder to the next program of this process, locked all the time; the variable with which that program
+    /// finds the lock. If not all came to rest, it begins as after a crash.
+    pub(crate) fn pass_on(self, is_at_rest: bool) -> (String, Option<String>) {
+        if is_at_rest {
+            // As in [`Self::release`].
+            let _ = self.file.set_len(0);
+        }
+        // Without the lock the next one takes it again.
+        let _ = fcntl_setfd(&self.file, FdFlags::empty());
+        (LOCK.to_owned(), Some(format!("{}:{}", std::process::id(), self.file.into_raw_fd())))
     }
 
     /// Gives the folder back, at rest.

@@ -49,3 +49,12 @@ mod volumes;
 
 pub use core_engine::CoreEngine;
 pub use voltier_keeper::{KEEP_S, serve as keep};
+
+/// The form in which a daemon passes its registry and its exports on: see
+/// [`voltier_control::engine::Exports::handover`].
+pub const HANDOVER: u32 = u32::from_be_bytes([
+    voltier_control::REGISTRY_FORMAT.version as u8,
+    voltier_keeper::VERSION,
+    voltier_export::fuse::NOTE_VERSION,
+    voltier_export::nbd::NOTE_VERSION,
+]);

@@ -1,11 +1,13 @@
 //! The daemon's side: asking the keeper, and starting one.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -15,8 +17,10 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
     listen, socket_with,
 };
+use rustix::process::{WaitOptions, waitpid};
 
 use crate::manager::Manager;
+use crate::pass::{self, Passed, Passing};
 use crate::wire::{self, Packet, Pair, VERSION, answer, ask};
 
 /// How long a keeper may take to answer. It waits for nobody.
@@ -32,6 +36,8 @@ pub struct Keeper {
     /// systemd keeps in its place.
     manager: Option<Manager>,
     link: Mutex<Link>,
+    /// The process of the keeper, if this one has started it; else 0.
+    child: AtomicU32,
 }
 
 #[derive(Default)]
@@ -41,6 +47,16 @@ struct Link {
     names: Vec<String>,
     /// The daemon is about to end.
     is_last: bool,
+}
+
+/// What an earlier daemon left.
+pub struct Left {
+    /// The descriptor, and its note.
+    pub pair: Pair,
+    /// What the keeper has of it, if it has it.
+    pub held: Held,
+    /// The daemon before passed it on in order: it had come to rest.
+    pub is_passed: bool,
 }
 
 /// Something that the keeper holds. Clones are the same.
@@ -69,7 +85,8 @@ impl Keeper {
     /// `patience_s` seconds.
     pub fn of(state: &Path, patience_s: u16) -> Arc<Self> {
         let manager = Manager::of_this_process();
-        Arc::new(Self { state: state.to_owned(), patience_s, manager, link: Mutex::default() })
+        let (state, link, child) = (state.to_owned(), Mutex::default(), AtomicU32::new(0));
+        Arc::new(Self { state, patience_s, manager, link, child })
     }
 
     fn lock(&self) -> MutexGuard<'_, Link> {
@@ -80,25 +97,42 @@ impl Keeper {
         self.state.join(SOCKET)
     }
 
-    /// All that an earlier daemon left. To be called once, before anything is put.
-    ///
-    /// # Errors
-    /// When the keeper is of another version, or does not answer.
-    pub fn fetch(self: &Arc<Self>) -> io::Result<Vec<(String, Pair, Held)>> {
-        let mut all = Vec::new();
+    /// All that an earlier daemon left, by name, and why some of it cannot be had, if so: a keeper of another version,
+    /// or one that does not answer. To be called once, before anything is put.
+    pub fn fetch(self: &Arc<Self>) -> (Vec<(String, Left)>, Option<io::Error>) {
+        let (mut all, mut failed) = (BTreeMap::new(), None);
+        // What was passed first: it may be among the others, too.
+        let taken = pass::take();
+        if let Some(keeper) = taken.keeper {
+            self.child.store(keeper.as_raw_pid().unsigned_abs(), Ordering::Relaxed);
+            let wait = move || {
+                // Whoever else has waited for it did what is wanted.
+                let _ = waitpid(Some(keeper), WaitOptions::empty());
+            };
+            failed = thread::Builder::new().name("keeper".into()).spawn(wait).err();
+        }
+        let passed = taken.all.into_iter().map(|(name, pair)| (name, pair, true));
+        let mut kept = Vec::new();
         if self.manager.is_some() {
-            let fetched = Manager::fetch()?.into_iter();
-            all.extend(fetched.map(|(name, pair)| {
-                let held = Held::new(self, &name);
-                (name, pair, held)
-            }));
+            match Manager::fetch() {
+                Ok(fetched) => kept.extend(fetched),
+                Err(error) => failed = Some(error),
+            }
         }
         // Of a daemon that a command had started, too.
-        all.extend(self.fetch_from_keeper()?);
-        Ok(all)
+        match self.fetch_from_keeper() {
+            Ok(fetched) => kept.extend(fetched),
+            Err(error) => failed = Some(error),
+        }
+        let kept = kept.into_iter().map(|(name, pair)| (name, pair, false));
+        for (name, pair, is_passed) in passed.chain(kept) {
+            let held = Held::new(self, &name);
+            all.entry(name).or_insert(Left { pair, held, is_passed });
+        }
+        (all.into_iter().collect(), failed.or(taken.failed))
     }
 
-    fn fetch_from_keeper(self: &Arc<Self>) -> io::Result<Vec<(String, Pair, Held)>> {
+    fn fetch_from_keeper(&self) -> io::Result<Vec<(String, Pair)>> {
         let mut link = self.lock();
         let socket = match self.connected() {
             Ok(socket) => socket,
@@ -111,7 +145,7 @@ impl Keeper {
                 };
             }
         };
-        let all = self.fetch_all(&socket).inspect_err(|_| {
+        let all = Self::fetch_all(&socket).inspect_err(|_| {
             // What is not known here must not make its users wait.
             let _ = wire::send(&socket, &wire::LET_GO, None, SendFlags::empty());
         })?;
@@ -123,15 +157,14 @@ impl Keeper {
         Ok(all)
     }
 
-    fn fetch_all(self: &Arc<Self>, socket: &OwnedFd) -> io::Result<Vec<(String, Pair, Held)>> {
+    fn fetch_all(socket: &OwnedFd) -> io::Result<Vec<(String, Pair)>> {
         let mut all = Vec::new();
         for number in 0_u32.. {
             let packet = wire::packet(ask::FETCH, &number.to_le_bytes());
             let Packet { bytes, pair } = asked(socket, &packet, None)?;
             let Some(pair) = pair.filter(|_| bytes[1] == answer::HELD) else { break };
             let name = String::from_utf8_lossy(&bytes[2..]).into_owned();
-            let held = Held::new(self, &name);
-            all.push((name, pair, held));
+            all.push((name, pair));
         }
         Ok(all)
     }
@@ -191,6 +224,15 @@ impl Keeper {
         }
     }
 
+    /// Leaves descriptors open for the next program of this process, which fetches them with what the keeper has.
+    ///
+    /// # Errors
+    /// When there is no memory for the list.
+    pub fn pass_on(&self, passing: Passing) -> io::Result<Passed> {
+        let child = self.child.load(Ordering::Relaxed);
+        passing.leave_open((child > 0).then_some(child))
+    }
+
     /// Hangs up on a keeper that holds nothing, which ends it.
     fn leave(&self, link: &mut Link) {
         let _ = fs::remove_file(self.socket());
@@ -233,6 +275,7 @@ impl Keeper {
         command.args(["keeper", "--keep", &self.patience_s.to_string()]);
         command.stdin(listener).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn()?;
+        self.child.store(child.id(), Ordering::Relaxed);
         // The kernel remembers how a child ended until somebody asks.
         let wait = move || drop(child.wait());
         thread::Builder::new().name("keeper".into()).spawn(wait)?;

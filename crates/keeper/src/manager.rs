@@ -10,8 +10,9 @@ use rustix::fs::{FileType, fstat};
 use rustix::net::{
     AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
 };
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
+use crate::pass;
 use crate::wire::{self, Pair};
 
 /// The first descriptor that systemd passes.
@@ -77,11 +78,7 @@ impl Manager {
         // Every one that came is taken or closed: one that stays open here would keep its connection for ever.
         let names = names.split(':').chain(std::iter::repeat(""));
         for (number, name) in (FIRST..).zip(names).take(count) {
-            // A descriptor that no child inherits, for the one that came.
-            let fd = pidfd_getfd(&own, number, PidfdGetfdFlags::empty());
-            // Refused of a number that is not open.
-            let _ = nix::unistd::close(number);
-            let Ok(fd) = fd else { continue };
+            let Ok(fd) = pass::taken(&own, number) else { continue };
             let Ok(facts) = fstat(&fd) else { continue };
             let pair = found.entry(name.to_owned()).or_default();
             match FileType::from_raw_mode(facts.st_mode) {

@@ -14,7 +14,7 @@ use rustix::net::{
 };
 
 /// The version of the protocol.
-pub(crate) const VERSION: u8 = 1;
+pub const VERSION: u8 = 1;
 
 /// The packet that a keeper of any version understands.
 pub(crate) const LET_GO: [u8; 1] = [0];

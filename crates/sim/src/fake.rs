@@ -170,6 +170,10 @@ answers! {
         fn is_kept(&self, export: &ExportSpec) -> bool { false }
         fn end_kept(&self, export: &ExportSpec, why: &str) {}
         fn keep_nothing(&self) {}
+        fn handover(&self) -> u32 { 0 }
+        fn begin_to_pass(&self) {}
+        fn pass_on(&self, name: &VolumeName, export: &ExportSpec) {}
+        fn passed(&self) -> ControlResult<Vec<(String, Option<String>)>> { Ok(Vec::new()) }
         fn export_trouble(&self, name: &VolumeName, export: &ExportSpec) -> Option<String> { None }
         fn clients(&self, name: &VolumeName, export: &ExportSpec) -> u64 { 0 }
     }

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::support::nbd::NbdClient;
-use crate::support::{Instance, MIB};
+use crate::support::{Instance, MIB, rounds};
 
 const BLOCK: usize = 4096;
 /// Blocks that are written round and round: more than the SSD holds, so that the cleaner works.
@@ -14,17 +14,10 @@ const BLOCKS: u64 = 3000;
 const CLIENTS: u64 = 3;
 /// Acknowledged writes after which the daemon is killed.
 const WRITES: u64 = 600;
-/// Kills in a test of every build; `VOLTIER_CRASH_ROUNDS` asks for more (`make crash`: 50).
-const ROUNDS: u64 = 10;
-
 /// The bytes of a block after its write number `count`; zeroes before the first.
 fn content(block: u64, count: u64) -> Vec<u8> {
     let word = if count == 0 { 0 } else { block << 32 | count };
     word.to_le_bytes().iter().copied().cycle().take(BLOCK).collect()
-}
-
-fn rounds() -> u64 {
-    std::env::var("VOLTIER_CRASH_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(ROUNDS)
 }
 
 #[test]

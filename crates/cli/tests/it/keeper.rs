@@ -1,11 +1,11 @@
 //! The keeper, as a user meets it: daemons are killed under block devices and files, and nobody above notices.
 
 use std::fs::{self, File};
-use std::io::IoSliceMut;
+use std::io::{BufRead, BufReader, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::support::arrays::MIB;
 use crate::support::ledger::{BLOCK, content};
-use crate::support::{Instance, keepers_of, until};
+use crate::support::{Instance, keepers_of, rounds, until};
 
 /// Blocks of a file that each writer has for itself.
 const BLOCKS: u64 = 1024;
@@ -158,6 +158,188 @@ fn under_load(path: &Path, rounds: impl FnOnce(&Told)) {
     }
 }
 
+/// In milliseconds.
+fn print_pauses(what: &str, mut pauses: Vec<u64>) {
+    pauses.sort_unstable();
+    let (count, worst) = (pauses.len(), pauses[pauses.len() - 1]);
+    let p50 = pauses[count / 2];
+    println!("pauses of a client, {count} {what}: p50 {p50} ms, worst {worst} ms ({pauses:?})");
+}
+
+/// A volume without a cache, exported to NBD alone.
+fn network_volume(instance: &Instance, name: &str) {
+    let hdd = instance.drive(&format!("hdd-{name}"), 64 * MIB);
+    instance.run(&["create", "-p", &hdd, name]).ok();
+    instance.export(name);
+}
+
+#[test]
+fn a_file_system_and_clients_of_the_network_outlive_ten_upgrades() {
+    let Some(instance) = instance() else { return };
+    volume(&instance);
+    network_volume(&instance, "n");
+    let at = folder(&instance);
+    instance.run(&["mount", "v", at.to_str().unwrap(), "--mkfs", "ext4"]).ok();
+    let pid = instance.pid();
+    let folder = format!("/proc/{}/fd", pid.unwrap().as_raw_pid());
+    let open_descriptors = || fs::read_dir(&folder).unwrap().count();
+    let before = open_descriptors();
+    let stops = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // One connection, which no client would take up again.
+        let client = scope.spawn(|| {
+            let mut client = instance.connect("n");
+            let mut write = 0;
+            while !stops.load(Ordering::Relaxed) {
+                write += 1;
+                let block = u64::from(write % 512);
+                let data = content(block, write);
+                client.write(block * BLOCK as u64, &data).unwrap();
+                assert!(client.read(block * BLOCK as u64, BLOCK).unwrap() == data);
+            }
+            write
+        });
+        under_load(&at.join("file"), |told| {
+            let mut pauses = Vec::new();
+            for _ in 0..rounds() {
+                more(told, 100);
+                told.longest.store(0, Ordering::Relaxed);
+                instance.run(&["upgrade"]).ok();
+                more(told, 100);
+                pauses.push(told.longest.load(Ordering::Relaxed) / 1000);
+            }
+            print_pauses("upgrades", pauses);
+        });
+        stops.store(true, Ordering::Relaxed);
+        assert!(client.join().unwrap() > 100);
+    });
+    // The same process, with one keeper, and nothing left of the programs before.
+    assert_eq!(instance.pid(), pid);
+    assert_eq!(keepers_of(&instance.state()).len(), 1);
+    until("no more descriptors are open than before", || open_descriptors() <= before);
+    // A kill after an upgrade is a kill like any other.
+    instance.kill();
+    instance.serve();
+    fs::write(at.join("more"), "data").unwrap();
+    instance.run(&["stop", "v"]).refused(1, "mounted on");
+    program("umount", &[at.to_str().unwrap()]);
+    instance.run(&["stop"]).ok();
+    until("the keeper has ended", || keepers_of(&instance.state()).is_empty());
+}
+
+#[test]
+fn nbdcopy_copies_through_upgrades() {
+    let Some(instance) = instance() else { return };
+    if Command::new("nbdcopy").arg("--version").output().is_err() {
+        eprintln!("left out: needs nbdcopy");
+        return;
+    }
+    network_volume(&instance, "n");
+    let (from, uri) = (instance.path("from"), instance.export("n"));
+    let blocks = 64 * MIB / BLOCK as u64;
+    let all: Vec<u8> = (0..blocks).flat_map(|block| content(block, 7)).collect();
+    fs::write(&from, &all).unwrap();
+    let to = instance.path("to");
+    let mut copies = Vec::new();
+    for ends in [[from.to_str().unwrap(), &uri], [&uri, to.to_str().unwrap()]] {
+        let mut copy = Command::new("nbdcopy").args(ends).spawn().unwrap();
+        let mut upgrades = 0;
+        while copy.try_wait().unwrap().is_none() {
+            instance.run(&["upgrade"]).ok();
+            upgrades += 1;
+        }
+        assert!(copy.wait().unwrap().success());
+        copies.push(upgrades);
+    }
+    println!("upgrades while nbdcopy ran: {copies:?}");
+    assert!(fs::read(&to).unwrap() == all);
+}
+
+#[test]
+fn clients_of_a_volume_that_does_not_come_back_wait_for_it_or_are_cut_off() {
+    let Some(instance) = instance() else { return };
+    // One that is not looked for is failed at once, and so is all that waits for it.
+    let mut start = instance.command(&["start"]);
+    assert!(start.env("VOLTIER_DEVICE_WAIT", "600").status().unwrap().success());
+    network_volume(&instance, "n");
+    let mut client = instance.connect("n");
+    client.write(0, &[7; BLOCK]).unwrap();
+    let (disk, away) = (instance.path("hdd-n"), instance.aside("hdd-n"));
+    fs::rename(&disk, &away).unwrap();
+    instance.run(&["upgrade"]).ok();
+    instance.run(&["stop", "n"]).refused(1, "1 client(s) use");
+    fs::rename(&away, &disk).unwrap();
+    until("the volume is back", || instance.show("n")["state"] == "running");
+    assert!(client.read(0, BLOCK).unwrap() == [7; BLOCK]);
+    fs::rename(&disk, &away).unwrap();
+    instance.run(&["upgrade"]).ok();
+    instance.run(&["stop", "n", "--now"]).ok();
+    client.read(0, BLOCK).unwrap_err();
+    fs::rename(&away, &disk).unwrap();
+    instance.run(&["start", "n"]).ok();
+    assert!(instance.connect("n").read(0, BLOCK).unwrap() == [7; BLOCK]);
+}
+
+/// The answer to a request that no command of ours sends.
+fn ask(instance: &Instance, request: &str) -> String {
+    let mut stream = UnixStream::connect(instance.state().join("control.sock")).unwrap();
+    stream.write_all(format!("{request}\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn an_upgrade_that_cannot_be_changes_nothing() {
+    let Some(instance) = instance() else { return };
+    instance.run(&["upgrade"]).refused(1, "no daemon serves");
+    volume(&instance);
+    let at = folder(&instance);
+    instance.run(&["mount", "v", at.to_str().unwrap(), "--mkfs", "ext4"]).ok();
+    let handover = voltier_cores::HANDOVER;
+    let request = |program: &str, handover: u32| {
+        format!("{{\"op\":\"upgrade\",\"program\":\"{program}\",\"handover\":{handover}}}")
+    };
+    let program = crate::support::program().display().to_string();
+    let refused = [
+        (request(&program, handover + 1), "cannot take over"),
+        (request("/no/such/program", handover), "is no program"),
+        (request("/etc/passwd", handover), "is no program"),
+        (request("relative", handover), "is no program"),
+    ];
+    for (request, words) in refused {
+        let answer = ask(&instance, &request);
+        assert!(answer.contains(words), "{answer}");
+    }
+    instance.run(&["create", "-p", "mem:16M", "m", "--export", "none"]).ok();
+    instance.run(&["upgrade"]).refused(1, "`voltier stop m` first");
+    instance.run(&["delete", "m"]).ok();
+    let mut array = vec!["array", "create", "a", "--level", "5", "--export", "none"];
+    array.extend(["mem:16M"; 3]);
+    instance.run(&array).ok();
+    instance.run(&["upgrade"]).refused(1, "`voltier array stop a` first");
+    instance.run(&["array", "delete", "a"]).ok();
+    // The program could not be read while its volume waits for it.
+    let inside = at.join("voltier");
+    fs::copy(&program, &inside).unwrap();
+    let answer = ask(&instance, &request(inside.to_str().unwrap(), handover));
+    assert!(answer.contains("is on v itself"), "{answer}");
+    fs::write(at.join("file"), "data").unwrap();
+    // What looks like a program, and cannot be started: the daemon becomes itself again.
+    let bad = instance.path("bad");
+    fs::write(&bad, [0; 64]).unwrap();
+    fs::set_permissions(&bad, fs::Permissions::from_mode(0o755)).unwrap();
+    let answer = ask(&instance, &request(bad.to_str().unwrap(), handover));
+    assert!(answer.contains("upgrading"), "{answer}");
+    let log = || fs::read_to_string(instance.state().join("daemon.log")).unwrap();
+    until("the daemon says so", || log().contains(&format!("starting {}", bad.display())));
+    fs::write(at.join("file"), "data after").unwrap();
+    assert_eq!(instance.show("v")["exports"][0]["state"], "open");
+    let exe = format!("/proc/{}/exe", instance.pid().unwrap().as_raw_pid());
+    assert_eq!(fs::read_link(exe).unwrap(), Path::new(&program));
+    self::program("umount", &[at.to_str().unwrap()]);
+}
+
 #[test]
 fn a_file_system_outlives_ten_killed_daemons() {
     let Some(instance) = instance() else { return };
@@ -167,14 +349,14 @@ fn a_file_system_outlives_ten_killed_daemons() {
     let node = fs::canonicalize(&device).unwrap();
     under_load(&at.join("file"), |told| {
         let mut pauses = Vec::new();
-        for round in 0..10 {
+        for round in 0..rounds() {
             more(told, 100);
             told.longest.store(0, Ordering::Relaxed);
             instance.kill();
             if round % 3 == 2 {
                 // One that dies in the middle of its start, perhaps with requests that it had just read.
                 let mut start = instance.command(&["start"]).spawn().unwrap();
-                thread::park_timeout(Duration::from_millis(15 * round));
+                thread::park_timeout(Duration::from_millis(15 * (round % 10)));
                 instance.kill();
                 start.wait().unwrap();
             }
@@ -183,8 +365,7 @@ fn a_file_system_outlives_ten_killed_daemons() {
             pauses.push(told.longest.load(Ordering::Relaxed) / 1000);
             assert_eq!(fs::canonicalize(&device).unwrap(), node);
         }
-        pauses.sort_unstable();
-        println!("pauses of a client: p50 {} ms, worst {} ms ({pauses:?})", pauses[5], pauses[9]);
+        print_pauses("kills", pauses);
     });
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let line = mounts.lines().find(|line| line.contains(at.to_str().unwrap())).unwrap();
@@ -357,6 +538,18 @@ fn systemd_keeps_for_a_daemon_that_it_started() {
     let mut bytes = [0; 8192];
     file.read_exact_at(&mut bytes, 0).unwrap();
     assert!(bytes[..4096] == [1; 4096] && bytes[4096..] == [2; 4096]);
+    // What systemd passed is none of the next program's.
+    for round in 3..6 {
+        instance.run(&["upgrade"]).ok();
+        file.write_all_at(&[round; 4096], 0).unwrap();
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert!(bytes[..4096] == [round; 4096] && bytes[4096..] == [2; 4096]);
+        assert!(keepers_of(&instance.state()).is_empty());
+        // systemd takes what it is told; a socket that is full would hold the daemon up.
+        manager.set_nonblocking(true).unwrap();
+        while manager.recv(&mut [0; 4096]).is_ok() {}
+        manager.set_nonblocking(false).unwrap();
+    }
     drop(file);
     until("the file is closed", || instance.run(&["unexport", "v"]).code == 0);
     assert_eq!(given(&manager).0, format!("FDSTOREREMOVE=1\nFDNAME={shown}"));

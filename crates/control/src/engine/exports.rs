@@ -36,18 +36,37 @@ pub trait Exports {
     /// to be opened again.
     fn clear_dead(&self, export: &ExportSpec);
 
-    /// Ends the files that the daemon before left, but for those of exports that will be opened. The others wait for
-    /// that, with all who use them.
+    /// Ends the files and connections that the daemon before left, but for those of exports that will be opened. The
+    /// others wait for that, with all who use them.
     fn end_kept_but(&self, awaited: &[ExportSpec]);
 
-    /// Whether a file that the daemon before left waits for its export to be opened, with all who use it.
+    /// Whether a file or connections that the daemon before left wait for its export to be opened, with all who use it.
     fn is_kept(&self, export: &ExportSpec) -> bool;
 
-    /// Ends a file that waits for its export to be opened.
+    /// Ends a file, or connections, that wait for their export to be opened.
     fn end_kept(&self, export: &ExportSpec, why: &str);
 
     /// The daemon ends in order: no file is kept for the next one from here on.
     fn keep_nothing(&self);
+
+    /// The form in which exports are passed on to the next program of this process: one of another form cannot take
+    /// them.
+    fn handover(&self) -> u32;
+
+    /// Exports are passed on to the next program of this process from here on, and what they have is to be answered
+    /// soon.
+    fn begin_to_pass(&self);
+
+    /// Closes an export here, and passes it on: its clients wait for the next program. Those that cannot be passed on
+    /// are cut off.
+    fn pass_on(&self, name: &VolumeName, export: &ExportSpec);
+
+    /// The variables with which that program finds them; those without a value are to be left out. All volumes are
+    /// closed.
+    ///
+    /// # Errors
+    /// When there is no memory for the list.
+    fn passed(&self) -> ControlResult<Vec<(String, Option<String>)>>;
 
     /// Why an export that was opened takes no more clients, if that is so.
     fn export_trouble(&self, name: &VolumeName, export: &ExportSpec) -> Option<String>;

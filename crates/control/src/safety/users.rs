@@ -75,6 +75,11 @@ fn loop_name(path: &Path) -> Option<String> {
     (!number.is_empty()).then(|| format!("loop{number}"))
 }
 
+/// Where file systems on loop devices over a file are mounted.
+pub(crate) fn mount_points_over(machine: &Machine, file: &Path) -> Vec<PathBuf> {
+    loops_over(machine, file).into_iter().flat_map(|device| device.mount_points).collect()
+}
+
 /// Has the file systems on loop devices over a file write out what they hold, for some seconds at most.
 ///
 /// A program of its own does it. A thread of this process that waits in the kernel for its own storage

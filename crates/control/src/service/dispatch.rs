@@ -22,6 +22,11 @@ pub(super) fn answer(turn: &mut Turn, request: Request) -> Response {
 
 /// Refuses changes while the daemon stops.
 fn takes(state: &State, request: &Request) -> ControlResult<()> {
+    if state.next_program.is_some() && !request.is_a_look() {
+        return Err(ControlError::failed(
+            "the daemon is being upgraded; give the command again in a moment",
+        ));
+    }
     let may_be_last = request.is_a_look() || matches!(request, Request::StopDaemon { .. });
     if state.stopping && !may_be_last {
         return Err(ControlError::failed(
@@ -58,6 +63,7 @@ fn dispatch(turn: &mut Turn, request: Request) -> ControlResult<Response> {
         Request::Start { name } => late::start_volume(turn, &name),
         Request::Stop { name, now } => stops::stop_volume(turn, &name, now),
         Request::StopDaemon { now } => stops::stop_daemon(turn, now),
+        Request::Upgrade { program, handover } => stops::upgrade(turn, program, handover),
         Request::Set { name, changes } => volumes::commands::set(turn, &name, &changes),
         Request::Flush { name } => volumes::commands::flush(turn, &name),
         Request::Attach { name, cache } => volumes::commands::attach(turn, &name, cache),

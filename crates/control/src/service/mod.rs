@@ -11,10 +11,12 @@ mod presence;
 pub(crate) mod state;
 pub(crate) mod volumes;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, Waker};
+use crate::error::ControlResult;
 use crate::protocol::{JobStatus, Request, Response};
 use crate::registry::Registry;
 
@@ -179,6 +181,22 @@ impl<E: Engine> Service<E> {
     /// From here on the end of this process is the end of every export, however it comes.
     pub(crate) fn keep_nothing(&self) {
         self.engine.keep_nothing();
+    }
+
+    /// The program that this process is to become, if it is to become one. Nothing changes that any more.
+    pub(crate) fn begin_to_pass(&self) -> Option<PathBuf> {
+        let program = {
+            let mut turn = self.turn();
+            turn.stopping = true;
+            turn.next_program.clone()?
+        };
+        self.engine.begin_to_pass();
+        Some(program)
+    }
+
+    /// See [`Exports::passed`](crate::engine::Exports::passed).
+    pub(crate) fn passed(&self) -> ControlResult<Vec<(String, Option<String>)>> {
+        self.engine.passed()
     }
 
     /// Whether the daemon was told to end without waiting for clients.

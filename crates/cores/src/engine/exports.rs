@@ -3,6 +3,7 @@
 use voltier_control::engine::Exports;
 use voltier_control::{ControlResult, ExportAccess, ExportSpec, VolumeName};
 
+use crate::HANDOVER;
 use crate::core_engine::CoreEngine;
 use crate::exports;
 
@@ -42,6 +43,21 @@ impl Exports for CoreEngine {
         closed
     }
 
+    fn pass_on(&self, name: &VolumeName, export: &ExportSpec) {
+        let (Some(home), Some(keeping)) = (self.homes.find(name), self.keeping.get()) else {
+            return;
+        };
+        let taken = {
+            let mut exports = home.exports.get();
+            let at = exports.iter().position(|open| open.spec == *export);
+            at.map(|at| exports.swap_remove(at))
+        };
+        let passed = taken.map_or(Ok(()), |mut open| open.export.pass_on(keeping, home.uuid));
+        if let Err(why) = passed {
+            tracing::warn!("{name}: users of {} are cut off: {why}", export.uri(name));
+        }
+    }
+
     fn clear_dead(&self, export: &ExportSpec) {
         let is_kept = |file| self.keeping.get().is_some_and(|keeping| keeping.has(file));
         if !export.file().is_some_and(is_kept) {
@@ -50,17 +66,24 @@ impl Exports for CoreEngine {
     }
 
     fn end_kept_but(&self, awaited: &[ExportSpec]) {
-        let files = awaited.iter().filter_map(ExportSpec::file).collect();
-        self.keeping.get().into_iter().for_each(|keeping| keeping.end_all_but(&files));
+        let Some(keeping) = self.keeping.get() else { return };
+        keeping.end_all_but(&awaited.iter().filter_map(ExportSpec::file).collect());
+        let addresses: Vec<_> = awaited.iter().filter_map(exports::listens_at).collect();
+        keeping.end_sockets_but(&addresses);
     }
 
     fn is_kept(&self, export: &ExportSpec) -> bool {
-        let keeping = self.keeping.get();
-        keeping.zip(export.file()).is_some_and(|(keeping, file)| keeping.has(file))
+        let Some(keeping) = self.keeping.get() else { return false };
+        let has_sockets = exports::listens_at(export).is_some_and(|at| keeping.has_sockets(&at));
+        has_sockets || export.file().is_some_and(|file| keeping.has(file))
     }
 
     fn end_kept(&self, export: &ExportSpec, why: &str) {
-        if let (Some(keeping), Some(file)) = (self.keeping.get(), export.file())
+        let Some(keeping) = self.keeping.get() else { return };
+        if let Some(at) = exports::listens_at(export) {
+            keeping.end_sockets(&at);
+        }
+        if let Some(file) = export.file()
             && keeping.has(file)
         {
             keeping.end(file, why);
@@ -70,6 +93,18 @@ impl Exports for CoreEngine {
 
     fn keep_nothing(&self) {
         self.keeping.get().into_iter().for_each(|keeping| keeping.stop());
+    }
+
+    fn handover(&self) -> u32 {
+        HANDOVER
+    }
+
+    fn begin_to_pass(&self) {
+        self.keeping.get().into_iter().for_each(|keeping| keeping.begin_to_pass());
+    }
+
+    fn passed(&self) -> ControlResult<Vec<(String, Option<String>)>> {
+        self.keeping.get().map_or_else(|| Ok(Vec::new()), |keeping| keeping.passed())
     }
 
     fn export_trouble(&self, name: &VolumeName, export: &ExportSpec) -> Option<String> {

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use voltier_control::{ControlError, ControlResult, ExportSpec, VolumeName};
 use voltier_export::ExportError;
-use voltier_export::fuse::{FileExport, FuseFile};
+use voltier_export::fuse::{FileExport, FuseFile, News};
 
+use crate::exports::keeping::Keeping;
 use crate::exports::open_export::{OpenExport, Opened, Opener};
 use crate::volumes;
 
@@ -25,8 +26,11 @@ pub(super) fn mount(opener: &Opener<'_>, path: &Path) -> ControlResult<FuseFile>
         opener.keeping.map(|(keeping, volume)| keeping.keep(path, volume)).unwrap_or_default();
     let file = FuseFile::mount_kept(export, path, opener.access, keep);
     let mut file = file.map_err(ControlError::from_error)?;
-    for line in file.news() {
-        tracing::warn!("{}: {line}", opener.name);
+    for News { line, is_warning } in file.news() {
+        match is_warning {
+            true => tracing::warn!("{}: {line}", opener.name),
+            false => tracing::info!("{}: {line}", opener.name),
+        }
     }
     if file.is_adopted() {
         tracing::info!(
@@ -44,6 +48,13 @@ pub(super) fn open(opener: Opener<'_>, path: &Path) -> ControlResult<Opened> {
     Ok(Opened { spec: ExportSpec::Fuse(path.to_owned()), export })
 }
 
+/// Passes a file on to the next program of this process.
+pub(super) fn pass_on(file: &mut FuseFile, keeping: &Keeping) -> Result<(), String> {
+    let pair = file.leave(keeping.leave_time())?;
+    keeping.pass_file(file.path(), pair);
+    Ok(())
+}
+
 impl OpenExport for Mounted {
     fn close(&mut self, cut_off: bool) -> ControlResult<()> {
         match self.file.stop() {
@@ -53,6 +64,10 @@ impl OpenExport for Mounted {
             }
             stopped => stopped.map_err(ControlError::from_error),
         }
+    }
+
+    fn pass_on(&mut self, keeping: &Keeping, _volume: [u8; 16]) -> Result<(), String> {
+        pass_on(&mut self.file, keeping)
     }
 
     fn trouble(&self) -> Option<String> {

@@ -10,6 +10,7 @@ use voltier_export::fuse::FuseFile;
 use voltier_export::loop_device::{DeviceShape, LoopDevice};
 
 use crate::exports::fuse;
+use crate::exports::keeping::Keeping;
 use crate::exports::open_export::{OpenExport, Opened, Opener};
 use crate::volumes;
 
@@ -87,6 +88,12 @@ impl OpenExport for Attached {
             }
             closed => closed.map_err(ControlError::from_error),
         }
+    }
+
+    fn pass_on(&mut self, keeping: &Keeping, _volume: [u8; 16]) -> Result<(), String> {
+        // The device stays over the file.
+        let passed = fuse::pass_on(&mut self.file, keeping);
+        passed.inspect_err(|_| self.device.let_go())
     }
 
     fn trouble(&self) -> Option<String> {

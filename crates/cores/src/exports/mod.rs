@@ -14,6 +14,7 @@ use voltier_export::FileAccess;
 use voltier_export::fuse::FuseFile;
 use voltier_export::loop_device::LoopDevice;
 use voltier_export::nbd::Budget;
+use voltier_ring::StreamAddress;
 
 use crate::access;
 use crate::call::Way;
@@ -39,6 +40,14 @@ pub(super) fn open(
         ExportSpec::Nbd(address) => nbd::open(opener, address),
         ExportSpec::Fuse(path) => fuse::open(opener, path),
         ExportSpec::Loop { device, file } => loop_device::open(opener, device, file),
+    }
+}
+
+/// Where a server of the network listens, as far as its host is known now.
+pub(super) fn listens_at(export: &ExportSpec) -> Option<StreamAddress> {
+    match export {
+        ExportSpec::Nbd(address) => nbd::resolve(address).ok(),
+        ExportSpec::Fuse(_) | ExportSpec::Loop { .. } => None,
     }
 }
 

@@ -5,12 +5,13 @@ use std::net::ToSocketAddrs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use voltier_block::BlockDevice;
+use voltier_block::{BlockDevice, Nanos};
 use voltier_control::{ControlError, ControlResult, ExportSpec, NbdAddress, VolumeName};
-use voltier_export::nbd::{ExportInfo, NbdServer};
+use voltier_export::nbd::{ExportInfo, NbdServer, Whose};
 use voltier_ring::StreamAddress;
 
 use crate::call::Way;
+use crate::exports::keeping::Keeping;
 use crate::exports::open_export::{OpenExport, Opened, Opener};
 use crate::volumes;
 
@@ -32,15 +33,18 @@ fn id_of(path: &Path) -> Option<FileId> {
 }
 
 pub(super) fn open(opener: Opener<'_>, address: &NbdAddress) -> ControlResult<Opened> {
-    let Opener { way, name, access, budget, keeping: _ } = opener;
+    let Opener { way, name, access, budget, keeping } = opener;
     let (volume, at, budget) = (name.clone(), resolve(address)?, budget.clone());
+    let whose = |volume| Whose { volume, at: at.clone() };
+    let left = keeping.map(|(keeping, volume)| keeping.sockets(&whose(volume)));
+    let left = left.unwrap_or_default();
     let serve = move |handle| async move {
         let resident = volumes::resident(&volume)?;
         let limits = resident.volume.limits().clone();
         let rotational = resident.is_rotational();
         let info = ExportInfo::new(volume.as_str(), "Voltier volume", limits, rotational);
         let exported = resident.exported.clone();
-        let server = NbdServer::start(&handle, exported, info, &at, access, &budget)
+        let server = NbdServer::start_with(&handle, exported, info, &at, access, &budget, left)
             .map_err(ControlError::from_error)?;
         let bound = server.address().clone();
         resident.servers.add(server);
@@ -65,6 +69,16 @@ impl OpenExport for Bound {
             volumes::resident(&volume)?.servers.stop(&at).await;
             Ok(())
         })
+    }
+
+    fn pass_on(&mut self, keeping: &Keeping, volume: [u8; 16]) -> Result<(), String> {
+        let (name, at) = (self.name.clone(), self.at.clone());
+        let limit_ns = keeping.leave_time().as_nanos() as Nanos;
+        let left = self.way.call(move |_| async move {
+            Ok(volumes::resident(&name)?.servers.leave(&at, volume, limit_ns).await)
+        });
+        keeping.pass_sockets(left.map_err(|error| error.message)?);
+        Ok(())
     }
 
     fn trouble(&self) -> Option<String> {
@@ -97,7 +111,7 @@ impl OpenExport for Bound {
     }
 }
 
-fn resolve(address: &NbdAddress) -> ControlResult<StreamAddress> {
+pub(super) fn resolve(address: &NbdAddress) -> ControlResult<StreamAddress> {
     match address {
         NbdAddress::Unix(path) => Ok(StreamAddress::Unix(path.clone())),
         NbdAddress::Tcp { host, port } => {

@@ -15,6 +15,13 @@ pub(crate) trait OpenExport: Send {
     /// to be cut off.
     fn close(&mut self, cut_off: bool) -> ControlResult<()>;
 
+    /// Passes the export on to the next program of this process: its clients wait for that. It is closed here in any
+    /// case.
+    ///
+    /// # Errors
+    /// Why clients are cut off.
+    fn pass_on(&mut self, keeping: &Keeping, volume: [u8; 16]) -> Result<(), String>;
+
     /// Why clients cannot come through it any more, if that is so.
     fn trouble(&self) -> Option<String>;
 

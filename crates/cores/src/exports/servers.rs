@@ -2,7 +2,8 @@
 
 use std::cell::RefCell;
 
-use voltier_export::nbd::NbdServer;
+use voltier_block::Nanos;
+use voltier_export::nbd::{NbdServer, Passed};
 use voltier_ring::StreamAddress;
 
 /// The NBD servers of a volume, on its core.
@@ -25,13 +26,27 @@ impl Servers {
 
     /// Ends the server at an address.
     pub(crate) async fn stop(&self, at: &StreamAddress) {
-        let server = {
-            let mut servers = self.0.borrow_mut();
-            let index = servers.iter().position(|server| server.address() == at);
-            index.map(|index| servers.swap_remove(index))
-        };
-        if let Some(server) = server {
+        if let Some(server) = self.take(at) {
             server.stop().await;
+        }
+    }
+
+    fn take(&self, at: &StreamAddress) -> Option<NbdServer> {
+        let mut servers = self.0.borrow_mut();
+        let index = servers.iter().position(|server| server.address() == at)?;
+        Some(servers.swap_remove(index))
+    }
+
+    /// Leaves the clients of the server at an address to the next one.
+    pub(crate) async fn leave(
+        &self,
+        at: &StreamAddress,
+        volume: [u8; 16],
+        limit_ns: Nanos,
+    ) -> Vec<Passed> {
+        match self.take(at) {
+            Some(server) => server.leave(volume, limit_ns).await,
+            None => Vec::new(),
         }
     }
 

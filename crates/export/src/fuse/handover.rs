@@ -41,6 +41,8 @@ struct State {
     go: Option<Option<Note>>,
     /// What ends with the connection.
     held: Option<Held>,
+    /// The connection, for another daemon to serve on.
+    left: Option<OwnedFd>,
 }
 
 /// What both say to each other.
@@ -49,6 +51,8 @@ pub(super) struct Handover {
     changed: Condvar,
     /// No request is answered any more.
     ending: AtomicBool,
+    /// No more requests are read: another daemon serves on.
+    leaving: AtomicBool,
 }
 
 impl Default for Handover {
@@ -60,8 +64,10 @@ impl Default for Handover {
             agreed: None,
             go: None,
             held: None,
+            left: None,
         };
-        Self { state: Mutex::new(state), changed: Condvar::new(), ending: AtomicBool::new(false) }
+        let (ending, leaving) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { state: Mutex::new(state), changed: Condvar::new(), ending, leaving }
     }
 }
 
@@ -118,6 +124,18 @@ impl Handover {
         }
     }
 
+    /// Has the core read no more requests, and waits so long until it has answered those that it has. The
+    /// connection, for another daemon to serve on, and whether all are answered; `None` when it has ended.
+    pub(super) fn leave(&self, limit: Duration) -> Option<(OwnedFd, bool)> {
+        self.leaving.store(true, Ordering::SeqCst);
+        let waker = self.lock().core.take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        let is_answered = self.wait_for_end(limit);
+        self.lock().left.take().map(|fd| (fd, is_answered))
+    }
+
     pub(super) fn is_served(&self) -> bool {
         self.lock().stage == Stage::Serving
     }
@@ -138,7 +156,7 @@ impl CoreEnd {
     /// The connection to serve; `None` when there will be none.
     pub(super) async fn start(&self) -> Option<Start> {
         poll_fn(|context| {
-            if self.poll_ending(context) {
+            if self.poll_over(context) {
                 return Poll::Ready(None);
             }
             self.0.lock().start.take().map_or(Poll::Pending, |start| Poll::Ready(Some(start)))
@@ -155,7 +173,7 @@ impl CoreEnd {
     /// Waits until requests may be answered, or none is to be answered any more.
     pub(super) async fn may_go(&self) -> Option<Note> {
         poll_fn(|context| {
-            if self.poll_ending(context) {
+            if self.poll_over(context) {
                 return Poll::Ready(None);
             }
             self.0.lock().go.take().map_or(Poll::Pending, Poll::Ready)
@@ -168,13 +186,26 @@ impl CoreEnd {
         self.0.ending.load(Ordering::Relaxed)
     }
 
-    /// The same; if not, the task of this context is woken when it is.
-    pub(super) fn poll_ending(&self, context: &Context<'_>) -> bool {
+    /// Whether no more requests are to be read, because another daemon serves on.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.0.leaving.load(Ordering::Relaxed)
+    }
+
+    /// Leaves the connection to another daemon. The kernel does not end it then, and what the keeper holds stays
+    /// there.
+    pub(super) fn leave(&self, fd: OwnedFd) {
+        let mut state = self.0.lock();
+        (state.left, state.held) = (Some(fd), None);
+    }
+
+    /// Whether no more requests are to be read, for whatever reason. If not, the task of this context is woken when
+    /// that changes.
+    pub(super) fn poll_over(&self, context: &Context<'_>) -> bool {
         let mut state = self.0.lock();
         if !state.core.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
             state.core = Some(context.waker().clone());
         }
-        self.0.ending.load(Ordering::SeqCst)
+        self.0.ending.load(Ordering::SeqCst) || self.0.leaving.load(Ordering::SeqCst)
     }
 
     /// Another end for when the tasks of the core have failed, and are not dropped.

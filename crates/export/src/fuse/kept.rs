@@ -23,8 +23,11 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 use super::abi::{OutHeader, notify};
 use super::session::{Agreed, FileFacts};
 
+/// The version of the notes.
+pub const NOTE_VERSION: u8 = 1;
+
 /// The first bytes of a note: its version is the last of them.
-const MAGIC: [u8; 8] = *b"voltfus\x01";
+const MAGIC: [u8; 8] = [b'v', b'o', b'l', b't', b'f', b'u', b's', NOTE_VERSION];
 
 /// Where the count of open handles is: on a page of its own.
 const COUNT_AT: u64 = 4096;
@@ -44,12 +47,22 @@ pub struct Keep {
 pub struct Left {
     pub(super) pair: Pair,
     pub(super) held: Held,
+    /// In order: all that it had read is answered, or comes again.
+    pub(super) is_passed: bool,
+}
+
+impl From<voltier_keeper::Left> for Left {
+    fn from(left: voltier_keeper::Left) -> Self {
+        let voltier_keeper::Left { pair, held, is_passed } = left;
+        Self { pair, held, is_passed }
+    }
 }
 
 impl Left {
-    /// What the keeper had.
-    pub fn new(pair: Pair, held: Held) -> Self {
-        Self { pair, held }
+    /// What the next daemon gets of it, if the kernel sends it again what this one has not answered.
+    pub fn into_pair(self) -> Option<Pair> {
+        let agreed = Note(Arc::new(self.pair.note.try_clone().ok()?)).facts()?.agreed;
+        (self.is_passed || agreed.can_resend()).then_some(self.pair)
     }
 
     /// Ends the connection: all that waits for an answer fails.
@@ -179,6 +192,13 @@ impl Note {
     pub(super) fn set_count(&self, count: Count) {
         // The page is there since the note was made.
         let _ = pwrite(&*self.0, count.as_bytes(), COUNT_AT);
+    }
+
+    /// A note for a file that no keeper has, which is so often open.
+    pub(super) fn with_handles(facts: &Facts, handles: u64) -> io::Result<Self> {
+        let note = Self::new(facts)?;
+        note.set_count(Count { handles, unique: 0 });
+        Ok(note)
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {

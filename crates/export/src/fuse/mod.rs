@@ -30,7 +30,7 @@ mod mount;
 mod serve;
 mod session;
 
-pub use kept::{Keep, Left, Note};
-pub use mount::{FuseFile, clear_dead, clear_own};
+pub use kept::{Keep, Left, NOTE_VERSION, Note};
+pub use mount::{FuseFile, News, clear_dead, clear_own};
 pub use serve::FileExport;
 pub use session::{Action, Agreed, FileFacts, Reply, Request, Session, TRANSFER_BYTES_MAX};

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
-use voltier_keeper::{Held, Keeper};
+use voltier_keeper::{Held, Keeper, Pair};
 
 use super::attach::{Options, attach, detach_by_helper};
 use super::handover::Start;
@@ -41,8 +41,36 @@ pub struct FuseFile {
     /// What the keeper has of it.
     held: Option<Held>,
     is_adopted: bool,
-    news: Vec<String>,
+    /// What another daemon has to know of it; none of a mount that could not be looked at.
+    facts: Option<Facts>,
+    note: Option<Note>,
+    news: Vec<News>,
 }
+
+/// A line to be said of a mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct News {
+    /// The line.
+    pub line: String,
+    /// Whether a user has to look at it: something is not as it usually is on this machine.
+    pub is_warning: bool,
+}
+
+/// Why no keeper has a file.
+enum NotKept {
+    /// It cannot, on this machine.
+    ByKernel,
+    Failed(String),
+}
+
+impl From<&str> for NotKept {
+    fn from(why: &str) -> Self {
+        Self::Failed(why.to_owned())
+    }
+}
+
+/// Of a kernel without what a file needs to outlive a killed daemon.
+const NO_RESEND: &str = "the kernel does not send requests again (Linux 6.9)";
 
 /// The major and minor number of a device.
 type DeviceNumber = (u32, u32);
@@ -93,28 +121,26 @@ impl FuseFile {
         let mut news = Vec::new();
         if let Some(left) = keep.left {
             match serve_on(&export, path, access, &left, keep.volume) {
-                Ok(facts) => {
+                Ok((facts, note)) => {
                     export.counters.connected();
                     export.handover.ends_with(left.held.clone());
-                    let (path, created) = (path.to_owned(), facts.created);
-                    let (device, held) = (Some(facts.device), Some(left.held));
-                    let (is_over, is_adopted) = (false, true);
                     return Ok(FuseFile {
-                        path,
-                        created,
+                        path: path.to_owned(),
+                        created: facts.created,
                         export,
-                        is_over,
-                        device,
-                        held,
-                        is_adopted,
+                        is_over: false,
+                        device: Some(facts.device),
+                        held: Some(left.held),
+                        is_adopted: true,
+                        facts: Some(facts),
+                        note: Some(note),
                         news,
                     });
                 }
                 Err(why) => {
-                    news.push(format!(
-                        "{} is mounted anew, and its users were cut off: {why}",
-                        path.display()
-                    ));
+                    let path = path.display();
+                    let line = format!("{path} is mounted anew, and its users were cut off: {why}");
+                    news.push(News { line, is_warning: true });
                     left.end();
                 }
             }
@@ -123,19 +149,32 @@ impl FuseFile {
         clear_dead(path);
         let created = prepare_mount_point(path)?;
         match mount_over(&export, path, access, created, keep.keeper.map(|it| (it, keep.volume))) {
-            Ok(held) => {
+            Ok(Mounted { held, facts, note }) => {
                 export.counters.connected();
                 let held = held.unwrap_or_else(|why| {
+                    let (why, is_warning) = match why {
+                        NotKept::ByKernel => (NO_RESEND.to_owned(), false),
+                        NotKept::Failed(why) => (why, true),
+                    };
                     let path = path.display();
-                    news.push(format!(
-                        "users of {path} are cut off if this daemon is killed: {why}"
-                    ));
+                    let line =
+                        format!("users of {path} are cut off if this daemon is killed: {why}");
+                    news.push(News { line, is_warning });
                     None
                 });
                 held.iter().for_each(|held| export.handover.ends_with(held.clone()));
-                let (device, path) = (device_of(path), path.to_owned());
-                let (is_over, is_adopted) = (false, false);
-                Ok(FuseFile { path, created, export, is_over, device, held, is_adopted, news })
+                Ok(FuseFile {
+                    path: path.to_owned(),
+                    created,
+                    export,
+                    is_over: false,
+                    device: device_of(path),
+                    held,
+                    is_adopted: false,
+                    facts,
+                    note,
+                    news,
+                })
             }
             Err(error) => {
                 if created {
@@ -158,7 +197,7 @@ impl FuseFile {
     }
 
     /// What is to be said of its mount, once.
-    pub fn news(&mut self) -> Vec<String> {
+    pub fn news(&mut self) -> Vec<News> {
         std::mem::take(&mut self.news)
     }
 
@@ -244,6 +283,42 @@ impl FuseFile {
             }
         }
         self.ended();
+    }
+
+    /// Leaves the file mounted for the next daemon, and its users waiting: they see a pause. What it reads no more
+    /// waits with the kernel. Requests that it has are to be answered within `limit`; if they are not, the kernel
+    /// sends them again, where it can.
+    ///
+    /// Must not be called on the device's core.
+    ///
+    /// # Errors
+    /// Why it cannot be left. Its users are cut off then.
+    pub fn leave(&mut self, limit: Duration) -> Result<Pair, String> {
+        let left = self.try_to_leave(limit);
+        match &left {
+            // The mount stays as it is.
+            Ok(_) => self.is_over = true,
+            Err(_) => self.cut_off(),
+        }
+        left
+    }
+
+    fn try_to_leave(&self, limit: Duration) -> Result<Pair, String> {
+        if !self.is_reachable() {
+            return Err("it was unmounted or covered".to_owned());
+        }
+        let facts = self.facts.as_ref().ok_or("its mount could not be looked at")?;
+        let left = self.export.handover.leave(limit).ok_or("its connection has ended")?;
+        let (device, is_answered) = left;
+        if !is_answered && !facts.agreed.can_resend() {
+            return Err(format!("requests are not answered after {} s", limit.as_secs()));
+        }
+        let failed = |error: io::Error| error.to_string();
+        let note = match &self.note {
+            Some(note) => note.clone(),
+            None => Note::with_handles(facts, self.handles()).map_err(failed)?,
+        };
+        Ok(Pair { device, note: note.fd().try_clone_to_owned().map_err(failed)? })
     }
 
     fn ended(&mut self) {
@@ -373,7 +448,7 @@ fn serve_on(
     access: FileAccess,
     left: &Left,
     volume: [u8; 16],
-) -> Result<Facts, String> {
+) -> Result<(Facts, Note), String> {
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| error.to_string());
     let note = Note::of(copy(&left.pair.note)?);
     let facts = note.facts().ok_or("it was mounted by another version of the program")?;
@@ -398,24 +473,39 @@ fn serve_on(
         return Err("it was unmounted or covered".to_owned());
     }
     // Also after a daemon that had asked, and died before it answered.
-    left.resend().map_err(|errno| match errno {
-        Errno::INVAL => "the kernel does not send requests again (Linux 6.9)".to_owned(),
-        errno => format!("the kernel has ended its connection ({})", io::Error::from(errno)),
-    })?;
+    match left.resend() {
+        Ok(()) => {}
+        // What the daemon before has answered needs not come again.
+        Err(Errno::INVAL) if left.is_passed && !facts.agreed.can_resend() => {}
+        Err(Errno::INVAL) => {
+            return Err(NO_RESEND.to_owned());
+        }
+        Err(errno) => {
+            let why = io::Error::from(errno);
+            return Err(format!("the kernel has ended its connection ({why})"));
+        }
+    }
     let (fd, agreed) = (copy(&left.pair.device)?, Some(facts.agreed));
-    let start = Start { fd, file, agreed, note: Some(note) };
+    let start = Start { fd, file, agreed, note: Some(note.clone()) };
     let begun = export.handover.begin(start);
-    begun.map(|_| facts).ok_or_else(|| "the volume does not serve".to_owned())
+    begun.map(|_| (facts, note)).ok_or_else(|| "the volume does not serve".to_owned())
 }
 
-/// Mounts; what the keeper has of it then, or why it has nothing.
+/// A mount that was made.
+struct Mounted {
+    /// What the keeper has of it, or why it has nothing.
+    held: Result<Option<Held>, NotKept>,
+    facts: Option<Facts>,
+    note: Option<Note>,
+}
+
 fn mount_over(
     export: &FileExport,
     path: &Path,
     access: FileAccess,
     created: bool,
     keeper: Option<(Arc<Keeper>, [u8; 16])>,
-) -> Result<Result<Option<Held>, String>, ExportError> {
+) -> Result<Mounted, ExportError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::PermissionDenied => ExportError::MountNotPermitted(path.to_owned()),
         _ => ExportError::Mount { path: path.to_owned(), source },
@@ -429,19 +519,19 @@ fn mount_over(
     let own = keeper.as_ref().and_then(|_| fd.try_clone().ok());
     let start = Start { fd, file: file.clone(), agreed: None, note: None };
     if let Some(agreed) = export.handover.begin(start) {
-        let device = device_of(path);
-        let kept = keeper.zip(device).map(|((keeper, volume), device)| {
+        let volume = keeper.as_ref().map(|(_, volume)| *volume).unwrap_or_default();
+        let facts = device_of(path).map(|device| Facts { file, agreed, device, created, volume });
+        let kept = keeper.zip(facts.as_ref()).map(|((keeper, _), facts)| {
             let own = own.ok_or("no descriptor is left")?;
-            let facts = Facts { file, agreed, device, created, volume };
-            give_to(&keeper, path, &own, &facts)
+            give_to(&keeper, path, &own, facts)
         });
-        let (kept, note) = match kept.transpose() {
+        let (held, note) = match kept.transpose() {
             Ok(kept) => kept.map_or((Ok(None), None), |(held, note)| (Ok(Some(held)), Some(note))),
             Err(why) => (Err(why), None),
         };
         // Nobody is served before the keeper has it.
-        export.handover.go(note);
-        return Ok(kept);
+        export.handover.go(note.clone());
+        return Ok(Mounted { held, facts, note });
     }
     if unmount(path, UnmountFlags::DETACH) == Err(Errno::PERM) {
         lazily_by_helper(path);
@@ -455,12 +545,12 @@ fn give_to(
     path: &Path,
     device: &OwnedFd,
     facts: &Facts,
-) -> Result<(Held, Note), String> {
+) -> Result<(Held, Note), NotKept> {
     if !facts.agreed.can_resend() {
-        return Err("the kernel does not send requests again (Linux 6.9)".to_owned());
+        return Err(NotKept::ByKernel);
     }
     let name = path.to_str().ok_or("its path is not UTF-8")?;
-    let no_keeper = |error: io::Error| format!("no keeper: {error}");
+    let no_keeper = |error: io::Error| NotKept::Failed(format!("no keeper: {error}"));
     let note = Note::new(facts).map_err(no_keeper)?;
     let held = keeper.put(name, device.as_fd(), note.fd()).map_err(no_keeper)?;
     Ok((held, note))

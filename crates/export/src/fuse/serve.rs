@@ -11,6 +11,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::AsFd;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -114,9 +115,40 @@ struct Channel {
     in_flight: Cell<usize>,
     /// One of as many as the device may have is answered.
     room: Signal,
+    /// Requests whose answers the kernel does not have yet.
+    unanswered: Cell<usize>,
+    /// Another daemon serves on as soon as that is none, which is signalled.
+    leaving: Cell<bool>,
+    all_answered: Signal,
 }
 
 impl Channel {
+    fn new(fd: RefCell<Option<Fd>>, handover: Arc<Handover>) -> Self {
+        Self {
+            fd,
+            handover,
+            in_flight: Cell::new(0),
+            room: Signal::new(),
+            unanswered: Cell::new(0),
+            leaving: Cell::new(false),
+            all_answered: Signal::new(),
+        }
+    }
+
+    /// The device gets a request.
+    fn begin(&self) {
+        self.in_flight.set(self.in_flight.get() + 1);
+        self.unanswered.set(self.unanswered.get() + 1);
+    }
+
+    /// The kernel has the answer to a request of the device.
+    fn answered(&self) {
+        self.unanswered.set(self.unanswered.get() - 1);
+        if self.leaving.get() && self.unanswered.get() == 0 {
+            self.all_answered.notify();
+        }
+    }
+
     /// The next request, if there is one: how many bytes of head and body it has.
     fn receive(&self, head: &mut [u8], body: &mut [u8]) -> Result<usize, Errno> {
         match &*self.fd.borrow() {
@@ -234,6 +266,11 @@ impl<D> Serve<D> {
 
     /// Answers a request that the device had: the beginning of the answer, and the data of a read.
     async fn answer(&self, unique: u64, head: &[u8], data: Option<Bytes>) {
+        self.send_answer(unique, head, data).await;
+        self.channel.answered();
+    }
+
+    async fn send_answer(&self, unique: u64, head: &[u8], data: Option<Bytes>) {
         let others = self.channel.in_flight.get() - 1;
         self.channel.in_flight.set(others);
         if others + 1 == WORKERS_MAX {
@@ -320,8 +357,7 @@ impl<D: BlockDevice> Connection<D> {
         let fd = Fd::from_owned(start.fd);
         let on_failure = end_with_domain(&handle, &fd, &core_end);
         let (shared, handover) = (RefCell::new(Some(fd.clone())), core_end.0.clone());
-        let channel =
-            Rc::new(Channel { fd: shared, handover, in_flight: Cell::new(0), room: Signal::new() });
+        let channel = Rc::new(Channel::new(shared, handover));
         let (own, shared) = (handle.clone(), channel.clone());
         let service = Serve { handle: own, device, channel: shared, counters };
         let workers = Workers::new(handle.clone(), service, WORKERS_MAX);
@@ -330,6 +366,7 @@ impl<D: BlockDevice> Connection<D> {
         session.agreed().into_iter().for_each(|agreed| core_end.served(agreed));
         let mut connection = Self { handle, fd, channel, core_end, session, workers };
         connection.read_requests().await;
+        connection.leave().await;
         connection.channel.close();
         // What waits for requests holds the descriptor, too.
         connection.handle.cancel(&connection.fd);
@@ -340,7 +377,7 @@ impl<D: BlockDevice> Connection<D> {
         let mut area = Area::new();
         let mut head = [0; WRITE_HEAD_BYTES];
         let mut turn = 0;
-        while !self.core_end.is_ending() {
+        while !self.core_end.is_ending() && !self.core_end.is_leaving() {
             if self.channel.in_flight.get() >= WORKERS_MAX {
                 // More wait with the kernel, whose memory they are in already.
                 self.wait_for_room().await;
@@ -379,11 +416,25 @@ impl<D: BlockDevice> Connection<D> {
         }
     }
 
+    /// Leaves the connection to another daemon, if it is to be left, once all is answered that was read.
+    async fn leave(&self) {
+        if !self.core_end.is_leaving() || self.core_end.is_ending() {
+            return;
+        }
+        // Without a descriptor more there is nothing to be left.
+        let Ok(fd) = self.fd.as_fd().try_clone_to_owned() else { return };
+        self.core_end.leave(fd);
+        self.channel.leaving.set(true);
+        while self.channel.unanswered.get() > 0 {
+            self.channel.all_answered.wait().await;
+        }
+    }
+
     /// Waits until the device can have another request, or for the end of the connection.
     async fn wait_for_room(&self) {
         let mut room = pin!(self.channel.room.wait());
         let waited = poll_fn(|context| {
-            if self.core_end.poll_ending(context) {
+            if self.core_end.poll_over(context) {
                 return Poll::Ready(());
             }
             room.as_mut().poll(context)
@@ -397,7 +448,7 @@ impl<D: BlockDevice> Connection<D> {
         self.handle.yield_now().await;
         let mut readable = pin!(self.handle.readable(&self.fd));
         let waited = poll_fn(|context| {
-            if self.core_end.poll_ending(context) {
+            if self.core_end.poll_over(context) {
                 return Poll::Ready(Ok(()));
             }
             readable.as_mut().poll(context)
@@ -418,7 +469,7 @@ impl<D: BlockDevice> Connection<D> {
                     Request::Write { length, .. } => Some(area.take(length)),
                     _ => None,
                 };
-                self.channel.in_flight.set(self.channel.in_flight.get() + 1);
+                self.channel.begin();
                 self.workers.serve(Job { unique, request, data });
             }
             Action::End(reply) => {

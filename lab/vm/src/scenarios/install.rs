@@ -62,6 +62,22 @@ mount /srv/safe
 umount /mnt/share
 ";
 
+/// The program replaced by the one that is installed, under file systems that are mounted.
+const UPGRADE: &str = "
+pid=$(systemctl show -p MainPID --value voltier)
+systemctl reload voltier
+[ $pid = $(systemctl show -p MainPID --value voltier) ]
+for volume in data safe; do
+  dd if=/dev/urandom of=/srv/$volume/upgraded bs=1M count=8 status=none conv=fsync
+  sum=$(sha256sum </srv/$volume/upgraded)
+  echo 3 >/proc/sys/vm/drop_caches
+  systemctl reload voltier
+  [ \"$sum\" = \"$(sha256sum </srv/$volume/upgraded)\" ]
+  rm /srv/$volume/upgraded
+done
+journalctl -q -u voltier --no-pager -o cat | grep -c 'is served on'
+";
+
 /// Installs it all and has it served.
 pub(super) fn install(world: &mut World) -> Result<(), Failure> {
     world.boot(&FIRST_ORDER)?;
@@ -80,5 +96,7 @@ pub(super) fn install(world: &mut World) -> Result<(), Failure> {
     world.run("udevadm trigger --settle")?;
     checks::everything_serves(world)?;
     world.run("systemctl is-active voltier")?;
+    world.run(UPGRADE)?;
+    checks::everything_serves(world)?;
     Ok(())
 }

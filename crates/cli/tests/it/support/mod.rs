@@ -71,6 +71,11 @@ pub fn program() -> PathBuf {
 /// Looks of a test at what is to come: two minutes in all.
 const LOOKS_MAX: u32 = 2400;
 
+/// How often a test of every build kills or replaces a daemon; `VOLTIER_CRASH_ROUNDS` asks for more (`make crash`: 50).
+pub fn rounds() -> u64 {
+    std::env::var("VOLTIER_CRASH_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(10)
+}
+
 /// Waits until something is so; `what` is said of a wait that is too long.
 #[track_caller]
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {

@@ -11,6 +11,7 @@ pub(crate) mod subjects;
 pub(crate) mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::{ControlError, ControlResult};
@@ -56,6 +57,8 @@ pub(crate) struct State {
     pub(crate) at_rest: bool,
     /// Attempts that a start has left for what is busy.
     pub(crate) crash_tries: u32,
+    /// The program that this process is to become when everything is at rest.
+    pub(crate) next_program: Option<PathBuf>,
     /// Whether the end of the daemon does not wait for clients.
     pub(crate) ends_now: bool,
     /// How long a recorded device that is not there is awaited.
@@ -85,6 +88,7 @@ impl State {
             stopping: false,
             at_rest: false,
             crash_tries: 1,
+            next_program: None,
             ends_now: false,
             device_wait: Duration::ZERO,
             queue_wait: QUEUE_WAIT,

@@ -18,7 +18,8 @@ pub(crate) fn of_request(request: &Request) -> Option<BTreeSet<Subject>> {
         | Request::Show { .. }
         | Request::Job { .. }
         | Request::EndJob { .. }
-        | Request::StopDaemon { .. } => return None,
+        | Request::StopDaemon { .. }
+        | Request::Upgrade { .. } => return None,
         Request::Create { name, origin, cache, .. } => {
             (vec![volume(name)], std::iter::once(origin).chain(device_of(cache.as_ref())).collect())
         }

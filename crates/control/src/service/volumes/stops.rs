@@ -2,10 +2,13 @@
 //! that use it, unless told to: a person who stops a volume usually has forgotten a mount, and a file system
 //! whose file goes away loses its dirty pages.
 
+use std::path::{Path, PathBuf};
+
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};
 use crate::protocol::Response;
 use crate::records::{Desired, VolumeRecord};
+use crate::safety::users;
 use crate::service::arrays;
 use crate::service::arrays::open::close_array;
 use crate::service::state::live::LiveArray;
@@ -13,6 +16,7 @@ use crate::service::state::turn::Turn;
 use crate::service::volumes::open::close_volume;
 use crate::service::volumes::silence::WayOn;
 use crate::service::volumes::{drains, exports, in_use, lost_ssds, show, silence};
+use crate::spec::DeviceSpec;
 
 /// Brings a volume to rest as the end of the daemon would, and leaves it so over restarts.
 pub(crate) fn stop_volume(
@@ -89,9 +93,16 @@ fn close_files(service: &mut Turn, record: &VolumeRecord, cut_off: bool) -> Cont
 pub(crate) fn bring_to_rest(service: &mut Turn, record: &VolumeRecord) -> ControlResult<()> {
     let name = &record.name;
     let mut at_rest = true;
-    in_use::sync_above(service, name, &record.exports);
+    let is_passed_on = service.next_program.is_some();
+    if !is_passed_on {
+        in_use::sync_above(service, name, &record.exports);
+    }
     for export in &record.exports {
         if service.is_closed(name, export) {
+            continue;
+        }
+        if is_passed_on {
+            service.closing(export.uri(name)).pass_on(name, export);
             continue;
         }
         let closed = service.closing(export.uri(name)).unexport(name, export, true);
@@ -136,6 +147,85 @@ pub(crate) fn stop_daemon(service: &mut Turn, now: bool) -> ControlResult<Respon
     service.stopping = true;
     service.ends_now = true;
     Ok(Response::Stopping)
+}
+
+/// Answers a request to become another program: clients see a pause, and no end of what they use.
+pub(crate) fn upgrade(
+    service: &mut Turn,
+    program: PathBuf,
+    handover: u32,
+) -> ControlResult<Response> {
+    if handover != service.engine.handover() {
+        return Err(ControlError::failed(format!(
+            "{} cannot take over what this daemon, of version {}, has open; `voltier stop`, then `voltier start`",
+            program.display(),
+            env!("CARGO_PKG_VERSION")
+        )));
+    }
+    let is_program = program.is_absolute()
+        && program.is_file()
+        && rustix::fs::access(&program, rustix::fs::Access::EXEC_OK).is_ok();
+    if !is_program {
+        let shown = program.display();
+        return Err(ControlError::failed(format!(
+            "{shown} is no program that the daemon can start"
+        )));
+    }
+    if !service.starting.is_empty() {
+        return Err(ControlError::failed(
+            "the daemon is still starting; give the command again when `voltier show` has its volumes",
+        ));
+    }
+    for record in service.registry.volumes().to_vec() {
+        if service.is_open(&record.name) {
+            can_be_passed_on(service, &record, &program)?;
+        }
+    }
+    let arrays = service.registry.arrays().iter();
+    let mut open = arrays.filter(|array| service.size_of_array(&array.name).is_ok());
+    if let Some(array) = open.find(|array| array.devices().any(DeviceSpec::is_volatile)) {
+        let name = &array.name;
+        return Err(ControlError::failed(format!(
+            "the array {name} is in the memory of this process and would be empty; `voltier array stop {name}` first"
+        )));
+    }
+    service.stopping = true;
+    service.next_program = Some(program);
+    Ok(Response::Upgrading)
+}
+
+/// Checks that another program can serve an open volume on.
+fn can_be_passed_on(
+    service: &mut Turn,
+    record: &VolumeRecord,
+    program: &Path,
+) -> ControlResult<()> {
+    let name = &record.name;
+    if record.devices().any(DeviceSpec::is_volatile) {
+        return Err(ControlError::failed(format!(
+            "{name} is in the memory of this process and would be empty; `voltier stop {name}` first"
+        )));
+    }
+    silence::must_answer(service, record, WayOn::StopNow)?;
+    for export in record.exports.iter().filter(|export| !service.is_closed(name, export)) {
+        let uri = export.uri(name);
+        if service.engine.clients(name, export) > 0
+            && let Some(why) = service.engine.export_trouble(name, export)
+        {
+            return Err(ControlError::failed(format!("{uri} would be cut off: {why}")));
+        }
+        let Some(file) = export.file() else { continue };
+        let points = users::mount_points_over(service.engine.machine(), file);
+        let on_it = |point: &PathBuf| program.starts_with(point);
+        if let Some(point) = points.iter().find(|point| on_it(point)) {
+            return Err(ControlError::failed(format!(
+                "{} is on {name} itself (mounted on {}), which waits while the program starts; install it elsewhere",
+                program.display(),
+                point.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Lets a stopped volume be served again; its record then.
