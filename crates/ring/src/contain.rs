@@ -37,6 +37,11 @@ pub(crate) fn leave() {
     POLLED.set(Domain::NONE);
 }
 
+/// The domain whose task this thread polls.
+pub(crate) fn polled() -> Domain {
+    POLLED.get()
+}
+
 /// Polls a task of a domain. The future is dropped when it is over, and left as it is by a panic.
 pub(crate) fn poll(
     domain: Domain,

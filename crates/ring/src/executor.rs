@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -117,6 +117,10 @@ pub struct Handle {
     domain: Domain,
 }
 
+/// A task of a core, for who has it polled out of turn: see [`Handle::poll_now`].
+#[derive(Clone, Copy, Debug)]
+pub struct TaskId(Key);
+
 /// The result of a spawned task: a future. Dropping it lets the task run on. The future of a task that failed
 /// with its domain never completes.
 pub struct JoinHandle<T>(OneshotReceiver<T>);
@@ -174,14 +178,20 @@ impl Handle {
     /// dropped as all tasks were. When the handle's domain has failed, the future is left as they were.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         let (sender, receiver) = oneshot();
+        self.begin(async move { sender.send(future.await) });
+        JoinHandle(receiver)
+    }
+
+    /// Begins a task as [`spawn`](Self::spawn) does; none when there will be no such task.
+    pub fn begin(&self, future: impl Future<Output = ()> + 'static) -> Option<TaskId> {
         if self.core.has_ended.get() {
-            return JoinHandle(receiver);
+            return None;
         }
-        let task: TaskFuture = Box::pin(async move { sender.send(future.await) });
+        let task: TaskFuture = Box::pin(future);
         let (inbox, domain) = (&self.core.inbox, self.domain);
         if self.core.domains.has_failed(domain) {
             mem::forget(task);
-            return JoinHandle(receiver);
+            return None;
         }
         let key = self.core.tasks.borrow_mut().insert_with(|key| Task {
             future: Some(task),
@@ -189,7 +199,39 @@ impl Handle {
             domain,
         });
         inbox.push_ready(key);
-        JoinHandle(receiver)
+        Some(TaskId(key))
+    }
+
+    /// Has a task polled in its turn.
+    pub fn wake(&self, task: TaskId) {
+        if let Some(task) = self.core.tasks.borrow_mut().get_mut(task.0) {
+            task.waker.wake_by_ref();
+        }
+    }
+
+    /// Polls a task of the caller's own domain at once, as a part of the caller's poll: what the task can do
+    /// without waiting is done when this returns. A panic of the task is one of the caller. A task of another
+    /// domain is polled in its turn, and one that is being polled goes on.
+    pub fn poll_now(&self, task: TaskId) {
+        let key = task.0;
+        let taken = self.core.tasks.borrow_mut().get_mut(key).and_then(|task| {
+            if task.domain != contain::polled() {
+                task.waker.wake_by_ref();
+                return None;
+            }
+            task.future.take().map(|future| (future, Waker::from(task.waker.clone())))
+        });
+        let Some((future, waker)) = taken else { return };
+        // A panic leaves it as it is, as all tasks of the domain.
+        let mut future = ManuallyDrop::new(future);
+        let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+        let future = ManuallyDrop::into_inner(future);
+        if polled.is_ready() {
+            drop(future);
+            drop(self.core.tasks.borrow_mut().remove(key));
+        } else if let Some(task) = self.core.tasks.borrow_mut().get_mut(key) {
+            task.future = Some(future);
+        }
     }
 
     /// Runs a future as a part of the task that awaits it. When the `Finish` is dropped, the

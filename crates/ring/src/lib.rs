@@ -63,7 +63,7 @@ pub use contain::is_contained;
 pub use descriptor::Descriptor;
 pub use domain::{Domain, FailsWith, Failure, OnFailure};
 pub use drain_rounds::{DrainRounds, Round};
-pub use executor::{Executor, Handle, JoinHandle};
+pub use executor::{Executor, Handle, JoinHandle, TaskId};
 pub use fd::{Fd, FdWatch, KeepAlive, Listener, Stream, StreamAddress};
 pub use finish::Finish;
 pub use flush_once::FlushOnce;

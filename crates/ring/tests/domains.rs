@@ -2,11 +2,12 @@
 //! are told, and all other tasks go on.
 
 use std::cell::{Cell, RefCell};
-use std::future::pending;
+use std::future::{pending, poll_fn};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::mpsc;
+use std::task::Poll;
 
 use rustix::pipe::pipe;
 use voltier_block::Buf;
@@ -73,6 +74,50 @@ fn a_panic_stops_the_tasks_of_its_domain_and_no_other() {
     assert_eq!(*told.borrow(), [failure("broken at 55 in two lines")]);
     assert_eq!(executor.task_count(), 1, "the other domain's");
     drop(executor);
+    assert!(!is_dropped.get(), "a task of a failed domain was dropped");
+}
+
+#[test]
+fn a_task_that_panics_when_it_is_polled_out_of_turn_fails_the_domain_of_both() {
+    let mut executor = Executor::in_virtual_time(NoFiles);
+    let handle = executor.handle();
+    let is_dropped = Rc::new(Cell::new(false));
+    let (told, ending) = (Rc::new(Cell::new(0)), Ending(is_dropped.clone()));
+    let hears = told.clone();
+    executor.block_on(async move {
+        let (one, other) = (handle.within(Domain::fresh()), handle.within(Domain::fresh()));
+        drop(one.spawn(async move {
+            let _ending = ending;
+            pending::<()>().await;
+        }));
+        let _told = one.on_failure(move |_| hears.set(hears.get() + 1));
+        let mut polls = 0;
+        let inner = one.begin(async move {
+            poll_fn(|_| {
+                polls += 1;
+                if polls == 2 {
+                    panic!("broken");
+                }
+                Poll::<()>::Pending
+            })
+            .await;
+        });
+        let (inner, calling) = (inner.expect("it has not failed"), one.clone());
+        // A task of another domain is not polled out of turn: its panic would be that of the caller.
+        drop(other.spawn({
+            let calling = other.clone();
+            async move {
+                calling.poll_now(inner);
+                calling.sleep(5).await;
+            }
+        }));
+        drop(one.spawn(async move {
+            calling.poll_now(inner);
+            unreachable!("the panic is the caller's");
+        }));
+        handle.sleep(10).await;
+    });
+    assert_eq!((told.get(), executor.task_count()), (1, 0));
     assert!(!is_dropped.get(), "a task of a failed domain was dropped");
 }
 

@@ -55,6 +55,49 @@ fn a_task_that_nobody_wakes_is_polled_with_all_others() {
 }
 
 #[test]
+fn a_task_polled_out_of_turn_does_what_it_can_and_goes_on_in_its_turn() {
+    let mut executor = virtual_world();
+    let handle = executor.handle();
+    executor.block_on(async move {
+        let log = Rc::new(RefCell::new(Vec::new()));
+        let task = {
+            let (handle, log) = (handle.clone(), log.clone());
+            handle.clone().begin(async move {
+                log.borrow_mut().push("begun");
+                handle.sleep(10).await;
+                log.borrow_mut().push("done");
+            })
+        };
+        let task = task.expect("the executor runs");
+        assert!(log.borrow().is_empty());
+        handle.poll_now(task);
+        assert_eq!(*log.borrow(), ["begun"]);
+        handle.poll_now(task);
+        handle.sleep(10).await;
+        handle.yield_now().await;
+        assert_eq!(*log.borrow(), ["begun", "done"]);
+        // It is over: there is nothing to poll, and nothing to wake.
+        handle.poll_now(task);
+        handle.wake(task);
+    });
+    assert_eq!(executor.task_count(), 0);
+}
+
+#[test]
+fn a_task_that_ends_when_it_is_polled_out_of_turn_is_gone() {
+    let mut executor = virtual_world();
+    let handle = executor.handle();
+    executor.block_on(async move {
+        let dropped = Rc::new(());
+        let held = dropped.clone();
+        let task = handle.begin(async move { drop(held) }).expect("the executor runs");
+        handle.poll_now(task);
+        assert_eq!(Rc::strong_count(&dropped), 1);
+    });
+    assert_eq!(executor.task_count(), 0);
+}
+
+#[test]
 #[should_panic(expected = "stands still")]
 fn a_world_where_nothing_can_happen_is_a_bug() {
     let mut executor = virtual_world();
