@@ -291,6 +291,20 @@ impl Buf {
         whole
     }
 
+    /// Takes what [`split_to`](Self::split_to) cut off this buffer last back to its front, once nobody else has
+    /// any of the block.
+    pub fn take_back(&mut self, front: Bytes) {
+        // SAFETY: we hold a reference, so the block is alive.
+        let references = unsafe { self.block.as_ref() }.references.load(Ordering::Acquire);
+        // SAFETY: the end of a range of a block is inside it or one past its end.
+        let is_next = unsafe { front.start.add(front.len) } == self.start;
+        // Two references are this buffer's and that of `front`: nobody reads these bytes after this.
+        if self.block == front.block && is_next && references == 2 {
+            self.start = front.start;
+            self.len += front.len;
+        }
+    }
+
     /// Drops everything behind the first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
@@ -419,6 +433,27 @@ mod tests {
         let whole = first.join(second).join(rest);
         assert_eq!(whole.as_ptr(), start);
         assert_eq!((whole[0], whole[4096], whole[3 * 4096 - 1]), (1, 2, 3));
+    }
+
+    #[test]
+    fn what_was_cut_off_comes_back_when_nobody_else_has_it() {
+        let mut rest = Buf::zeroed(3 * 4096);
+        let start = rest.as_ptr();
+        let cut = |rest: &mut Buf| rest.split_to(4096).freeze();
+        let front = cut(&mut rest);
+        let read = front.clone();
+        rest.take_back(front);
+        assert_eq!(rest.len(), 2 * 4096, "somebody reads it");
+        drop(read);
+        let front = cut(&mut rest);
+        rest.take_back(front);
+        assert_eq!((rest.len(), rest.as_ptr()), (2 * 4096, start.wrapping_add(4096)));
+        let (first, second) = (cut(&mut rest), cut(&mut rest));
+        drop(second);
+        rest.take_back(first);
+        assert_eq!(rest.len(), 0, "it is no neighbour");
+        rest.take_back(Bytes::copy_of(&[0; 4096]));
+        assert_eq!(rest.len(), 0, "it is of another block");
     }
 
     #[test]

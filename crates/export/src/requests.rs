@@ -5,13 +5,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::Poll;
 
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, SECTOR_BYTES, SectorRange,
     zero_writes,
 };
-use voltier_ring::Handle;
+use voltier_ring::{Handle, TaskId};
 
 /// The work of a worker on a job.
 #[allow(async_fn_in_trait)]
@@ -26,7 +26,8 @@ pub(crate) trait Service: 'static {
 struct Shared<S: Service> {
     service: S,
     jobs: RefCell<VecDeque<S::Job>>,
-    parked: RefCell<Vec<Waker>>,
+    /// Workers that have nothing to do, by their numbers: each once.
+    idle: RefCell<Vec<usize>>,
     closed: Cell<bool>,
 }
 
@@ -35,7 +36,8 @@ struct Shared<S: Service> {
 pub(crate) struct Workers<S: Service> {
     handle: Handle,
     shared: Rc<Shared<S>>,
-    count: Cell<usize>,
+    /// The tasks of all workers.
+    tasks: RefCell<Vec<TaskId>>,
     count_max: usize,
 }
 
@@ -45,22 +47,47 @@ impl<S: Service> Workers<S> {
         let shared = Rc::new(Shared {
             service,
             jobs: RefCell::default(),
-            parked: RefCell::default(),
+            idle: RefCell::default(),
             closed: Cell::new(false),
         });
-        Self { handle, shared, count: Cell::new(0), count_max }
+        Self { handle, shared, tasks: RefCell::default(), count_max }
     }
 
-    /// Hands a job to a worker.
+    /// Hands a job to a worker, which begins at once: a request for which nothing has to be waited is served when
+    /// this returns.
     pub(crate) fn serve(&self, job: S::Job) {
-        self.shared.jobs.borrow_mut().push_back(job);
-        let parked = self.shared.parked.borrow_mut().pop();
-        if let Some(waker) = parked {
-            waker.wake();
-        } else if self.count.get() < self.count_max {
-            self.count.set(self.count.get() + 1);
-            drop(self.handle.spawn(self.shared.clone().work()));
+        if let Some(task) = self.worker_for(job) {
+            self.handle.poll_now(task);
         }
+    }
+
+    /// Hands a job to a worker, which begins in its turn.
+    pub(crate) fn serve_in_turn(&self, job: S::Job) {
+        if let Some(task) = self.worker_for(job) {
+            self.handle.wake(task);
+        }
+    }
+
+    /// Queues a job; a worker that has nothing to do, if there is one.
+    fn worker_for(&self, job: S::Job) -> Option<TaskId> {
+        self.shared.jobs.borrow_mut().push_back(job);
+        let idle = self.shared.idle.borrow_mut().pop();
+        match idle {
+            Some(number) => Some(self.tasks.borrow()[number]),
+            None => self.another(),
+        }
+    }
+
+    /// One more worker, if there may be one.
+    fn another(&self) -> Option<TaskId> {
+        let mut tasks = self.tasks.borrow_mut();
+        let number = tasks.len();
+        if number == self.count_max {
+            return None;
+        }
+        let task = self.handle.begin(self.shared.clone().work(number))?;
+        tasks.push(task);
+        Some(task)
     }
 }
 
@@ -68,34 +95,36 @@ impl<S: Service> Drop for Workers<S> {
     /// Lets the workers go once there is nothing left to do.
     fn drop(&mut self) {
         self.shared.closed.set(true);
-        for waker in self.shared.parked.take() {
-            waker.wake();
+        let tasks = self.tasks.take();
+        for number in self.shared.idle.take() {
+            self.handle.wake(tasks[number]);
         }
     }
 }
 
 impl<S: Service> Shared<S> {
-    async fn work(self: Rc<Self>) {
-        while let Some(job) = self.next_job().await {
+    async fn work(self: Rc<Self>, number: usize) {
+        while let Some(job) = self.next_job(number).await {
             self.service.serve(job).await;
         }
     }
 
-    async fn next_job(&self) -> Option<S::Job> {
-        // A parked worker has its waker in the list exactly once. Otherwise the worker could be
-        // woken for a job while it is busy with another one.
-        let mut parked = false;
-        poll_fn(|context| {
-            if let Some(job) = self.jobs.borrow_mut().pop_front() {
-                return Poll::Ready(Some(job));
+    async fn next_job(&self, number: usize) -> Option<S::Job> {
+        // An idle worker is in the list exactly once, also if it is woken for another reason. Otherwise it could be
+        // given a job while it is busy with another one.
+        let mut was_idle = false;
+        poll_fn(|_| {
+            let mut idle = self.idle.borrow_mut();
+            let job = self.jobs.borrow_mut().pop_front();
+            if job.is_some() || self.closed.get() {
+                if was_idle {
+                    idle.retain(|other| *other != number);
+                }
+                return Poll::Ready(job);
             }
-            if self.closed.get() {
-                return Poll::Ready(None);
-            }
-            let mut list = self.parked.borrow_mut();
-            if !parked || !list.iter().any(|waker| waker.will_wake(context.waker())) {
-                list.push(context.waker().clone());
-                parked = true;
+            if !was_idle || !idle.contains(&number) {
+                was_idle = true;
+                idle.push(number);
             }
             Poll::Pending
         })

@@ -5,7 +5,8 @@
 //! and then reads as if there were, and a caller that is killed in between takes its request along. If the
 //! descriptor is one that does not wait, the ring does not wait for it either.
 //!
-//! An answer while others are due goes through the ring, which takes all of a round into the kernel at once. A
+//! A request begins in the task that read it. Answers that are ready before the next wait are held until no
+//! request is left to be read, and then go through the ring, which takes all of them into the kernel at once. A
 //! lone answer is a system call of its own: its caller is on the way while the core prepares to sleep.
 
 use std::cell::{Cell, RefCell};
@@ -20,7 +21,7 @@ use std::task::Poll;
 
 use rustix::io::{readv, writev};
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Nanos, Payload};
-use voltier_ring::{Errno, Fd, Handle, OnFailure, Signal};
+use voltier_ring::{Errno, Fd, Handle, OnFailure, Signal, join_all};
 use zerocopy::IntoBytes;
 
 use super::abi::WRITE_HEAD_BYTES;
@@ -37,6 +38,21 @@ const WORKERS_MAX: usize = BACKGROUND_REQUESTS_MAX as usize;
 
 /// Requests that are read before other tasks of the core have their turn.
 const REQUESTS_PER_TURN: usize = 32;
+
+/// Requests in a row that came alone, from which on the next one is expected to do so: after each answer the task
+/// waits without another look. Now and then it looks, for a load may change.
+const ALONE_MIN: u32 = 8;
+const ALONE_PER_LOOK: u32 = 16;
+
+/// Data of an answer that does not wait for others, in bytes. A system call more is little beside the copies, and
+/// the processor's cache still has the data.
+const LONG_ANSWER_BYTES: usize = 32 << 10;
+
+/// Data of answers that are held before other tasks of the core have their turn, in bytes.
+const HELD_BYTES_MAX: usize = 1 << 20;
+
+/// The longest answer to a request that the device had, but for the data of reads.
+const ANSWER_HEAD_BYTES: usize = 24;
 
 /// Room behind the head of the longest request, in bytes.
 const BODY_BYTES: usize = TRANSFER_BYTES_MAX as usize;
@@ -115,11 +131,35 @@ struct Channel {
     in_flight: Cell<usize>,
     /// One of as many as the device may have is answered.
     room: Signal,
+    /// A request begins in the task that reads, which sends what is answered meanwhile.
+    holds: Cell<bool>,
+    held: RefCell<Vec<Answer>>,
+    held_bytes: Cell<usize>,
     /// Requests whose answers the kernel does not have yet.
     unanswered: Cell<usize>,
     /// Another daemon serves on as soon as that is none, which is signalled.
     leaving: Cell<bool>,
     all_answered: Signal,
+}
+
+/// An answer that is to be sent: its beginning, and the data of a read.
+struct Answer {
+    unique: u64,
+    head: [u8; ANSWER_HEAD_BYTES],
+    head_bytes: usize,
+    data: Option<Bytes>,
+}
+
+impl Answer {
+    fn new(unique: u64, start: &[u8], data: Option<Bytes>) -> Self {
+        let mut head = [0; ANSWER_HEAD_BYTES];
+        head[..start.len()].copy_from_slice(start);
+        Self { unique, head, head_bytes: start.len(), data }
+    }
+
+    fn head(&self) -> &[u8] {
+        &self.head[..self.head_bytes]
+    }
 }
 
 impl Channel {
@@ -129,6 +169,9 @@ impl Channel {
             handover,
             in_flight: Cell::new(0),
             room: Signal::new(),
+            holds: Cell::new(false),
+            held: RefCell::default(),
+            held_bytes: Cell::new(0),
             unanswered: Cell::new(0),
             leaving: Cell::new(false),
             all_answered: Signal::new(),
@@ -171,6 +214,27 @@ impl Channel {
     /// Answers a request at once.
     fn answer(&self, unique: u64, pieces: &[IoSlice<'_>]) -> Result<(), Errno> {
         self.settle(unique, self.send(pieces))
+    }
+
+    /// Answers a request by a system call of its own.
+    fn answer_alone(&self, answer: &Answer) {
+        let data = answer.data.as_deref().unwrap_or_default();
+        let pieces = [IoSlice::new(answer.head()), IoSlice::new(data)];
+        // An answer that is not wanted is nobody's any more.
+        let _ = self.answer(answer.unique, &pieces[..1 + usize::from(answer.data.is_some())]);
+    }
+
+    /// Answers a request through the ring.
+    async fn answer_by(&self, handle: &Handle, answer: Answer) {
+        let fd = self.fd.borrow().clone();
+        let Some(fd) = fd else { return };
+        let head = Bytes::copy_of(answer.head());
+        let whole = match answer.data {
+            Some(data) => Payload::Many(vec![head, data]),
+            None => Payload::One(head),
+        };
+        let sent = handle.write_at(&fd, 0, whole, false).await;
+        let _ = self.settle(answer.unique, sent.map(drop));
     }
 
     /// Looks at what became of an answer. A request that the kernel does not know any more is over by another
@@ -276,21 +340,16 @@ impl<D> Serve<D> {
         if others + 1 == WORKERS_MAX {
             self.channel.room.notify();
         }
-        // An answer that is not wanted is nobody's any more.
-        if others == 0 {
-            let pieces = [IoSlice::new(head), IoSlice::new(data.as_deref().unwrap_or_default())];
-            let _ = self.channel.answer(unique, &pieces[..1 + usize::from(data.is_some())]);
-            return;
+        let data_bytes = data.as_ref().map_or(0, |data| data.len());
+        let answer = Answer::new(unique, head, data);
+        if self.channel.holds.get() && data_bytes < LONG_ANSWER_BYTES {
+            self.channel.held_bytes.set(self.channel.held_bytes.get() + data_bytes);
+            self.channel.held.borrow_mut().push(answer);
+        } else if others == 0 || self.channel.holds.get() {
+            self.channel.answer_alone(&answer);
+        } else {
+            self.channel.answer_by(&self.handle, answer).await;
         }
-        let fd = self.channel.fd.borrow().clone();
-        let Some(fd) = fd else { return };
-        let head = Bytes::copy_of(head);
-        let answer = match data {
-            Some(data) => Payload::Many(vec![head, data]),
-            None => Payload::One(head),
-        };
-        let sent = self.handle.write_at(&fd, 0, answer, false).await;
-        let _ = self.channel.settle(unique, sent.map(drop));
     }
 }
 
@@ -366,6 +425,7 @@ impl<D: BlockDevice> Connection<D> {
         session.agreed().into_iter().for_each(|agreed| core_end.served(agreed));
         let mut connection = Self { handle, fd, channel, core_end, session, workers };
         connection.read_requests().await;
+        connection.send_held().await;
         connection.leave().await;
         connection.channel.close();
         // What waits for requests holds the descriptor, too.
@@ -376,10 +436,11 @@ impl<D: BlockDevice> Connection<D> {
     async fn read_requests(&mut self) {
         let mut area = Area::new();
         let mut head = [0; WRITE_HEAD_BYTES];
-        let mut turn = 0;
+        let (mut turn, mut alone) = (0, 0);
         while !self.core_end.is_ending() && !self.core_end.is_leaving() {
             if self.channel.in_flight.get() >= WORKERS_MAX {
                 // More wait with the kernel, whose memory they are in already.
+                self.send_held().await;
                 self.wait_for_room().await;
                 continue;
             }
@@ -397,16 +458,28 @@ impl<D: BlockDevice> Connection<D> {
                         self.session.count_in(note);
                     }
                     turn += 1;
-                    if turn == REQUESTS_PER_TURN {
+                    let looks = alone < ALONE_MIN || alone == ALONE_MIN + ALONE_PER_LOOK;
+                    if turn == 1 && !looks {
+                        (turn, alone) = (0, alone + 1);
+                        self.send_held().await;
+                        self.wait().await;
+                    }
+                    if turn == REQUESTS_PER_TURN || self.channel.held_bytes.get() >= HELD_BYTES_MAX
+                    {
                         turn = 0;
+                        self.send_held().await;
                         self.handle.yield_now().await;
                     }
                 }
                 // A signal; or a request whose caller gave up while it was read.
                 Err(Errno::INTR | Errno::NOENT) => {}
                 Err(Errno::AGAIN) => {
+                    alone = if turn == 1 { alone.min(ALONE_MIN - 1) + 1 } else { 0 };
                     turn = 0;
-                    self.wait().await;
+                    // While answers go to the kernel more requests may have come.
+                    if !self.send_held().await {
+                        self.wait().await;
+                    }
                 }
                 // Unmounted, or cut off.
                 Err(Errno::NODEV | Errno::CONNABORTED | Errno::BADF | Errno::PERM) => return,
@@ -414,6 +487,23 @@ impl<D: BlockDevice> Connection<D> {
                 Err(_) => self.handle.sleep(RETRY_NS).await,
             }
         }
+    }
+
+    /// Sends the answers that are held; whether others of the core had their turn meanwhile.
+    async fn send_held(&self) -> bool {
+        let channel = &self.channel;
+        channel.held_bytes.set(0);
+        let held = channel.held.take();
+        match &held[..] {
+            [] => return false,
+            [alone] if channel.in_flight.get() == 0 => {
+                channel.answer_alone(alone);
+                return false;
+            }
+            _ => {}
+        }
+        join_all(held.into_iter().map(|answer| channel.answer_by(&self.handle, answer))).await;
+        true
     }
 
     /// Leaves the connection to another daemon, if it is to be left, once all is answered that was read.
@@ -444,8 +534,6 @@ impl<D: BlockDevice> Connection<D> {
 
     /// Waits until there is a request, or the end of the connection.
     async fn wait(&self) {
-        // First the workers: what they begin goes to the kernel with the wait, in one system call.
-        self.handle.yield_now().await;
         let mut readable = pin!(self.handle.readable(&self.fd));
         let waited = poll_fn(|context| {
             if self.core_end.poll_over(context) {
@@ -469,8 +557,14 @@ impl<D: BlockDevice> Connection<D> {
                     Request::Write { length, .. } => Some(area.take(length)),
                     _ => None,
                 };
+                let long =
+                    data.as_ref().filter(|data| data.len() > COPIED_WRITE_BYTES_MAX).cloned();
                 self.channel.begin();
+                self.channel.holds.set(true);
                 self.workers.serve(Job { unique, request, data });
+                self.channel.holds.set(false);
+                // Memory of a write that is over is received into again, while the processor's cache has it.
+                long.into_iter().for_each(|data| area.0.take_back(data));
             }
             Action::End(reply) => {
                 reply.iter().for_each(|reply| self.reply(reply));
