@@ -207,7 +207,8 @@ impl<D: BlockDevice> Connection<D> {
             },
             _ => None,
         };
-        self.workers.serve(Job { request, data, structured, cost_bytes });
+        // Requests come several at a time: who serves them all first sends their replies together.
+        self.workers.serve_in_turn(Job { request, data, structured, cost_bytes });
         Ok(())
     }
 
