@@ -17,7 +17,7 @@ const OPTIONS: [&str; 4] = [
     "nofail",
     "x-systemd.requires=voltier.service",
     // A start may wait longer for drives than systemd does for the device, which it would not mount later.
-    "x-systemd.device-timeout=10min",
+    "x-systemd.device-timeout=200s",
 ];
 
 /// The file, line by line.
@@ -189,7 +189,7 @@ mod tests {
         let text = fs::read_to_string(dir.path().join("fstab")).unwrap();
         let line = "/dev/voltier/data /srv/my\\040data xfs \
                     noatime,nofail,_netdev,x-systemd.requires=voltier.service,\
-                    x-systemd.device-timeout=10min 0 0\n";
+                    x-systemd.device-timeout=200s 0 0\n";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("# voltier setup data: UUID=\"2\" /srv/my\\040data"), "{text}");
         let mut again = Fstab::read(&dir.path().join("fstab")).unwrap();

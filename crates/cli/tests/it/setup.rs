@@ -102,7 +102,7 @@ fn a_disk_with_data_is_accelerated_by_one_command_and_plain_again_by_one() {
     fs::write(host.folder.join("new"), "through the cache").unwrap();
     let line = format!(
         "{} {} ext4 noatime,_netdev,nofail,x-systemd.requires=voltier.service,\
-         x-systemd.device-timeout=10min 0 0\n",
+         x-systemd.device-timeout=200s 0 0\n",
         device.display(),
         host.folder.display()
     );
