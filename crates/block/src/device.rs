@@ -189,6 +189,14 @@ pub trait BlockDevice: 'static {
 
     /// Makes a range read as zeroes.
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()>;
+
+    /// Makes a range read as zeroes, at the cost of metadata, and keeps its space: a later write finds it.
+    ///
+    /// # Errors
+    /// `Unsupported` where that is not to be had. The caller then writes the zeroes, as data.
+    async fn zero_in_place(&self, _range: SectorRange, _durability: Durability) -> IoResult<()> {
+        Err(IoError::Unsupported)
+    }
 }
 
 /// Passes the control of a wrapper on to the device that it holds, all of it:
@@ -291,6 +299,10 @@ impl<D: BlockDevice> BlockDevice for std::rc::Rc<D> {
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
         (**self).write_zeroes(range, durability).await
+    }
+
+    async fn zero_in_place(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        (**self).zero_in_place(range, durability).await
     }
 }
 

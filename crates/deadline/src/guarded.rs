@@ -75,6 +75,14 @@ impl<D: BlockDevice> BlockDevice for Guarded<D> {
     ) -> impl Future<Output = IoResult<()>> {
         self.requests.watch_over(self.device.write_zeroes(range, durability))
     }
+
+    fn zero_in_place(
+        &self,
+        range: SectorRange,
+        durability: Durability,
+    ) -> impl Future<Output = IoResult<()>> {
+        self.requests.watch_over(self.device.zero_in_place(range, durability))
+    }
 }
 
 impl<D: DriveControl> DriveControl for Guarded<D> {

@@ -181,6 +181,16 @@ macro_rules! delegate {
                     $($kind::$variant(drive) => drive.write_zeroes(range, durability).await,)+
                 }
             }
+
+            async fn zero_in_place(
+                &self,
+                range: SectorRange,
+                durability: Durability,
+            ) -> IoResult<()> {
+                match self {
+                    $($kind::$variant(drive) => drive.zero_in_place(range, durability).await,)+
+                }
+            }
         }
 
         impl DriveControl for $kind {

@@ -306,6 +306,24 @@ impl BlockDevice for FileDevice {
         let first = if is_allocated { AllocateMode::ZeroRange } else { AllocateMode::PunchHole };
         self.zero(range, durability == Durability::Durable, first).await
     }
+
+    async fn zero_in_place(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        self.limits.checked_change(range)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        if !self.limits.cheap_zeroes || !self.can_zero.get() {
+            return Err(IoError::Unsupported);
+        }
+        match self.allocate(AllocateMode::ZeroRange, range).await {
+            Ok(()) if durability == Durability::Durable => self.sync().await,
+            Err(IoError::Unsupported) => {
+                self.can_zero.set(false);
+                Err(IoError::Unsupported)
+            }
+            other => other,
+        }
+    }
 }
 
 impl DriveControl for FileDevice {

@@ -139,6 +139,36 @@ fn zeroes_keep_the_space_of_a_file_that_has_all_of_it_and_discards_give_it_up() 
 }
 
 #[test]
+fn zeroes_in_place_are_not_written_and_keep_the_space_of_a_sparse_file() {
+    let folder = folder();
+    let path = file_of(&folder, 64 * MIB);
+    let blocks = |path: &Path| std::fs::metadata(path).unwrap().blocks();
+    let seen = path.clone();
+    with_ring(async move |handle| {
+        let device = FileDevice::open(&handle, &path, &FileOptions::default()).unwrap();
+        let pieces = vec![Bytes::copy_of(&vec![5; 4 << 20])];
+        device.write(Lba(0), Payload::Many(pieces), Durability::Durable).await.unwrap();
+        let full = blocks(&path);
+        let zeroes = SectorRange::from_bytes(MIB, 2 * MIB);
+        match device.zero_in_place(zeroes, Durability::Durable).await {
+            Ok(()) => assert!(blocks(&path) >= full, "{full} blocks, then {}", blocks(&path)),
+            // Not every file system has such zeroes, and what was there stays then.
+            Err(IoError::Unsupported) => {
+                device.write_zeroes(zeroes, Durability::Durable).await.unwrap();
+            }
+            Err(error) => panic!("{error}"),
+        }
+        let beyond = SectorRange::from_bytes(63 * MIB, 2 * MIB);
+        let refused = device.zero_in_place(beyond, Durability::Cached).await;
+        assert_eq!(refused, Err(IoError::OutOfRange));
+    });
+    let content = std::fs::read(&seen).unwrap();
+    let is =
+        |from: usize, to: usize, byte| content[from << 20..to << 20].iter().all(|it| *it == byte);
+    assert!(is(0, 1, 5) && is(1, 3, 0) && is(3, 4, 5) && is(4, 64, 0));
+}
+
+#[test]
 fn what_is_written_is_in_the_file_and_survives_a_reopening() {
     let folder = folder();
     let path = file_of(&folder, MIB);
