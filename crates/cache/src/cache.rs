@@ -17,6 +17,7 @@ use crate::clean::cleaner::Cleaner;
 use crate::clean::passing::Opener;
 use crate::config::{FormatOptions, Settings};
 use crate::counters::{CacheCounts, LineCounts, OriginCounts};
+use crate::devices::origin::Space;
 use crate::devices::silence::{OnSilence, Silence};
 use crate::devices::ssd::erase_superblock;
 use crate::ground::Ground;
@@ -616,6 +617,10 @@ impl<S: DriveControl, O: DriveControl> BlockDevice for Cache<S, O> {
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
-        self.0.discarder.write_zeroes(range, durability).await
+        self.0.discarder.write_zeroes(range, durability, Space::Given).await
+    }
+
+    async fn zero_in_place(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        self.0.discarder.write_zeroes(range, durability, Space::Kept).await
     }
 }

@@ -76,6 +76,10 @@ pub enum Canary {
     IntentBitsUnasked,
     /// Zeroes go past the log where the log has the newest copy of a line.
     ZeroesPassDirty,
+    /// A long range is locked while requests for its lines are under way.
+    LongLockEarly,
+    /// A discard drops what is cached, and not what a queued change is to bring in.
+    QueuedLinesStay,
     /// In ordered mode the cleaner waits for space in the log that only the cleaner can make.
     NewsWaitedFor,
 }

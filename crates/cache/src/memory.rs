@@ -7,7 +7,7 @@
 //! | structure | grows with | told in advance | refused |
 //! | --- | --- | --- | --- |
 //! | index: words, table, masks, live lines of segments | the SSD | yes | the opening fails |
-//! | index: dirty lines of extents | the origin | yes | the opening fails |
+//! | index: dirty lines of extents, lines of stretches | the origin | yes | the opening fails |
 //! | policy, admission | the SSD | yes | the opening, or the change to it, fails |
 //! | states of segments | the SSD | yes | the opening fails |
 //! | bits of slots while the map is loaded | the SSD | yes | the opening fails |

@@ -605,6 +605,13 @@ impl BlockDevice for SimDisk {
         })
         .await
     }
+
+    async fn zero_in_place(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        match self.0.spec.zeroing_discards {
+            true => self.write_zeroes(range, durability).await,
+            false => Err(IoError::Unsupported),
+        }
+    }
 }
 
 impl DriveControl for SimDisk {

@@ -64,6 +64,10 @@ impl<D: BlockDevice> BlockDevice for FittedDevice<D> {
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
         either!(self, device => device.write_zeroes(range, durability).await)
     }
+
+    async fn zero_in_place(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        either!(self, device => device.zero_in_place(range, durability).await)
+    }
 }
 
 impl<D: DriveControl> DriveControl for FittedDevice<D> {

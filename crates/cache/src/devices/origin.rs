@@ -17,6 +17,15 @@ use crate::devices::silence::Silence;
 use crate::map::locks::{Access, LineGuard, LineLocks};
 use crate::numbers::Line;
 
+/// What becomes of the space of a range of zeroes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Space {
+    /// The origin may have it back.
+    Given,
+    /// A later write finds it.
+    Kept,
+}
+
 /// The origin of a cache in service.
 pub(crate) struct Origin<O> {
     handle: Handle,
@@ -44,6 +53,8 @@ pub(crate) struct Origin<O> {
     is_loss_untold: Cell<bool>,
     /// Called when changes past the log may be lost.
     on_loss: RefCell<Option<Box<dyn Fn()>>>,
+    /// It has refused zeroes that keep their space.
+    refuses_in_place: Cell<bool>,
     /// Reads and writes under way.
     requests: Cell<u32>,
 }
@@ -82,6 +93,7 @@ impl<O: DriveControl> Origin<O> {
             lost_requests: Cell::new(0),
             is_loss_untold: Cell::new(false),
             on_loss: RefCell::default(),
+            refuses_in_place: Cell::new(false),
             requests: Cell::new(0),
         })
     }
@@ -109,6 +121,11 @@ impl<O: DriveControl> Origin<O> {
         self.limits().cheap_zeroes && !self.silence.is_silent() && !self.refusal.has_begun()
     }
 
+    /// Whether it takes zeroes that keep their space, as far as is known.
+    pub(crate) fn takes_in_place(&self) -> bool {
+        self.limits().cheap_zeroes && !self.refuses_in_place.get()
+    }
+
     /// The locks that order changes of lines.
     pub(crate) fn locks(&self) -> &LineLocks {
         &self.locks
@@ -117,6 +134,11 @@ impl<O: DriveControl> Origin<O> {
     /// Waits for the lines' turn to be changed.
     pub(crate) async fn lock(&self, first: Line, last: Line) -> LineGuard {
         self.locks.lock(first, last, Access::Exclusive).await
+    }
+
+    /// The same of a long range of lines.
+    pub(crate) async fn lock_range(&self, first: Line, last: Line) -> LineGuard {
+        self.locks.lock_range(first, last).await
     }
 
     /// Whether no read and no write is under way.
@@ -163,8 +185,14 @@ impl<O: DriveControl> Origin<O> {
 
     /// Zeroes a range; the caller holds the locks of the lines, and has the request
     /// [judged](Self::judged).
-    pub(crate) async fn write_zeroes(&self, range: SectorRange) -> IoResult<()> {
-        let zeroed = self.device.write_zeroes(range, Durability::Cached).await;
+    pub(crate) async fn write_zeroes(&self, range: SectorRange, space: Space) -> IoResult<()> {
+        let zeroed = match space {
+            Space::Given => self.device.write_zeroes(range, Durability::Cached).await,
+            Space::Kept => self.device.zero_in_place(range, Durability::Cached).await,
+        };
+        if space == Space::Kept && zeroed == Err(IoError::Unsupported) {
+            self.refuses_in_place.set(true);
+        }
         self.note_change();
         self.note_direct();
         zeroed

@@ -113,6 +113,11 @@ impl Queues {
         (self.client.changes.len(), self.cache.changes.len())
     }
 
+    /// Lines from `first` to `last` that changes of clients bring in which wait.
+    pub(super) fn lines_between(&self, first: Line, last: Line) -> impl Iterator<Item = Line> {
+        self.client.lines().filter(move |line| (first..=last).contains(line))
+    }
+
     /// Bytes that wait, of both.
     #[inline]
     pub(super) fn bytes(&self) -> usize {
@@ -181,6 +186,13 @@ impl Queue {
         self.changes.push_back(change);
         self.queued += 1;
         self.queued
+    }
+
+    fn lines(&self) -> impl Iterator<Item = Line> {
+        self.changes.iter().filter_map(|change| match change {
+            Change::Data { line, .. } => Some(*line),
+            _ => None,
+        })
     }
 
     fn clear(&mut self) {

@@ -398,9 +398,9 @@ impl<S: DriveControl> Log<S> {
         self.state.borrow().queues().client_bytes()
     }
 
-    /// Whether changes of clients wait for the log.
-    pub(crate) fn has_queued(&self) -> bool {
-        self.state.borrow().queues().counts().0 > 0
+    /// Lines from `first` to `last` that changes of clients bring in which wait for the log.
+    pub(crate) fn queued_lines(&self, first: Line, last: Line) -> Vec<Line> {
+        self.state.borrow().queues().lines_between(first, last).collect()
     }
 
     pub(crate) fn uuid(&self) -> [u8; 16] {

@@ -18,6 +18,9 @@ use crate::format::superblock::BLOCK_BYTES;
 use crate::map::loading::IntentBits;
 use crate::numbers::IntentRegion;
 
+/// A run of changes may have the clean lines distrusted of so much less than it has changed.
+const AHEAD_SHARE: usize = 8;
+
 struct Regions {
     bits: Vec<u8>,
     /// Direct writes under way, per region.
@@ -33,7 +36,10 @@ pub(crate) struct Intents {
     uuid: [u8; 16],
     generation: u64,
     sectors_per_region: u64,
+    origin_sectors: u64,
     regions: RefCell<Regions>,
+    /// The regions of the last run of long changes, one behind the other, with those that were set ahead.
+    run: Cell<(usize, usize)>,
     /// Version of the bits in memory.
     wanted: Cell<u64>,
     /// Versions of the bits on the medium.
@@ -66,6 +72,8 @@ impl Intents {
             uuid,
             generation,
             sectors_per_region,
+            origin_sectors: geometry.origin_sectors,
+            run: Cell::new((0, 0)),
             regions: RefCell::new(Regions {
                 bits: vec![0; bytes],
                 busy: vec![0; count],
@@ -114,6 +122,39 @@ impl Intents {
             self.persist(ssd, self.wanted.get()).await?;
         }
         Ok(direct)
+    }
+
+    /// Before a change of which more may follow behind it, sets the bits of further regions. So a run of changes
+    /// takes few writes of the intent block, each for more regions than the one before. Of `bare` regions nothing is
+    /// cached that a start would not trust: as many are set as the run has had. Of others an eighth of that.
+    ///
+    /// The bits are on the SSD when [`begin`](Self::begin) has set those of the change itself. Nobody relies on
+    /// them before that, and a checkpoint clears those of regions in which nothing was changed.
+    pub(crate) fn look_ahead(&self, range: SectorRange, is_bare: impl Fn(SectorRange) -> bool) {
+        let (first, last) = self.regions_of(range);
+        let mut regions = self.regions.borrow_mut();
+        let is_set = |regions: &Regions, region: IntentRegion| {
+            let (byte, bit) = region.bit();
+            regions.bits[byte] & bit != 0
+        };
+        if first.through(last).all(|region| is_set(&regions, region)) {
+            return;
+        }
+        let (start, end) = self.run.get();
+        let start = if (start..=end).contains(&first.0) { start } else { first.0 };
+        let (behind, length) = (last.0 + 1, last.0 + 1 - start);
+        let end = (behind + length).min(regions.busy.len());
+        for region in (behind..end).map(IntentRegion) {
+            let from = region.0 as u64 * self.sectors_per_region;
+            let count = self.sectors_per_region.min(self.origin_sectors - from);
+            let is_near = region.0 < behind + length / AHEAD_SHARE;
+            if is_near || is_bare(SectorRange::new(Lba(from), count)) {
+                let (byte, bit) = region.bit();
+                regions.bits[byte] |= bit;
+            }
+        }
+        self.run.set((start, end));
+        self.wanted.set(self.wanted.get() + 1);
     }
 
     /// Regions in which a direct write is under way.
@@ -245,4 +286,78 @@ pub(crate) async fn load_block<S: DriveControl>(
         }
     }
     Ok((newest, whole))
+}
+
+#[cfg(test)]
+mod tests {
+    use voltier_block::GIB;
+    use voltier_drive::MemoryDevice;
+    use voltier_ring::{Executor, NoFiles};
+
+    use super::*;
+    use crate::config::{FormatOptions, LineSize};
+    use crate::policy::PolicyKind;
+
+    const UUID: [u8; 16] = [1; 16];
+
+    fn intents() -> (Intents, MemoryDevice) {
+        let (line_size, policy) = (LineSize::DEFAULT, PolicyKind::Lru);
+        let format = FormatOptions { line_size, policy, uuid: UUID };
+        let geometry = Geometry::plan(&format, 64 << 20, 8192 * GIB / 512).unwrap();
+        (Intents::new(&geometry, UUID, 1, 0), MemoryDevice::new(64 << 20))
+    }
+
+    /// Changes one behind the other, each with its bits on the SSD before it begins; how often the block was
+    /// written.
+    async fn run(intents: &Intents, ssd: &MemoryDevice, is_bare: impl Fn(u64) -> bool) -> u64 {
+        let before = intents.sequence.get();
+        for number in 0..2048 {
+            let range = SectorRange::from_bytes(number * 4 * GIB, 4 * GIB);
+            intents.look_ahead(range, |region| is_bare(region.start.bytes() / (4 * GIB)));
+            let _direct = intents.begin(ssd, range).await.unwrap();
+            let (_, block) = load_block(ssd, &UUID).await.unwrap().0.unwrap();
+            let bits =
+                IntentBits::new(block[INTENT_HEAD_BYTES..].to_vec(), intents.sectors_per_region);
+            let mut sectors = range.start.0..range.end().0;
+            assert!(sectors.by_ref().step_by(1 << 15).all(|sector| bits.is_set(sector)));
+        }
+        intents.sequence.get() - before
+    }
+
+    #[test]
+    fn a_run_of_long_changes_takes_few_writes() {
+        Executor::in_virtual_time(NoFiles).block_on(async {
+            let (intents, ssd) = intents();
+            let writes = run(&intents, &ssd, |_| true).await;
+            assert!((1..=12).contains(&writes), "{writes} writes");
+            // Once more, as after a checkpoint, beside a change under way.
+            let range = SectorRange::from_bytes(5 * GIB, 512);
+            let direct = intents.begin(&ssd, range).await.unwrap();
+            intents.begin_clearing();
+            intents.finish_clearing(&ssd).await.unwrap();
+            drop(direct);
+            assert!(intents.bits().is_set(range.start.0) && !intents.bits().is_set(0));
+            let writes = run(&intents, &ssd, |_| true).await;
+            assert!((1..=13).contains(&writes), "{writes} writes");
+        });
+    }
+
+    #[test]
+    fn bits_are_set_far_ahead_of_bare_regions_only() {
+        Executor::in_virtual_time(NoFiles).block_on(async {
+            let (intents, ssd) = intents();
+            let writes = run(&intents, &ssd, |place| !place.is_multiple_of(8)).await;
+            assert!((13..100).contains(&writes), "{writes} writes");
+            let (intents, ssd) = self::intents();
+            let writes = run(&intents, &ssd, |_| false).await;
+            assert!((13..100).contains(&writes), "{writes} writes");
+            // The first change of a run sets nothing ahead where something is cached.
+            let range = SectorRange::from_bytes(3 * GIB, 512);
+            let (intents, ssd) = self::intents();
+            intents.look_ahead(range, |_| false);
+            let _direct = intents.begin(&ssd, range).await.unwrap();
+            let set: u32 = intents.regions.borrow().bits.iter().map(|bits| bits.count_ones()).sum();
+            assert_eq!(set, 1);
+        });
+    }
 }

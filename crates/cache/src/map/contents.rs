@@ -1,11 +1,14 @@
 //! The map: which line is in which slot, which line leaves next, and what the log may write. Pure.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use voltier_block::SectorRange;
 
 use crate::format::geometry::{Geometry, mask_of};
-use crate::map::index::{Index, LINES_PER_EXTENT, PlacedLine, StoredSlot};
+use crate::map::index::{
+    Index, LINES_PER_EXTENT, LINES_PER_STRETCH, PlacedLine, StoredSlot, stretch_of,
+};
 use crate::map::loading::Loading;
 use crate::map::ranges::LineRanges;
 use crate::map::segments::{FreeSlots, Preparing, Segments};
@@ -201,10 +204,10 @@ impl Contents {
 
     /// Takes the clean ones of these lines out of the cache.
     pub(crate) fn forget_clean(&mut self, first: Line, last: Line) {
-        for line in first.through(last) {
-            if let Some(slot) = self.index.lookup(line).filter(|slot| !self.index.is_dirty(*slot)) {
-                self.forget(line, slot);
-            }
+        let cached = self.index.cached_between(first, last);
+        let clean: Vec<_> = cached.filter(|(_, slot)| !self.index.is_dirty(*slot)).collect();
+        for (line, slot) in clean {
+            self.forget(line, slot);
         }
     }
 
@@ -268,12 +271,16 @@ impl Contents {
 
     /// After the loss of the SSD: the origin has these sectors again.
     pub(crate) fn heal(&mut self, range: SectorRange) {
-        let line_sectors = self.geometry.line_sectors();
-        for piece in range.split_at_multiples(line_sectors) {
-            let line = self.geometry.line_of(piece.start);
-            let Some(slot) = self.index.lookup(line) else { continue };
+        if range.is_empty() {
+            return;
+        }
+        let (first, last) = self.geometry.lines_of(range);
+        let cached: Vec<_> = self.index.cached_between(first, last).collect();
+        for (line, slot) in cached {
             if self.index.is_dirty(slot) {
-                let written = mask_of(piece.start.0 % line_sectors, piece.count);
+                let whole = self.geometry.line_range(line);
+                let (start, end) = (range.start.max(whole.start), range.end().min(whole.end()));
+                let written = mask_of(start.0 - whole.start.0, end.0 - start.0);
                 self.index.heal(slot, written, self.geometry.line_mask(line));
             } else {
                 self.index.remove(slot);
@@ -472,6 +479,7 @@ impl Contents {
     /// A sentence that names the first account that does not balance.
     pub(crate) fn audit(&self) -> Result<(), String> {
         let (mut used, mut dirty) = (0, 0);
+        let mut in_stretch = BTreeMap::new();
         for slot in each_slot(self.geometry.slots()).filter(|slot| self.index.is_used(*slot)) {
             let line = self.index.line_of(slot);
             let found = self.index.lookup(line);
@@ -480,6 +488,7 @@ impl Contents {
             })?;
             must(!self.index.is_pending(slot), || format!("slot {slot} waits for its record"))?;
             used += 1;
+            *in_stretch.entry(stretch_of(line)).or_insert(0) += 1;
             dirty += u64::from(self.index.is_dirty(slot));
         }
         let (used_count, dirty_count) = (self.index.used_lines(), self.index.dirty_lines());
@@ -487,6 +496,14 @@ impl Contents {
         must(dirty == dirty_count, || {
             format!("{dirty} lines are dirty, {dirty_count} are counted")
         })?;
+        let stretches = self.geometry.origin_lines().div_ceil(LINES_PER_STRETCH) as usize;
+        for stretch in 0..stretches {
+            let found = in_stretch.get(&stretch).copied().unwrap_or(0);
+            let count = self.index.used_in_stretch(stretch);
+            must(found == count, || {
+                format!("stretch {stretch}: {found} lines are cached, {count} are counted")
+            })?;
+        }
         for segment in each_segment(self.geometry.segments()) {
             let live = self.index.live_in(segment);
             let taken = self.geometry.slots_per_segment - self.free_slots_of(segment).count();

@@ -29,6 +29,9 @@ const LINE_BITS_MAX: u32 = u64::BITS - LINE_SHIFT;
 
 /// Lines whose dirtiness is counted together: a destaging sweep skips clean extents by it.
 pub(crate) const LINES_PER_EXTENT: u64 = 256;
+/// Lines that are counted together, dirty or not: a long range costs by what is cached of it. At most as many
+/// as a counter holds.
+pub(crate) const LINES_PER_STRETCH: u64 = 1024;
 
 /// A line on its way into a slot: the facts of its data.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +62,7 @@ struct Sizes {
     high_bytes: u64,
     mask_bytes: u64,
     extents: u64,
+    stretches: u64,
 }
 
 impl Sizes {
@@ -71,6 +75,7 @@ impl Sizes {
             high_bytes: if line_bits > LINE_BITS_MAX { slots } else { 0 },
             mask_bytes: slots * geometry.mask_bytes() as u64,
             extents: geometry.origin_lines().div_ceil(LINES_PER_EXTENT),
+            stretches: geometry.origin_lines().div_ceil(LINES_PER_STRETCH),
         }
     }
 }
@@ -86,6 +91,7 @@ pub(crate) struct Index {
     table: Table,
     live: Vec<u32>,
     dirty_in_extent: Vec<u16>,
+    used_in_stretch: Vec<u16>,
     used_lines: u64,
     dirty_lines: u64,
 }
@@ -103,6 +109,7 @@ impl Index {
             table: Table::new(geometry.capacity_lines(), slots)?,
             live: memory::zeroes(geometry.segment_count.into())?,
             dirty_in_extent: memory::zeroes(sizes.extents)?,
+            used_in_stretch: memory::zeroes(sizes.stretches)?,
             used_lines: 0,
             dirty_lines: 0,
         })
@@ -117,6 +124,7 @@ impl Index {
             + Table::bytes_for(geometry.capacity_lines(), sizes.slots)
             + bytes_of::<u32>(geometry.segment_count.into())
             + bytes_of::<u16>(sizes.extents)
+            + bytes_of::<u16>(sizes.stretches)
     }
 
     pub(crate) fn used_lines(&self) -> u64 {
@@ -139,6 +147,7 @@ impl Index {
             + self.table.memory_bytes()
             + self.live.len() * 4
             + self.dirty_in_extent.len() * 2
+            + self.used_in_stretch.len() * 2
     }
 
     pub(crate) fn line_of(&self, slot: Slot) -> Line {
@@ -214,7 +223,10 @@ impl Index {
                 self.table.replace(line, old, slot);
                 self.vacate(old, line);
             }
-            None => self.table.insert(line, slot),
+            None => {
+                self.table.insert(line, slot);
+                self.used_in_stretch[stretch_of(line)] += 1;
+            }
         }
         let flag = |on: bool, bit: u64| if on { bit } else { 0 };
         let word = line.0 << LINE_SHIFT
@@ -268,6 +280,7 @@ impl Index {
         assert!(self.is_used(slot), "slot {slot} is empty");
         let line = self.line_of(slot);
         self.table.remove(line, slot);
+        self.used_in_stretch[stretch_of(line)] -= 1;
         self.vacate(slot, line);
     }
 
@@ -360,6 +373,72 @@ impl Index {
         let before = self.dirty_in_extent.get(..usize::try_from(extent).ok()?)?;
         before.iter().rposition(|count| *count > 0).map(|found| found as u64)
     }
+
+    /// How many lines of a stretch are cached.
+    pub(crate) fn used_in_stretch(&self, stretch: usize) -> u64 {
+        self.used_in_stretch[stretch].into()
+    }
+
+    /// Whether nothing is cached of the stretches in which these lines are.
+    pub(crate) fn is_bare(&self, first: Line, last: Line) -> bool {
+        self.used_in_stretch[stretch_of(first)..=stretch_of(last)].iter().all(|count| *count == 0)
+    }
+
+    /// The cached lines from `first` to `last`, in order, with their slots. Stretches of which nothing is
+    /// cached cost a look at their counter.
+    pub(crate) fn cached_between(
+        &self,
+        first: Line,
+        last: Line,
+    ) -> impl Iterator<Item = (Line, Slot)> {
+        let counts = &self.used_in_stretch[stretch_of(first)..=stretch_of(last)];
+        let lines = lines_counted(counts, stretch_of(first), LINES_PER_STRETCH, first, last);
+        lines.filter_map(|line| self.lookup(line).map(|slot| (line, slot)))
+    }
+
+    /// The dirty lines from `first` to `last`, in order.
+    pub(crate) fn dirty_between(&self, first: Line, last: Line) -> impl Iterator<Item = Line> {
+        let extent = |line: Line| (line.0 / LINES_PER_EXTENT) as usize;
+        let counts = &self.dirty_in_extent[extent(first)..=extent(last)];
+        let lines = lines_counted(counts, extent(first), LINES_PER_EXTENT, first, last);
+        lines.filter(|line| self.lookup(*line).is_some_and(|slot| self.is_dirty(slot)))
+    }
+
+    /// The end of a piece of the lines from `first` to `last`, of which about `cached_max` lines are cached at
+    /// the most: its last line. The piece ends with a stretch, or with `last`.
+    pub(crate) fn last_of_piece(&self, first: Line, last: Line, cached_max: u64) -> Line {
+        let from = stretch_of(first);
+        let (mut cached, mut end) = (0, from);
+        for count in &self.used_in_stretch[from..=stretch_of(last)] {
+            cached += u64::from(*count);
+            if cached > cached_max && end > from {
+                break;
+            }
+            end += 1;
+        }
+        last.min(Line(end as u64 * LINES_PER_STRETCH - 1))
+    }
+}
+
+/// The stretch in which a line is.
+pub(crate) fn stretch_of(line: Line) -> usize {
+    (line.0 / LINES_PER_STRETCH) as usize
+}
+
+/// The lines from `first` to `last` that are in groups whose count is not 0. The counts are those of the groups
+/// from `group` on, each of so many lines.
+fn lines_counted(
+    counts: &[u16],
+    group: usize,
+    lines_per_group: u64,
+    first: Line,
+    last: Line,
+) -> impl Iterator<Item = Line> {
+    let groups = (group as u64..).zip(counts).filter(|(_, count)| **count > 0);
+    groups.flat_map(move |(group, _)| {
+        let begin = Line(group * lines_per_group);
+        first.max(begin).through(last.min(begin + (lines_per_group - 1)))
+    })
 }
 
 impl policy::Lines for Index {
@@ -420,6 +499,57 @@ mod tests {
         assert_eq!((index.dirty_lines(), index.next_dirty_extent(0)), (0, None));
         index.remove(Slot(9));
         assert_eq!((index.lookup(Line(300)), index.live_in(Segment(0))), (None, 0));
+    }
+
+    #[test]
+    fn a_long_range_finds_every_line_that_is_cached_and_dirty() {
+        let mut prng = voltier_block::Prng::new(5);
+        let mut index = index();
+        let lines = index.geometry.origin_lines();
+        let slots = u64::from(index.geometry.slot_count());
+        for _ in 0..3000 {
+            // Few stretches have many lines, and most have none.
+            let within = 1 + prng.below(1500);
+            let line = prng.below(8) * 9 * LINES_PER_STRETCH + prng.below(within);
+            let slot = Slot(prng.below(slots) as u32);
+            match index.lookup(Line(line)) {
+                Some(old) if prng.one_in(3) => index.remove(old),
+                _ if index.is_used(slot) => index.set_clean(slot),
+                _ => {
+                    index.place(placement(line, slot.0, prng.one_in(3)));
+                }
+            }
+            let first = Line(prng.below(lines));
+            let last = first + prng.below(lines - first.0);
+            if prng.one_in(200) {
+                let all = first.through(last);
+                let expected: Vec<_> =
+                    all.filter_map(|line| Some((line, index.lookup(line)?))).collect();
+                assert!(index.cached_between(first, last).eq(expected.iter().copied()));
+                let dirty = expected.iter().filter(|(_, slot)| index.is_dirty(*slot));
+                assert!(index.dirty_between(first, last).eq(dirty.map(|(line, _)| *line)));
+                assert!(expected.is_empty() || !index.is_bare(first, last));
+            }
+        }
+        assert!(index.used_lines() > 1000 && index.dirty_lines() > 100);
+    }
+
+    #[test]
+    fn pieces_of_a_range_end_where_enough_is_cached() {
+        let mut index = index();
+        for line in 0..100 {
+            index.place(placement(5 * LINES_PER_STRETCH + line, line as u32, false));
+        }
+        let piece = |first, last, max| index.last_of_piece(Line(first), Line(last), max).0;
+        let whole = 50 * LINES_PER_STRETCH + 7;
+        assert_eq!(piece(3, whole, 100), whole);
+        assert_eq!(piece(3, whole, 99), 5 * LINES_PER_STRETCH - 1, "all before the stretch");
+        let stretch = 5 * LINES_PER_STRETCH;
+        assert_eq!(piece(stretch, whole, 99), 6 * LINES_PER_STRETCH - 1, "at least a stretch");
+        assert_eq!((piece(3, 3, 0), piece(3, 9, 0)), (3, 9));
+        assert!(
+            index.is_bare(Line(0), Line(stretch - 1)) && !index.is_bare(Line(0), Line(stretch))
+        );
     }
 
     #[test]

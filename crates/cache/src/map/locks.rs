@@ -7,6 +7,8 @@
 //! A bucket is taken in the order of arrival: while a writer waits, readers that come later wait behind the
 //! writer. So no stream of readers keeps a writer out for ever. A request must not lock lines that the same
 //! request has locked already, not even shared ones.
+//!
+//! A long range of lines is one lock, and takes no buckets: see [`LongLocks`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::btree_map::Entry;
@@ -15,6 +17,8 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
+use crate::canary::{self, Canary};
+use crate::map::long_locks::{LONG_LINES_MIN, LongLocks, Presence};
 use crate::numbers::Line;
 
 /// Buckets: with 256 lines in flight, one request in 256 meets a stranger on its bucket.
@@ -33,6 +37,7 @@ pub(crate) struct LineLocks {
     /// The requests that wait for each bucket, in the order of their arrival; no list is empty.
     waiting: RefCell<BTreeMap<u32, VecDeque<Waiter>>>,
     next_ticket: Cell<u64>,
+    long: LongLocks,
 }
 
 /// A request that waits for a bucket.
@@ -64,15 +69,18 @@ pub(crate) struct LineGuard {
 
 /// Buckets of one request: most requests touch one or two lines.
 enum Held {
-    One(u32),
-    Many(Vec<u32>),
+    One(u32, Presence),
+    Many(Vec<u32>, Presence),
+    /// The number of a long range.
+    Long(u64),
 }
 
 impl Held {
     fn buckets(&self) -> &[u32] {
         match self {
-            Held::One(one) => std::slice::from_ref(one),
-            Held::Many(many) => many,
+            Held::One(one, _) => std::slice::from_ref(one),
+            Held::Many(many, _) => many,
+            Held::Long(_) => &[],
         }
     }
 }
@@ -88,22 +96,23 @@ impl LineLocks {
             buckets: vec![Cell::new(0); BUCKET_COUNT],
             waiting: RefCell::new(BTreeMap::new()),
             next_ticket: Cell::new(0),
+            long: LongLocks::new(),
         })
     }
 
     /// The memory of the locks of a cache.
     pub(crate) const fn bytes() -> u64 {
-        (BUCKET_COUNT * size_of::<Cell<i32>>()) as u64
+        (BUCKET_COUNT * size_of::<Cell<i32>>()) as u64 + LongLocks::bytes()
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.buckets)
+        size_of_val(&*self.buckets) + LongLocks::bytes() as usize
     }
 
-    /// Buckets that are held, and buckets that somebody waits for.
+    /// Buckets and long ranges that are held, and buckets that somebody waits for.
     pub(crate) fn in_use(&self) -> (usize, usize) {
         let held = self.buckets.iter().filter(|bucket| bucket.get() != 0).count();
-        (held, self.waiting.borrow().len())
+        (held + self.long.count(), self.waiting.borrow().len())
     }
 
     fn is_free(&self, bucket: u32, access: Access) -> bool {
@@ -211,23 +220,26 @@ impl LineLocks {
         last: Line,
         access: Access,
     ) -> Option<LineGuard> {
-        let held = if first == last {
-            Held::One(bucket_of(first))
-        } else {
-            Held::Many(Self::buckets_of(first, last))
-        };
+        let one = [bucket_of(first)];
+        let many = if first == last { Vec::new() } else { Self::buckets_of(first, last) };
+        let buckets = if first == last { &one[..] } else { &many };
         let is_takeable =
             |bucket: &u32| self.is_free(*bucket, access) && !self.is_waited_for(*bucket);
-        if !held.buckets().iter().all(is_takeable) {
+        if self.long.has(first, last) || !buckets.iter().all(is_takeable) {
             return None;
         }
-        for bucket in held.buckets() {
+        for bucket in buckets {
             assert!(self.try_take(*bucket, access), "a bucket of a request comes once");
         }
+        let presence = self.long.enter(first, last);
+        let held = match first == last {
+            true => Held::One(one[0], presence),
+            false => Held::Many(many, presence),
+        };
         Some(LineGuard { locks: self.clone(), held, access })
     }
 
-    /// Locks the lines `first..=last`.
+    /// Locks the lines `first..=last`: a few.
     #[inline]
     pub(crate) async fn lock(
         self: &Rc<Self>,
@@ -235,26 +247,64 @@ impl LineLocks {
         last: Line,
         access: Access,
     ) -> LineGuard {
-        // In boxes: a request that finds its one line free carries neither wait along.
+        // In boxes: a request that finds its one line free carries no wait along.
         if first != last {
             return Box::pin(self.lock_many(first, last, access)).await;
         }
-        let bucket = bucket_of(first);
-        if !self.take_now(bucket, access) {
-            Box::pin(self.take_in_turn(bucket, access)).await;
+        if self.long.has(first, last) {
+            Box::pin(self.long.left(first, last)).await;
         }
-        LineGuard { locks: self.clone(), held: Held::One(bucket), access }
+        let (bucket, presence) = (bucket_of(first), self.long.enter(first, last));
+        if self.take_now(bucket, access) {
+            return LineGuard { locks: self.clone(), held: Held::One(bucket, presence), access };
+        }
+        Box::pin(self.lock_one_in_turn(bucket, presence, access)).await
+    }
+
+    #[cold]
+    async fn lock_one_in_turn(
+        self: &Rc<Self>,
+        bucket: u32,
+        presence: Presence,
+        access: Access,
+    ) -> LineGuard {
+        let held = Held::Many(Vec::new(), presence);
+        let mut guard = LineGuard { locks: self.clone(), held, access };
+        self.take_in_turn(bucket, access).await;
+        guard.held = Held::One(bucket, presence);
+        guard
+    }
+
+    /// Locks the lines `first..=last`, exclusively: many at the cost of one.
+    pub(crate) async fn lock_range(self: &Rc<Self>, first: Line, last: Line) -> LineGuard {
+        let access = Access::Exclusive;
+        if last - first < LONG_LINES_MIN {
+            return self.lock(first, last, access).await;
+        }
+        if self.long.has(first, last) {
+            self.long.left(first, last).await;
+        }
+        let held = Held::Long(self.long.register(first, last));
+        let guard = LineGuard { locks: self.clone(), held, access };
+        if !canary::is(Canary::LongLockEarly) {
+            self.long.others_left(first, last).await;
+        }
+        guard
     }
 
     async fn lock_many(self: &Rc<Self>, first: Line, last: Line, access: Access) -> LineGuard {
-        let buckets = Self::buckets_of(first, last);
-        let mut guard = LineGuard { locks: self.clone(), held: Held::Many(Vec::new()), access };
-        for bucket in buckets {
+        if self.long.has(first, last) {
+            self.long.left(first, last).await;
+        }
+        let presence = self.long.enter(first, last);
+        let held = Held::Many(Vec::new(), presence);
+        let mut guard = LineGuard { locks: self.clone(), held, access };
+        for bucket in Self::buckets_of(first, last) {
             if !self.take_now(bucket, access) {
                 self.take_in_turn(bucket, access).await;
             }
             // Held as it grows: a request dropped here gives back what it has.
-            if let Held::Many(held) = &mut guard.held {
+            if let Held::Many(held, _) = &mut guard.held {
                 held.push(bucket);
             }
         }
@@ -266,6 +316,10 @@ impl Drop for LineGuard {
     fn drop(&mut self) {
         for bucket in self.held.buckets() {
             self.locks.give(*bucket, self.access);
+        }
+        match self.held {
+            Held::One(_, presence) | Held::Many(_, presence) => self.locks.long.leave(presence),
+            Held::Long(number) => self.locks.long.give(number),
         }
     }
 }
@@ -342,6 +396,104 @@ mod tests {
             }
         });
         assert_eq!(locks.in_use(), (0, 0));
+    }
+
+    const LONG: (Line, Line) = (Line(1000), Line(3_000_000));
+
+    #[test]
+    fn a_long_range_keeps_others_from_its_lines_only() {
+        let locks = LineLocks::new();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut long = Box::pin(locks.lock_range(LONG.0, LONG.1));
+        let Poll::Ready(long) = long.as_mut().poll(&mut context) else { panic!("all are free") };
+        let is_free = |first, last| locks.try_lock(Line(first), Line(last), Access::Shared);
+        assert!(is_free(0, 999).is_some() && is_free(3_000_001, 3_000_004).is_some());
+        for (first, last) in [(999, 1000), (1000, 1000), (70_000, 70_001), (3_000_000, 3_000_001)] {
+            assert!(is_free(first, last).is_none(), "{first} to {last}");
+            let mut reader = Box::pin(locks.lock(Line(first), Line(last), Access::Shared));
+            assert!(reader.as_mut().poll(&mut context).is_pending());
+        }
+        let mut reader = Box::pin(locks.lock(Line(2000), Line(2000), Access::Shared));
+        let mut other = Box::pin(locks.lock_range(Line(0), Line(1000)));
+        let mut beside = Box::pin(locks.lock_range(Line(3_000_001), Line(9_000_000)));
+        assert!(reader.as_mut().poll(&mut context).is_pending());
+        assert!(other.as_mut().poll(&mut context).is_pending());
+        assert!(beside.as_mut().poll(&mut context).is_ready());
+        drop(long);
+        assert!(reader.as_mut().poll(&mut context).is_ready());
+        assert!(other.as_mut().poll(&mut context).is_ready());
+        drop((reader, other, beside));
+        assert_eq!(locks.in_use(), (0, 0));
+    }
+
+    /// A request that has one of its lines when the range comes, and waits for another one.
+    #[test]
+    fn a_long_range_waits_for_those_before_it_and_not_for_those_after_it() {
+        let locks = LineLocks::new();
+        let mut context = Context::from_waker(Waker::noop());
+        let before = locks.try_lock(Line(999), Line(999), Access::Shared).unwrap();
+        let mut across = Box::pin(locks.lock(Line(998), Line(1001), Access::Exclusive));
+        assert!(across.as_mut().poll(&mut context).is_pending());
+        let elsewhere = locks.try_lock(Line(5_000_000), Line(5_000_000), Access::Shared);
+        let mut long = Box::pin(locks.lock_range(LONG.0, LONG.1));
+        assert!(long.as_mut().poll(&mut context).is_pending());
+        let after = locks.try_lock(Line(3), Line(3), Access::Shared).unwrap();
+        drop(before);
+        let Poll::Ready(across) = across.as_mut().poll(&mut context) else { panic!("its turn") };
+        assert!(long.as_mut().poll(&mut context).is_pending());
+        drop(across);
+        assert!(long.as_mut().poll(&mut context).is_ready());
+        drop((long, after, elsewhere));
+        assert_eq!(locks.in_use(), (0, 0));
+    }
+
+    #[test]
+    fn long_ranges_and_requests_in_any_order_never_meet_and_all_have_their_turn() {
+        for seed in 0..30 {
+            let mut executor = Executor::in_virtual_time(NoFiles);
+            let handle = executor.handle();
+            let (locks, held) = (LineLocks::new(), Rc::new(RefCell::new(Vec::new())));
+            let audited = locks.clone();
+            executor.block_on(async move {
+                let mut prng = voltier_block::Prng::new(seed);
+                let mut tasks = Vec::new();
+                for number in 0..300u64 {
+                    let is_long = prng.one_in(4);
+                    let lines = if is_long { 150 + prng.below(150_000) } else { prng.below(9) };
+                    let first = Line(prng.below(200_000));
+                    let last = first + lines;
+                    let access = if prng.one_in(2) { Access::Shared } else { Access::Exclusive };
+                    let (own, locks, held) = (handle.clone(), locks.clone(), held.clone());
+                    let (gives_up, time_ns) = (prng.one_in(5), prng.below(300));
+                    tasks.push(handle.spawn(async move {
+                        let lock = async {
+                            match is_long {
+                                true => locks.lock_range(first, last).await,
+                                false => locks.lock(first, last, access).await,
+                            }
+                        };
+                        let shared = !is_long && access == Access::Shared;
+                        let guard = match gives_up {
+                            true => own.timeout(time_ns, lock).await.ok(),
+                            false => Some(lock.await),
+                        };
+                        let Some(_guard) = guard else { return };
+                        for (_, from, to, is_shared) in held.borrow().iter() {
+                            let meets: bool = *from <= last && first <= *to;
+                            assert!(!meets || (shared && *is_shared), "seed {seed}");
+                        }
+                        held.borrow_mut().push((number, first, last, shared));
+                        own.sleep(time_ns).await;
+                        held.borrow_mut().retain(|entry| entry.0 != number);
+                    }));
+                    handle.sleep(prng.below(100)).await;
+                }
+                for task in tasks {
+                    task.await;
+                }
+            });
+            assert_eq!(audited.in_use(), (0, 0), "seed {seed}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ pub(crate) mod contents;
 pub(crate) mod index;
 pub(crate) mod loading;
 pub(crate) mod locks;
+mod long_locks;
 pub(crate) mod ranges;
 pub(crate) mod segments;
 pub(crate) mod shared;

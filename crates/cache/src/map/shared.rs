@@ -152,7 +152,7 @@ impl Map {
     pub(crate) fn has_dirty(&self, first: Line, last: Line) -> bool {
         let contents = self.get();
         contents.index().dirty_lines() > 0
-            && first.through(last).any(|line| contents.is_dirty(line))
+            && contents.index().dirty_between(first, last).next().is_some()
     }
 }
 

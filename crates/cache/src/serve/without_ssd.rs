@@ -33,7 +33,13 @@ pub(super) struct RedoTicket {
 pub(super) struct RedoGuard {
     _change: Change,
     _lines: LineGuard,
-    _ticket: RedoTicket,
+    _ticket: Rc<RedoTicket>,
+}
+
+impl RedoGuard {
+    pub(super) fn new(lines: LineGuard, change: Change, ticket: Rc<RedoTicket>) -> Self {
+        Self { _change: change, _lines: lines, _ticket: ticket }
+    }
 }
 
 impl RedoOrder {
@@ -63,10 +69,6 @@ impl RedoTicket {
             !waiting.range(..self.ticket).any(|(_, range)| range.overlaps(own))
         };
         self.order.left.until(is_next).await;
-    }
-
-    pub(super) fn with(self, lines: LineGuard, change: Change) -> RedoGuard {
-        RedoGuard { _change: change, _lines: lines, _ticket: self }
     }
 }
 

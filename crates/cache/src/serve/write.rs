@@ -14,7 +14,7 @@ use voltier_block::{
 use crate::canary::{self, Canary};
 use crate::counters::{Counters, Served, add, count};
 use crate::devices::health::SsdHealth;
-use crate::devices::origin::Origin;
+use crate::devices::origin::{Origin, Space};
 use crate::devices::passage::Passage;
 use crate::devices::ssd::Ssd;
 use crate::format::geometry::mask_of;
@@ -30,7 +30,7 @@ use crate::numbers::{Line, Slot};
 use crate::serve::flush::Flusher;
 use crate::serve::route::{Router, WritePath};
 use crate::serve::same_range::{self, Coalescing, Overwritten, Role, WriteAnswer};
-use crate::serve::without_ssd::{RedoGuard, RedoOrder};
+use crate::serve::without_ssd::{RedoGuard, RedoOrder, RedoTicket};
 
 /// Share of the cache that may be dirty, in percent. Writers wait above this share: what is left keeps the
 /// policy able to evict and reclaiming able to find room.
@@ -438,15 +438,16 @@ impl<S: DriveControl, O: DriveControl> DirectWriter<S, O> {
         direct.into_inner().ok_or(IoError::Gone)
     }
 
-    /// Drops of every line that is cached, or that a queued fill may bring in.
+    /// Drops of every line that is cached, or that a queued change may bring in: a fill, or the write of a client
+    /// that is gone.
     pub(super) fn drops(&self, first: Line, last: Line) -> Vec<Change> {
+        let queued = match canary::is(Canary::QueuedLinesStay) {
+            true => Vec::new(),
+            false => self.log.queued_lines(first, last),
+        };
         let contents = self.map.get();
-        let fills_queued = self.log.has_queued();
-        first
-            .through(last)
-            .filter(|line| fills_queued || contents.index().lookup(*line).is_some())
-            .map(|line| Change::Drop { line })
-            .collect()
+        let cached = contents.index().cached_between(first, last).map(|(line, _)| line);
+        cached.chain(queued).map(|line| Change::Drop { line }).collect()
     }
 
     /// Commits what a direct write changed, and all that was formed before. An older record that made
@@ -484,13 +485,45 @@ impl<S: DriveControl, O: DriveControl> DirectWriter<S, O> {
         lines: LineGuard,
         range: SectorRange,
     ) -> IoResult<RedoGuard> {
-        let ticket = self.redo_order.enter(range);
+        let ticket = self.enter_redo(range);
         drop(lines);
         self.past_gate(range).await?;
         let change = self.passage.begin_change();
         ticket.in_turn().await;
         let (first, last) = self.map.geometry().lines_of(range);
-        Ok(ticket.with(self.locks.lock(first, last, Access::Exclusive).await, change))
+        Ok(RedoGuard::new(self.locks.lock(first, last, Access::Exclusive).await, change, ticket))
+    }
+
+    /// The place in the order of a change that the SSD did not take. The caller holds the locks of the lines.
+    pub(super) fn enter_redo(&self, range: SectorRange) -> Rc<RedoTicket> {
+        Rc::new(self.redo_order.enter(range))
+    }
+
+    /// Locks a part of a long change as [`lock_without_ssd`](Self::lock_without_ssd) does, in the change's turn.
+    ///
+    /// # Errors
+    /// Those of [`SsdHealth::past_gate_if`].
+    pub(super) async fn lock_part_without_ssd(
+        &self,
+        ticket: &Rc<RedoTicket>,
+        part: SectorRange,
+    ) -> IoResult<RedoGuard> {
+        self.past_gate(part).await?;
+        let change = self.passage.begin_change();
+        ticket.in_turn().await;
+        let (first, last) = self.map.geometry().lines_of(part);
+        Ok(RedoGuard::new(self.locks.lock_range(first, last).await, change, ticket.clone()))
+    }
+
+    /// Sets intent bits ahead of a discard or of zeroes that may go on behind this range: those of regions of
+    /// which a start would not find a line that it must not trust.
+    fn look_ahead(&self, range: SectorRange) {
+        let contents = self.map.get();
+        let is_bare = |region| {
+            let (first, last) = self.map.geometry().lines_of(region);
+            contents.loading().is_none() && contents.index().is_bare(first, last)
+        };
+        self.intents.look_ahead(range, is_bare);
     }
 
     /// Waits until a range of the origin may be changed past the SSD. In an evacuation its region is opened,
@@ -535,31 +568,28 @@ impl<S: DriveControl, O: DriveControl> DirectWriter<S, O> {
     }
 
     /// Zeroes without the SSD: sectors that were lost have content again.
-    pub(super) async fn zero_without_ssd(&self, piece: SectorRange) -> IoResult<()> {
+    pub(super) async fn zero_without_ssd(&self, piece: SectorRange, space: Space) -> IoResult<()> {
         let (first, last) = self.map.geometry().lines_of(piece);
-        let _order = self.origin.lock(first, last).await;
+        let _order = self.origin.lock_range(first, last).await;
         self.forget_copies(first, last);
-        self.origin.write_zeroes(piece).await?;
+        self.origin.write_zeroes(piece, space).await?;
         self.map.change().heal(piece);
         Ok(())
     }
 
     /// Zeroes of the origin; the log gets the news that its copies are void.
-    pub(super) async fn zero_past(
-        &self,
-        piece: SectorRange,
-        first: Line,
-        last: Line,
-    ) -> IoResult<()> {
+    pub(super) async fn zero_past(&self, piece: SectorRange, space: Space) -> IoResult<()> {
+        let (first, last) = self.map.geometry().lines_of(piece);
         if !self.ssd.takes_writes() {
             return Err(IoError::Gone);
         }
         self.wait_for_space().await?;
         self.map.void_unloaded(first, last);
+        self.look_ahead(piece);
         let _direct = self.set_intent(piece).await?;
         let zeroed = {
-            let _order = self.origin.lock(first, last).await;
-            self.origin.write_zeroes(piece).await
+            let _order = self.origin.lock_range(first, last).await;
+            self.origin.write_zeroes(piece, space).await
         };
         self.commit_past(self.drops(first, last), first, last).await?;
         zeroed
@@ -572,7 +602,7 @@ impl<S: DriveControl, O: DriveControl> DirectWriter<S, O> {
         last: Line,
         whole: SectorRange,
     ) -> IoResult<()> {
-        let _order = self.origin.lock(first, last).await;
+        let _order = self.origin.lock_range(first, last).await;
         self.forget_copies(first, last);
         self.origin.discard(whole).await?;
         self.map.change().heal(whole);
@@ -594,13 +624,14 @@ impl<S: DriveControl, O: DriveControl> DirectWriter<S, O> {
         }
         self.wait_for_space().await?;
         self.map.void_unloaded(first, last);
+        self.look_ahead(whole);
         let Ok(_direct) = self.set_intent(whole).await else { return Ok(()) };
         // The content is given up from now on: dirty lines need not reach the origin any more.
         if self.commit(self.drops(first, last)).await.is_err() {
             return Ok(());
         }
         self.damage.forget(first, last);
-        let _order = self.origin.lock(first, last).await;
+        let _order = self.origin.lock_range(first, last).await;
         let discarded = self.origin.discard(whole).await;
         match discarded {
             // A discard is advice; an origin that cannot take it keeps its content.

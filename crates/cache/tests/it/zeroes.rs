@@ -1,9 +1,14 @@
 //! Goal: zeroes that are written back cost metadata only where they cost the origin no more, and no older
 //! content comes back. Method: caches over drives in memory, in virtual time, before and after kills.
 
+use std::cell::Cell;
 use std::future::Future;
+use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, DriveControl, Durability, Lba, MIB, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, DriveControl, Durability, InMemory, IoResult, Lba, Limits, MIB, Nanos,
+    Payload, SectorRange,
+};
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
 use voltier_drive::model::Profile;
@@ -170,5 +175,130 @@ fn the_log_takes_the_zeroes_that_an_origin_refuses() {
         faults.clear();
         cache.drain().await.expect("the origin takes them");
         assert_eq!(byte(&memory, lines(0, 256)).await, 0);
+    });
+}
+
+/// Takes a while for each discard and each zeroing, and counts them.
+#[derive(Clone)]
+struct Counted {
+    handle: Handle,
+    memory: MemoryDevice,
+    clears: Rc<Cell<u64>>,
+    pause_ns: Nanos,
+}
+
+impl BlockDevice for Counted {
+    fn limits(&self) -> &Limits {
+        self.memory.limits()
+    }
+
+    async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+        self.memory.read(at, into).await
+    }
+
+    async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+        self.memory.write(at, data, durability).await
+    }
+
+    async fn flush(&self) -> IoResult<()> {
+        self.memory.flush().await
+    }
+
+    async fn discard(&self, range: SectorRange) -> IoResult<()> {
+        self.write_zeroes(range, Durability::Cached).await
+    }
+
+    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        self.clears.set(self.clears.get() + 1);
+        self.handle.sleep(self.pause_ns).await;
+        self.memory.write_zeroes(range, durability).await
+    }
+}
+
+impl InMemory for Counted {}
+
+fn counted(handle: &Handle, pause_ns: Nanos) -> Counted {
+    let (memory, clears) = (MemoryDevice::new(TIB), Rc::default());
+    Counted { handle: handle.clone(), memory, clears, pause_ns }
+}
+
+const TIB: u64 = 1 << 40;
+const TERABYTE: SectorRange = SectorRange::new(Lba(0), TIB / 512);
+
+/// A few lines all over a terabyte.
+fn spread() -> impl Iterator<Item = SectorRange> {
+    (0..40).map(|number| lines(number * (TIB / LINE_BYTES / 40) + number, 1))
+}
+
+#[test]
+fn a_terabyte_costs_by_what_is_cached_of_it() {
+    for (is_discard, dirty) in [(false, 0), (false, 20), (true, 0), (true, 20)] {
+        within(async move |handle| {
+            let (ssd, origin) = (MemoryDevice::new(16 * MIB), counted(&handle, 1000));
+            let cache = new_cache(&handle, &ssd, origin.clone()).await;
+            for line in spread() {
+                fill(&cache, line, OLD).await;
+            }
+            cache.drain().await.expect("a drain works");
+            for line in spread().take(dirty) {
+                fill(&cache, line, NEW).await;
+            }
+            let lines = cache.status().lines;
+            assert_eq!((lines.used, lines.dirty), (40, dirty as u64));
+            if is_discard {
+                cache.discard(TERABYTE).await.expect("a discard works");
+            } else {
+                zero(&cache, TERABYTE).await;
+            }
+            let runs = if is_discard { 1 } else { 1 + dirty as u64 };
+            assert!(origin.clears.get() <= runs, "{} calls", origin.clears.get());
+            let lines = cache.status().lines;
+            let in_log = if is_discard { 0 } else { dirty as u64 };
+            assert_eq!((lines.used, lines.dirty), (in_log, in_log));
+            for line in spread() {
+                assert_eq!(byte(&cache, line).await, 0);
+            }
+            cache.flush().await.expect("a flush works");
+            cache.kill();
+            let cache = open(&handle, &ssd, origin).await;
+            for line in spread() {
+                assert_eq!(byte(&cache, line).await, 0);
+            }
+            cache.stop().await.expect("a stop works");
+            cache.audit().expect("nothing is held");
+        });
+    }
+}
+
+#[test]
+fn others_are_served_beside_a_long_discard_and_its_own_lines_behind_it() {
+    within(async |handle: Handle| {
+        const PAUSE_NS: Nanos = 1_000_000_000;
+        let (ssd, origin) = (MemoryDevice::new(16 * MIB), counted(&handle, PAUSE_NS));
+        let cache = new_cache(&handle, &ssd, origin).await;
+        let half = SectorRange::new(Lba(0), TERABYTE.count / 2);
+        // Before the range, in it, and behind it.
+        let all = [lines(0, 1), lines(1 << 20, 1), lines((TIB / LINE_BYTES) - 1, 1)];
+        for line in all {
+            fill(&cache, line, OLD).await;
+        }
+        let range = SectorRange::new(Lba(8), half.count);
+        let discarding = {
+            let cache = cache.clone();
+            handle.spawn(async move { cache.discard(range).await.expect("a discard works") })
+        };
+        handle.sleep(PAUSE_NS / 2).await;
+        for line in [all[0], all[2]] {
+            fill(&cache, line, NEW).await;
+            assert_eq!(byte(&cache, line).await, NEW);
+        }
+        assert!(handle.now() < PAUSE_NS, "nobody waited for the discard");
+        fill(&cache, all[1], NEW).await;
+        assert!(handle.now() >= PAUSE_NS, "a write of its lines waits");
+        discarding.await;
+        assert_eq!(byte(&cache, all[1]).await, NEW);
+        cache.drain().await.expect("a drain works");
+        cache.stop().await.expect("a stop works");
+        cache.audit().expect("nothing is held");
     });
 }

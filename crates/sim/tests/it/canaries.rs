@@ -11,6 +11,7 @@ use std::sync::Once;
 
 use voltier_block::StripeShape;
 use voltier_cache::Mode;
+use voltier_cache::admission::AdmissionKind;
 use voltier_cache::canary::{Canary, choose};
 use voltier_sim::crash::{Plan, run_in};
 use voltier_sim::report::command;
@@ -62,6 +63,8 @@ enum Worlds {
     FlushLoss,
     /// Crashes while long ranges are zeroed before an origin on which zeroes are cheap.
     Zeroes,
+    /// Crashes while many clients read, write and zero long ranges, before a slow SSD.
+    LongZeroes,
     /// No crash: an SSD full of clean lines in ordered mode, and a flush after each write.
     Full,
     /// Lives of the swarm: starts before other origins among them.
@@ -69,7 +72,7 @@ enum Worlds {
 }
 
 impl Worlds {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 22] = [
         Self::WriteBack,
         Self::Small,
         Self::Busy,
@@ -89,6 +92,7 @@ impl Worlds {
         Self::FailedFlush,
         Self::FlushLoss,
         Self::Zeroes,
+        Self::LongZeroes,
         Self::Full,
         Self::Swarm,
     ];
@@ -104,6 +108,7 @@ impl Worlds {
             | Self::Mixed
             | Self::Past => 2,
             Self::Congested | Self::Zeroes | Self::Full => 4,
+            Self::LongZeroes => 6,
             Self::Crowd | Self::Busy => 24,
             Self::BitRot | Self::Ordered | Self::FailedFlush | Self::FlushLoss => 12,
             Self::Evacuation | Self::RefusedEvacuation => 24,
@@ -184,9 +189,8 @@ impl Worlds {
             (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (4, 1);
             profile.origin_faults.rates = vec![(FaultKind::FlushLoss, 4)];
         }
-        if self == Self::Zeroes {
-            (profile.zeroes, profile.origin.zeroing_discards) = (true, true);
-            (profile.window_bytes, one_in, warm_up_steps) = (512 << 10, 8, 60);
+        if matches!(self, Self::Zeroes | Self::LongZeroes) {
+            (one_in, warm_up_steps) = zeroes(&mut profile, self == Self::LongZeroes);
         }
         if self == Self::Spikes {
             (one_in, profile.clients, profile.steps) = (u64::MAX, 12, 200);
@@ -206,7 +210,20 @@ impl Worlds {
     }
 }
 
-const CANARIES: [(Canary, Worlds); 37] = [
+/// Clients that zero long ranges; how many events a crash is one of, and the steps before.
+fn zeroes(profile: &mut Profile, are_long: bool) -> (u64, u64) {
+    (profile.zeroes, profile.origin.zeroing_discards) = (true, true);
+    if !are_long {
+        profile.window_bytes = 512 << 10;
+        return (8, 60);
+    }
+    (profile.clients, profile.steps, profile.window_bytes) = (10, 40, 1 << 20);
+    (profile.sectors_max, profile.align_sectors, profile.ssd.latency_ns) = (32, 8, 300_000);
+    profile.settings.admission = AdmissionKind::Always;
+    (16, 20)
+}
+
+const CANARIES: [(Canary, Worlds); 39] = [
     (Canary::CongestedUnchecked, Worlds::Congested),
     (Canary::OverwrittenAnsweredEarly, Worlds::Crowd),
     (Canary::HolesUnlocked, Worlds::Stripes),
@@ -243,6 +260,8 @@ const CANARIES: [(Canary, Worlds); 37] = [
     (Canary::SilentSsdPassed, Worlds::Swarm),
     (Canary::IntentBitsUnasked, Worlds::Past),
     (Canary::ZeroesPassDirty, Worlds::Zeroes),
+    (Canary::LongLockEarly, Worlds::LongZeroes),
+    (Canary::QueuedLinesStay, Worlds::LongZeroes),
     (Canary::NewsWaitedFor, Worlds::Full),
 ];
 
