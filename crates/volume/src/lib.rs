@@ -18,6 +18,7 @@
 //! | `volume` | requests; how a cache comes and goes under traffic |
 //! | `front` | the cache of a record put in front, and changed there |
 //! | `gate` | requests pass a gate, which closes while the stack changes |
+//! | `steps` | how much of a request without data is done between two looks at the gate |
 //! | `drive` | all kinds of drives that a volume may stand on |
 //!
 //! To *drain* a volume is to write back all that is dirty when the drain begins. To *quiesce* a volume is to
@@ -27,6 +28,7 @@ pub mod canary;
 mod drive;
 mod front;
 mod gate;
+mod steps;
 mod volume;
 
 pub use drive::{Drive, Leaf};

@@ -17,6 +17,7 @@ use voltier_ring::{Handle, RangeGuard, RangeLocks, RangeMode, race};
 
 use crate::canary::{self, Canary};
 use crate::gate::{Closed, Gate};
+use crate::steps::Steps;
 
 /// Longest request that a volume takes from an export, in bytes: the largest of NBD's payloads.
 const REQUEST_BYTES_MAX: u32 = 32 << 20;
@@ -84,6 +85,7 @@ struct Inner<D> {
     /// The limits over a cache that came back before an origin that has grown since.
     limits_of_cache: OnceCell<Limits>,
     piece_sectors: u64,
+    steps: Steps,
     stack: RefCell<Stack<D>>,
     gate: Rc<Gate>,
     /// Order among changes that overlap.
@@ -148,6 +150,7 @@ impl<D: DriveControl> Volume<D> {
         Self(Rc::new(Inner {
             handle: handle.clone(),
             piece_sectors: piece_sectors(origin.limits()),
+            steps: Steps::new(),
             origin: Rc::new(origin),
             limits,
             limits_of_cache: OnceCell::new(),
@@ -507,32 +510,27 @@ impl<D: DriveControl> BlockDevice for Volume<D> {
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
         self.check_extent(range)?;
         let held = self.hold(range).await;
-        for step in range.split_at_multiples(self.step_sectors()) {
-            let _inside = self.0.gate.enter().await?;
-            self.discard_step(step).await?;
-            held.advance(step.end());
+        let mut rest = range;
+        while !rest.is_empty() {
+            rest = self.take_step(rest, &held, async |step| self.discard_step(step).await).await?;
         }
         Ok(())
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
-        self.check_extent(range)?;
-        let held = self.hold(range).await;
-        let step_sectors = self.step_sectors();
-        if range.count <= step_sectors {
-            let _inside = self.0.gate.enter().await?;
-            return self.zero_step(range, durability).await;
-        }
-        for step in range.split_at_multiples(step_sectors) {
-            let _inside = self.0.gate.enter().await?;
-            self.zero_step(step, Durability::Cached).await?;
-            held.advance(step.end());
-        }
-        drop(held);
-        match durability {
-            Durability::Cached => Ok(()),
-            Durability::Durable => self.flush().await,
-        }
+        self.zero_steps(range, durability, async |step, durability| match self.cache() {
+            Some(cache) => cache.write_zeroes(step, durability).await,
+            None => self.0.origin.write_zeroes(step, durability).await,
+        })
+        .await
+    }
+
+    async fn zero_in_place(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        self.zero_steps(range, durability, async |step, durability| match self.cache() {
+            Some(cache) => cache.zero_in_place(step, durability).await,
+            None => self.0.origin.zero_in_place(step, durability).await,
+        })
+        .await
     }
 }
 
@@ -545,26 +543,40 @@ impl<D: DriveControl> Volume<D> {
         if self.limits().accepts(range) { Ok(()) } else { Err(IoError::OutOfRange) }
     }
 
-    /// Where requests without data are cut. The gate opens between two steps, so nobody waits for a step
-    /// longer than for a client's longest write.
+    /// Does the first step of a range; what is left of the range.
+    async fn take_step(
+        &self,
+        range: SectorRange,
+        held: &RangeGuard<'_>,
+        take: impl AsyncFnOnce(SectorRange) -> IoResult<()>,
+    ) -> IoResult<SectorRange> {
+        let _inside = self.0.gate.enter().await?;
+        let unit = self.step_sectors();
+        let step = self.0.steps.first_of(range, unit);
+        let begun = self.0.handle.now();
+        take(step).await?;
+        self.0.steps.took(step, unit, self.0.handle.now() - begun);
+        held.advance(step.end());
+        Ok(SectorRange::new(step.end(), range.count - step.count))
+    }
+
+    /// Where requests without data are cut at the most. The gate opens between two steps, so nobody waits for a
+    /// step longer than for a client's longest write, or for long.
     fn step_sectors(&self) -> u64 {
         let piece_sectors = self.piece_sectors();
         (STEP_SECTORS / piece_sectors).max(1) * piece_sectors
     }
 
     async fn discard_step(&self, step: SectorRange) -> IoResult<()> {
-        for piece in step.split_at_multiples(self.piece_sectors()) {
-            let discarded = match self.cache() {
-                Some(cache) => cache.discard(piece).await,
-                None => self.0.origin.discard(piece).await,
-            };
-            match discarded {
-                // A discard is advice: a device that cannot take it keeps its content.
-                Err(IoError::Unsupported) | Ok(()) => {}
-                failed => return failed,
-            }
+        let discarded = match self.cache() {
+            Some(cache) => cache.discard(step).await,
+            None => self.0.origin.discard(step).await,
+        };
+        match discarded {
+            // A discard is advice: a device that cannot take it keeps its content.
+            Err(IoError::Unsupported) => Ok(()),
+            done => done,
         }
-        Ok(())
     }
 
     /// Waits for earlier changes of any of these sectors to end. A drive that hangs in one of them may do it
@@ -591,10 +603,29 @@ impl<D: DriveControl> Volume<D> {
         matches!(*self.0.stack.borrow(), Stack::Plain)
     }
 
-    async fn zero_step(&self, step: SectorRange, durability: Durability) -> IoResult<()> {
-        match self.cache() {
-            Some(cache) => cache.write_zeroes(step, durability).await,
-            None => self.0.origin.write_zeroes(step, durability).await,
+    async fn zero_steps(
+        &self,
+        range: SectorRange,
+        durability: Durability,
+        zero: impl AsyncFn(SectorRange, Durability) -> IoResult<()>,
+    ) -> IoResult<()> {
+        self.check_extent(range)?;
+        let held = self.hold(range).await;
+        let take = async |step: SectorRange| {
+            let is_all = step.count == range.count;
+            zero(step, if is_all { durability } else { Durability::Cached }).await
+        };
+        let mut rest = self.take_step(range, &held, &take).await?;
+        if rest.is_empty() {
+            return Ok(());
+        }
+        while !rest.is_empty() {
+            rest = self.take_step(rest, &held, &take).await?;
+        }
+        drop(held);
+        match durability {
+            Durability::Cached => Ok(()),
+            Durability::Durable => self.flush().await,
         }
     }
 }
