@@ -126,7 +126,7 @@ impl<D: BlockDevice> ByteDevice<D> {
         self.device.read(at, Buf::new(self.limits().block_bytes as usize)).await
     }
 
-    /// Makes bytes read as zeroes; with `keep_space` by writing them.
+    /// Makes bytes read as zeroes; with `keep_space` whole blocks keep their space.
     pub(crate) async fn zero(
         &self,
         offset: u64,

@@ -182,18 +182,19 @@ pub(crate) async fn write(
     Ok(())
 }
 
-/// Makes a range read as zeroes; with `keep_space` by writing them.
+/// Makes a range read as zeroes; with `keep_space` it keeps its space, and they are written if need be.
 pub(crate) async fn write_zeroes(
     device: &impl BlockDevice,
     range: SectorRange,
     durability: Durability,
     keep_space: bool,
 ) -> IoResult<()> {
-    if !keep_space {
-        let result = device.write_zeroes(range, durability).await;
-        if result != Err(IoError::Unsupported) {
-            return result;
-        }
+    let result = match keep_space {
+        true => device.zero_in_place(range, durability).await,
+        false => device.write_zeroes(range, durability).await,
+    };
+    if result != Err(IoError::Unsupported) {
+        return result;
     }
     let most = ZERO_WRITE_BYTES_MAX.min(transfer_bytes(device) as u64);
     for (part, zeroes) in zero_writes(range, most) {
