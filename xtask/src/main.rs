@@ -10,7 +10,7 @@ const USAGE: &str = "\
 usage: cargo xtask TASK
   tidy            the house rules that the compiler and clippy do not know
   doc-test        runs the commands shown in README.md and docs/guide
-  bench NAME      speed against named peers; NAME: cache, start, parity, array, btrfs, mrc
+  bench NAME      speed against named peers; NAME: cache, worst, exports, start, parity, array, btrfs, mrc
   vm [SCENARIO]...   the product in a virtual machine: boots, power cuts, drives that move (see docs/proof.md)
   sim [OPTION]... the simulator: --seeds N, --minutes M, --manage N, --seed S (see docs/proof.md)";
 

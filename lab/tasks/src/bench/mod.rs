@@ -11,6 +11,7 @@ mod mrc;
 mod nbd;
 mod programs;
 mod report;
+mod worst;
 
 use programs::{Effort, in_process};
 use voltier_lab::machine::Machine;
@@ -28,22 +29,26 @@ pub(crate) fn run(name: &str) -> Result<(), Failure> {
         "btrfs" => btrfs::measure(effort)?,
         "exports" => exports::measure(effort)?,
         "mrc" => mrc::measure()?,
+        "worst" => worst::measure(effort)?,
         _ => {
             let message = format!(
-                "there is no benchmark {name}: try cache, exports, start, parity, array, btrfs or mrc"
+                "there is no benchmark {name}: try cache, worst, exports, start, parity, array, btrfs or mrc"
             );
             return Err(message.into());
         }
     };
     println!("{}", Machine::this().describe());
     match name {
-        "start" | "mrc" => println!("one run\n"),
+        "start" | "mrc" | "worst" => println!("one run\n"),
         _ => println!(
             "medians of {} runs of {} s each; a ratio is the median of the runs' own\n",
             effort.rounds, effort.seconds
         ),
     }
-    print!("{}", report::table(&rows));
+    match name {
+        "worst" => print!("{}", report::table(&worst::lowest(&rows))),
+        _ => print!("{}", report::table(&rows)),
+    }
     let folder = workspace::metadata()?.target_directory.join("bench");
     std::fs::create_dir_all(&folder)?;
     let path = folder.join(format!("{name}.json"));

@@ -52,11 +52,13 @@ pub(super) fn parse_lines(text: &str) -> Result<Vec<Measured>, Failure> {
 /// Reduces rounds of the same cases to one.
 pub(super) fn medians(rounds: &[Vec<Measured>]) -> Result<Vec<Row>, String> {
     let Some(first) = rounds.first() else { return Ok(Vec::new()) };
-    let median_of = |index: usize, row: &Measured| {
-        let same: Option<Vec<&Measured>> = rounds
-            .iter()
-            .map(|round| round.get(index).filter(|other| other.case == row.case))
-            .collect();
+    // Not by their places: a round may have them in another order.
+    let is_same =
+        |row: &Measured, other: &Measured| other.case == row.case && other.peer == row.peer;
+    let median_of = |row: &Measured| {
+        let find = |round: &'_ Vec<Measured>| round.iter().position(|other| is_same(row, other));
+        let same: Option<Vec<&Measured>> =
+            rounds.iter().map(|round| find(round).map(|place| &round[place])).collect();
         let same = same.ok_or_else(|| format!("rounds differ in the case {}", row.case))?;
         let median_by =
             |figure: fn(&Measured) -> f64| median(same.iter().map(|other| figure(other)).collect());
@@ -67,7 +69,24 @@ pub(super) fn medians(rounds: &[Vec<Measured>]) -> Result<Vec<Row>, String> {
         };
         Ok(Row { measured, ratio: median_by(|other| other.ours / other.theirs) })
     };
-    first.iter().enumerate().map(|(index, row)| median_of(index, row)).collect()
+    first.iter().map(median_of).collect()
+}
+
+/// Of the cases of each kind and peer the one with the lowest ratio, in the order of the kinds.
+pub(super) fn lowest(rows: &[Row], kind: impl Fn(&str) -> &str) -> Vec<Row> {
+    let mut lowest: Vec<Row> = Vec::new();
+    for row in rows {
+        let is_like = |other: &Row| {
+            kind(&other.measured.case) == kind(&row.measured.case)
+                && other.measured.peer == row.measured.peer
+        };
+        match lowest.iter_mut().find(|other| is_like(other)) {
+            Some(other) if other.ratio <= row.ratio => (),
+            Some(other) => *other = row.clone(),
+            None => lowest.push(row.clone()),
+        }
+    }
+    lowest
 }
 
 /// The table that is printed.
@@ -110,6 +129,16 @@ mod tests {
     }
 
     #[test]
+    fn the_lowest_of_each_kind_and_peer_is_found() {
+        let other = |row: Measured| Measured { peer: "q".into(), ..row };
+        let rows = [row("a 1", 2.0, 1.0), row("b 1", 4.0, 1.0), row("a 2", 1.0, 1.0)];
+        let rows = medians(&[[&rows[..], &[other(row("a 1", 3.0, 1.0))]].concat()]).unwrap();
+        let lowest = lowest(&rows, |case| &case[..1]);
+        let shown: Vec<_> = lowest.iter().map(|row| (&*row.measured.case, row.ratio)).collect();
+        assert_eq!(shown, [("a 2", 1.0), ("b 1", 4.0), ("a 1", 3.0)]);
+    }
+
+    #[test]
     fn one_outlier_does_not_move_the_result() {
         let rounds =
             [vec![row("a", 10.0, 5.0)], vec![row("a", 9999.0, 4.0)], vec![row("a", 9.0, 6.0)]];
@@ -124,6 +153,16 @@ mod tests {
             [vec![row("a", 10.0, 10.0)], vec![row("a", 20.0, 20.0)], vec![row("a", 10.0, 20.0)]];
         let [Row { measured, ratio }] = &medians(&rounds).unwrap()[..] else { panic!("one case") };
         assert_eq!((measured.ours, measured.theirs, *ratio), (10.0, 20.0, 1.0));
+    }
+
+    #[test]
+    fn rounds_may_have_their_cases_in_another_order() {
+        let rounds = [
+            vec![row("a", 1.0, 1.0), row("b", 4.0, 1.0)],
+            vec![row("b", 4.0, 1.0), row("a", 1.0, 1.0)],
+        ];
+        let rows = medians(&rounds).unwrap();
+        assert_eq!(rows.iter().map(|row| row.ratio).collect::<Vec<_>>(), [1.0, 4.0]);
     }
 
     #[test]
