@@ -31,9 +31,10 @@ use crate::needs::memory_of;
 use crate::policy::PolicyKind;
 use crate::serve::discard::Discarder;
 use crate::serve::flush::Flusher;
+use crate::serve::part_writes::PartWrites;
 use crate::serve::read::Reader;
 use crate::serve::route::Router;
-use crate::serve::write::{DirectWriter, LineMerger, Writer};
+use crate::serve::write::{DirectWriter, Writer};
 use crate::status::{Side, SilentDrive, Status};
 
 /// The time that a stop waits for a map that is being loaded: the map of a terabyte comes within it.
@@ -169,10 +170,10 @@ impl<S: DriveControl, O: DriveControl> Cache<S, O> {
         hung::install(&ground);
         let router = Rc::new(Router::new(&ground));
         let flusher = Rc::new(Flusher::new(&ground));
-        let merger = Rc::new(LineMerger::new(&ground));
-        let direct = Rc::new(DirectWriter::new(&ground, merger.clone()));
+        let parts = Rc::new(PartWrites::new(&ground));
+        let direct = Rc::new(DirectWriter::new(&ground));
         let reader = Reader::new(&ground, router.clone());
-        let writer = Writer::new(&ground, router.clone(), merger, direct.clone(), flusher.clone());
+        let writer = Writer::new(&ground, router.clone(), parts, direct.clone(), flusher.clone());
         let writer = Rc::new(writer);
         let discarder = Discarder::new(&ground, router, writer.clone(), direct, flusher.clone());
         let cleaner = Cleaner::new(&ground);

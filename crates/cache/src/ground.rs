@@ -28,6 +28,7 @@ use crate::log::recover::Recovered;
 use crate::log::stage::Lifecycle;
 use crate::log::writer::LogWriter;
 use crate::map::locks::LineLocks;
+use crate::map::recent::RecentLines;
 use crate::map::shared::Map;
 use crate::memory::NoMemory;
 
@@ -41,6 +42,7 @@ pub(crate) struct Ground<S, O> {
     pub(crate) lifecycle: Rc<Lifecycle>,
     pub(crate) map: Rc<Map>,
     pub(crate) locks: Rc<LineLocks>,
+    pub(crate) recent: Rc<RecentLines>,
     pub(crate) health: Rc<SsdHealth>,
     pub(crate) passage: Rc<Passage>,
     pub(crate) ssd: Rc<Ssd<S>>,
@@ -84,12 +86,14 @@ impl<S: DriveControl, O: DriveControl> Ground<Guarded<S>, Guarded<O>> {
             intents.clone(),
             superblock,
         );
+        let locks = LineLocks::new();
         let ground = Ground {
             handle: handle.clone(),
             limits,
             admission: Rc::new(RefCell::new(admission)),
             lifecycle: Rc::new(Lifecycle::new()),
-            locks: LineLocks::new(),
+            recent: Rc::new(RecentLines::new(locks.clone())),
+            locks,
             damage: Damage::new(map.clone(), ssd.clone(), log.clone(), counters.clone()),
             pressure: Pressure::new(map.clone(), settings.clone()),
             settings,

@@ -4,7 +4,7 @@
 //!   read ──> serve/read ─ hit ──> map: line -> slot ──> SSD (checksum) ──> client
 //!                └─ miss ──────> origin ─────────────> client, and a fill for the log
 //!   write ─> serve/write (coalescing) ─┬─ wb: log ────> acknowledged by the SSD
-//!                └─ serve/route        └─ wt, ro, bypass: intent ─> origin ─> log (copy or drop)
+//!                └─ serve/route        └─ wt, ro, bypass: intent ─> origin and log (copy or drop)
 //!
 //!   log/form        forms records of changes; log/commit writes and acknowledges them in order
 //!   clean/cleaner   writes dirty lines to the origin, in address order
@@ -38,8 +38,10 @@
 //! | --- | --- |
 //! | `serve/write` | the three paths of a write, top to bottom |
 //! | `serve/route` | every reason for which a request goes past the cache |
+//! | `serve/part_writes`, `serve/line_reads` | requests that share a line: one change of it, one read of it |
 //! | `serve/same_range` | writes that wait, and newer ones that take their place; long reads that share |
 //! | `serve/read`, `serve/plan`, `serve/miss` | hits, misses, and both in one request |
+//! | `serve/read_over` | streams of which a part is cached: the disk reads on over it |
 //! | `serve/flush`, `serve/discard` | flushes; discards and zeroes |
 //! | `serve/idle_origin` | hits that a resting origin serves beside a busy SSD |
 //! | `serve/without_ssd` | the order of changes that the SSD refuses, and that go to the origin |

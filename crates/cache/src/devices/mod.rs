@@ -9,5 +9,6 @@ pub(crate) mod passage;
 pub(crate) mod read_errors;
 pub(crate) mod refusal;
 pub(crate) mod silence;
+pub(crate) mod skips;
 pub(crate) mod ssd;
 mod ssd_state;

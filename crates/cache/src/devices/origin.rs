@@ -14,6 +14,7 @@ use crate::counters::{Counters, add};
 use crate::devices::fingerprint::fingerprint;
 use crate::devices::refusal::Refusal;
 use crate::devices::silence::Silence;
+use crate::devices::skips::Skips;
 use crate::map::locks::{Access, LineGuard, LineLocks};
 use crate::numbers::Line;
 
@@ -57,6 +58,7 @@ pub(crate) struct Origin<O> {
     refuses_in_place: Cell<bool>,
     /// Reads and writes under way.
     requests: Cell<u32>,
+    skips: Skips,
 }
 
 /// A request under way, until dropped.
@@ -75,6 +77,7 @@ impl<O: DriveControl> Origin<O> {
         silence: Rc<Silence>,
         counters: Rc<Counters>,
     ) -> Rc<Self> {
+        let skips = Skips::new(device.limits().rotational);
         Rc::new(Self {
             handle,
             device,
@@ -95,6 +98,7 @@ impl<O: DriveControl> Origin<O> {
             on_loss: RefCell::default(),
             refuses_in_place: Cell::new(false),
             requests: Cell::new(0),
+            skips,
         })
     }
 
@@ -133,7 +137,12 @@ impl<O: DriveControl> Origin<O> {
 
     /// Waits for the lines' turn to be changed.
     pub(crate) async fn lock(&self, first: Line, last: Line) -> LineGuard {
-        self.locks.lock(first, last, Access::Exclusive).await
+        self.lock_as(first, last, Access::Exclusive).await
+    }
+
+    /// The same for a change that may have parts of its lines.
+    pub(crate) async fn lock_as(&self, first: Line, last: Line, access: Access) -> LineGuard {
+        self.locks.lock(first, last, access).await
     }
 
     /// The same of a long range of lines.
@@ -153,8 +162,20 @@ impl<O: DriveControl> Origin<O> {
 
     pub(crate) async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
         add(&self.counters.device_bytes.origin_read, into.len() as u64);
+        let bytes = into.len() as u64;
+        let gap = self.skips.begin(SectorRange::from_bytes(at.bytes(), bytes));
+        let begun = gap.filter(|_| self.is_idle()).map(|gap| (gap, self.handle.now()));
         let _request = self.begin();
-        self.device.read(at, into).await.inspect_err(|_| add(&self.counters.origin.errors, 1))
+        let read = self.device.read(at, into).await;
+        if let (Some((gap, begun)), Ok(_)) = (begun, &read) {
+            self.skips.note(gap, bytes, self.handle.now() - begun);
+        }
+        read.inspect_err(|_| add(&self.counters.origin.errors, 1))
+    }
+
+    /// What it costs to skip sectors.
+    pub(crate) fn skips(&self) -> &Skips {
+        &self.skips
     }
 
     /// Writes what the log has, as dirty lines; the caller holds the locks of the lines.

@@ -8,6 +8,9 @@
 //! writer. So no stream of readers keeps a writer out for ever. A request must not lock lines that the same
 //! request has locked already, not even shared ones.
 //!
+//! Requests of a stream that begins within a line share lines at their ends. They change different sectors of
+//! these, and have [`Parts`] of them at the same time: one after the other they would reach the disk out of order.
+//!
 //! A long range of lines is one lock, and takes no buckets: see [`LongLocks`].
 
 use std::cell::{Cell, RefCell};
@@ -17,6 +20,8 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
+use voltier_block::{Lba, SectorRange};
+
 use crate::canary::{self, Canary};
 use crate::map::long_locks::{LONG_LINES_MIN, LongLocks, Presence};
 use crate::numbers::Line;
@@ -24,16 +29,108 @@ use crate::numbers::Line;
 /// Buckets: with 256 lines in flight, one request in 256 meets a stranger on its bucket.
 const BUCKET_COUNT: usize = 1 << 16;
 
+/// How a request has its lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Shared,
     Exclusive,
+    /// Of lines that the range has in part, other requests may have other sectors.
+    Parts(Parts),
+}
+
+/// A range that is changed: whole lines exclusively, and sectors of the lines at its ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Parts {
+    range: SectorRange,
+    line_sectors: u64,
+    /// Requests that change lines in different ways do not share them.
+    way: u8,
+}
+
+/// The lines that a range has in part, each with the sectors of it; one, two or none.
+pub(crate) fn parts_of_lines(
+    range: SectorRange,
+    line_sectors: u64,
+) -> impl Iterator<Item = (Line, SectorRange)> {
+    let (first, last) = (range.start.0 / line_sectors, (range.end().0 - 1) / line_sectors);
+    let lines = [Some(first), (last != first).then_some(last)];
+    lines.into_iter().flatten().filter_map(move |line| {
+        let start = range.start.0.max(line * line_sectors);
+        let count = range.end().0.min((line + 1) * line_sectors) - start;
+        let part = SectorRange::new(Lba(start), count);
+        (count < line_sectors).then_some((Line(line), part))
+    })
+}
+
+impl Access {
+    /// The access of a change of a range to its lines: to parts of them where others may have other parts.
+    #[inline]
+    pub(crate) fn change(range: SectorRange, line_sectors: u64, way: impl FnOnce() -> u8) -> Self {
+        let has_parts = !(range.start.0 | range.count).is_multiple_of(line_sectors);
+        // Each line has a bucket of its own.
+        let is_short = range.count / line_sectors + 2 < BUCKET_COUNT as u64;
+        match has_parts && is_short {
+            true => Self::Parts(Parts { range, line_sectors, way: way() }),
+            false => Self::Exclusive,
+        }
+    }
+
+    /// Whether others who change lines in this way may have parts of the same lines.
+    pub(crate) fn is_in_parts_but(&self, way: u8) -> bool {
+        matches!(self, Self::Parts(parts) if parts.way != way)
+    }
+}
+
+impl Parts {
+    /// What the request has of a bucket: sectors of a line, or all of it.
+    fn of_bucket(&self, bucket: u32) -> Option<Part> {
+        let mut edges = parts_of_lines(self.range, self.line_sectors);
+        let edge = edges.find(|(line, _)| bucket_of(*line) == bucket);
+        edge.map(|(_, sectors)| Part { bucket, sectors, way: self.way })
+    }
+}
+
+/// Sectors of a line that a request has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    bucket: u32,
+    sectors: SectorRange,
+    way: u8,
+}
+
+impl Part {
+    fn excludes(&self, other: &Part) -> bool {
+        self.way != other.way || self.sectors.overlaps(other.sectors)
+    }
+}
+
+/// One bucket.
+#[derive(Default)]
+struct Bucket {
+    /// Readers; -1 for a writer, and less for writers of parts: two of them are -3.
+    held: Cell<i32>,
+    /// So often it was taken for a change, modulo 2^32.
+    changes: Cell<u32>,
+}
+
+const WRITER: i32 = -1;
+
+/// A moment in the life of a line: whether it was taken for a change since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    of_bucket: u32,
+    of_all: u64,
+    of_long: u64,
 }
 
 /// The locks of one cache.
 pub(crate) struct LineLocks {
-    /// Readers, or -1 for a writer.
-    buckets: Vec<Cell<i32>>,
+    buckets: Vec<Bucket>,
+    /// The parts that are held.
+    parts: RefCell<Vec<Part>>,
+    /// So often any bucket was taken for a change, and a long range.
+    changes: Cell<u64>,
+    long_changes: Cell<u64>,
     /// The requests that wait for each bucket, in the order of their arrival; no list is empty.
     waiting: RefCell<BTreeMap<u32, VecDeque<Waiter>>>,
     next_ticket: Cell<u64>,
@@ -92,8 +189,13 @@ fn bucket_of(line: Line) -> u32 {
 
 impl LineLocks {
     pub(crate) fn new() -> Rc<Self> {
+        let mut buckets = Vec::new();
+        buckets.resize_with(BUCKET_COUNT, Bucket::default);
         Rc::new(Self {
-            buckets: vec![Cell::new(0); BUCKET_COUNT],
+            buckets,
+            parts: RefCell::default(),
+            changes: Cell::new(0),
+            long_changes: Cell::new(0),
             waiting: RefCell::new(BTreeMap::new()),
             next_ticket: Cell::new(0),
             long: LongLocks::new(),
@@ -102,7 +204,7 @@ impl LineLocks {
 
     /// The memory of the locks of a cache.
     pub(crate) const fn bytes() -> u64 {
-        (BUCKET_COUNT * size_of::<Cell<i32>>()) as u64 + LongLocks::bytes()
+        (BUCKET_COUNT * size_of::<Bucket>()) as u64 + LongLocks::bytes()
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
@@ -111,16 +213,45 @@ impl LineLocks {
 
     /// Buckets and long ranges that are held, and buckets that somebody waits for.
     pub(crate) fn in_use(&self) -> (usize, usize) {
-        let held = self.buckets.iter().filter(|bucket| bucket.get() != 0).count();
+        let held = self.buckets.iter().filter(|bucket| bucket.held.get() != 0).count();
         (held + self.long.count(), self.waiting.borrow().len())
     }
 
+    /// The line as it is now, for [`is_unchanged`](Self::is_unchanged). Nobody changes it meanwhile.
+    pub(crate) fn mark(&self, line: Line) -> Mark {
+        let bucket = &self.buckets[bucket_of(line) as usize];
+        Mark {
+            of_bucket: bucket.changes.get(),
+            of_all: self.changes.get(),
+            of_long: self.long_changes.get(),
+        }
+    }
+
+    /// Whether nobody but the caller, who has taken the line so many times, took it for a change since.
+    pub(crate) fn is_unchanged(&self, line: Line, since: Mark, own: u32) -> bool {
+        let now = self.mark(line);
+        // One bucket cannot have come round when all together have not.
+        let is_recent = now.of_all - since.of_all < u64::from(u32::MAX);
+        is_recent
+            && now.of_long == since.of_long
+            && now.of_bucket == since.of_bucket.wrapping_add(own)
+    }
+
+    #[inline]
     fn is_free(&self, bucket: u32, access: Access) -> bool {
-        let held = self.buckets[bucket as usize].get();
+        let held = self.buckets[bucket as usize].held.get();
         match access {
             Access::Shared => held >= 0,
             Access::Exclusive => held == 0,
+            Access::Parts(parts) => held == 0 || held < WRITER && self.is_part_free(bucket, &parts),
         }
+    }
+
+    fn is_part_free(&self, bucket: u32, parts: &Parts) -> bool {
+        let Some(wanted) = parts.of_bucket(bucket) else { return false };
+        let held = self.parts.borrow();
+        let mut of_bucket = held.iter().filter(|part| part.bucket == bucket);
+        !of_bucket.any(|part| part.excludes(&wanted))
     }
 
     fn is_waited_for(&self, bucket: u32) -> bool {
@@ -131,8 +262,20 @@ impl LineLocks {
     fn try_take(&self, bucket: u32, access: Access) -> bool {
         let free = self.is_free(bucket, access);
         if free {
-            let cell = &self.buckets[bucket as usize];
-            cell.set(if access == Access::Shared { cell.get() + 1 } else { -1 });
+            let Bucket { held, changes } = &self.buckets[bucket as usize];
+            if access == Access::Shared {
+                held.set(held.get() + 1);
+                return true;
+            }
+            changes.set(changes.get().wrapping_add(1));
+            self.changes.set(self.changes.get() + 1);
+            match access {
+                Access::Parts(parts) if let Some(part) = parts.of_bucket(bucket) => {
+                    held.set(held.get().min(WRITER) - 1);
+                    self.parts.borrow_mut().push(part);
+                }
+                _ => held.set(WRITER),
+            }
         }
         free
     }
@@ -195,8 +338,17 @@ impl LineLocks {
     }
 
     fn give(&self, bucket: u32, access: Access) {
-        let cell = &self.buckets[bucket as usize];
-        cell.set(if access == Access::Shared { cell.get() - 1 } else { 0 });
+        let held = &self.buckets[bucket as usize].held;
+        match access {
+            Access::Shared => held.set(held.get() - 1),
+            Access::Parts(parts) if let Some(part) = parts.of_bucket(bucket) => {
+                let mut parts = self.parts.borrow_mut();
+                let place = parts.iter().position(|held| *held == part);
+                parts.swap_remove(place.expect("a part that is held"));
+                held.set(if held.get() == WRITER - 1 { 0 } else { held.get() + 1 });
+            }
+            _ => held.set(0),
+        }
         if !self.waiting.borrow().is_empty() {
             self.wake_first(bucket);
         }
@@ -289,6 +441,8 @@ impl LineLocks {
         if !canary::is(Canary::LongLockEarly) {
             self.long.others_left(first, last).await;
         }
+        // Only now: those that came before may have made marks until they left.
+        self.long_changes.set(self.long_changes.get() + 1);
         guard
     }
 
@@ -309,6 +463,27 @@ impl LineLocks {
             }
         }
         guard
+    }
+}
+
+impl LineGuard {
+    /// Has the parts of lines be changed in another way, if nobody else has parts of the same lines; whether that is
+    /// so. The place among those who wait for the lines is kept.
+    pub(crate) fn set_way(&mut self, way: u8) -> bool {
+        let Access::Parts(parts) = &mut self.access else { return true };
+        let own = |bucket: &u32| parts.of_bucket(*bucket);
+        let is_alone =
+            |part: &Part| self.locks.buckets[part.bucket as usize].held.get() == WRITER - 1;
+        let of_line: Vec<Part> = self.held.buckets().iter().filter_map(own).collect();
+        if !of_line.iter().all(is_alone) {
+            return false;
+        }
+        let mut held = self.locks.parts.borrow_mut();
+        for part in held.iter_mut().filter(|part| of_line.contains(part)) {
+            part.way = way;
+        }
+        parts.way = way;
+        true
     }
 }
 
@@ -510,5 +685,71 @@ mod tests {
         assert!(reader.as_mut().poll(&mut context).is_ready());
         drop((first, reader));
         assert_eq!(locks.in_use(), (0, 0));
+    }
+
+    fn change(start: u64, count: u64, way: u8) -> Access {
+        Access::change(SectorRange::new(Lba(start), count), 8, || way)
+    }
+
+    #[test]
+    fn changes_of_other_sectors_share_the_lines_at_their_ends() {
+        let locks = LineLocks::new();
+        let first = locks.try_lock(Line(0), Line(2), change(7, 10, 0)).unwrap();
+        assert!(locks.try_lock(Line(1), Line(1), change(9, 1, 0)).is_none(), "a whole line");
+        assert!(locks.try_lock(Line(2), Line(2), change(16, 2, 0)).is_none(), "the same sector");
+        assert!(locks.try_lock(Line(2), Line(2), change(17, 2, 1)).is_none(), "another way");
+        assert!(locks.try_lock(Line(2), Line(2), Access::Shared).is_none());
+        assert!(locks.try_lock(Line(2), Line(2), Access::Exclusive).is_none());
+        let second = locks.try_lock(Line(2), Line(3), change(17, 8, 0)).unwrap();
+        drop(first);
+        let third = locks.try_lock(Line(2), Line(2), change(16, 1, 0)).unwrap();
+        drop(second);
+        assert!(locks.try_lock(Line(2), Line(2), Access::Shared).is_none());
+        drop(third);
+        assert_eq!(locks.in_use(), (0, 0));
+        let _reader = locks.try_lock(Line(2), Line(2), Access::Shared).unwrap();
+        assert!(locks.try_lock(Line(2), Line(2), change(17, 2, 0)).is_none());
+    }
+
+    #[test]
+    fn the_way_of_parts_is_changed_in_place_where_nobody_else_has_some() {
+        let locks = LineLocks::new();
+        let mut first = locks.try_lock(Line(0), Line(1), change(6, 4, 0)).unwrap();
+        let second = locks.try_lock(Line(1), Line(1), change(12, 2, 0)).unwrap();
+        assert!(!first.set_way(1));
+        drop(second);
+        assert!(first.set_way(1));
+        assert!(locks.try_lock(Line(1), Line(1), change(12, 2, 0)).is_none());
+        let third = locks.try_lock(Line(1), Line(1), change(12, 2, 1)).unwrap();
+        drop((first, third));
+        assert_eq!(locks.in_use(), (0, 0));
+    }
+
+    #[test]
+    fn a_change_of_whole_lines_is_exclusive() {
+        assert_eq!(change(8, 16, 0), Access::Exclusive);
+        assert_ne!(change(8, 15, 0), Access::Exclusive);
+        assert_ne!(change(4, 8, 0), Access::Exclusive);
+        // Its ends would have the bucket of another of its lines.
+        assert_eq!(change(1, 8 * BUCKET_COUNT as u64, 0), Access::Exclusive);
+    }
+
+    #[test]
+    fn a_mark_holds_until_the_line_is_taken_for_a_change() {
+        let locks = LineLocks::new();
+        let mark = locks.mark(Line(3));
+        drop(locks.try_lock(Line(3), Line(3), Access::Shared));
+        drop(locks.try_lock(Line(4), Line(4), Access::Exclusive));
+        assert!(locks.is_unchanged(Line(3), mark, 0));
+        let mut executor = Executor::in_virtual_time(NoFiles);
+        let (long, of_long) = (locks.clone(), locks.mark(Line(3)));
+        executor.block_on(async move { drop(long.lock_range(Line(0), Line(999)).await) });
+        assert!(!locks.is_unchanged(Line(3), of_long, 0));
+        let mark = locks.mark(Line(3));
+        let writer = locks.try_lock(Line(3), Line(3), change(24, 1, 0)).unwrap();
+        assert!(locks.is_unchanged(Line(3), mark, 1));
+        drop(writer);
+        drop(locks.try_lock(Line(3), Line(3), Access::Exclusive));
+        assert!(!locks.is_unchanged(Line(3), mark, 0) && !locks.is_unchanged(Line(3), mark, 1));
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod loading;
 pub(crate) mod locks;
 mod long_locks;
 pub(crate) mod ranges;
+pub(crate) mod recent;
 pub(crate) mod segments;
 pub(crate) mod shared;
 pub(crate) mod table;

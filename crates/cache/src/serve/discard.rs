@@ -179,7 +179,8 @@ impl<S: DriveControl, O: DriveControl> Discarder<S, O> {
     async fn zero_piece(&self, piece: SectorRange, space: Space) -> IoResult<()> {
         let (first, last) = self.map.geometry().lines_of(piece);
         let guard = self.locks.lock_range(first, last).await;
-        let zeroed = match self.router.write_path(piece) {
+        let stream_bytes = self.router.observe_write(piece);
+        let zeroed = match self.router.write_path(piece, stream_bytes) {
             WritePath::Log => self.zero_line_runs(piece, space).await,
             WritePath::Through | WritePath::Around => self.direct.zero_past(piece, space).await,
         };

@@ -43,9 +43,13 @@ impl<S: DriveControl> Router<S> {
         }
     }
 
+    /// Takes note of a write; how many bytes of its stream came before it.
+    pub(super) fn observe_write(&self, range: SectorRange) -> u64 {
+        self.streams.borrow_mut().observe(range, true)
+    }
+
     /// Every reason why a write does not just follow the mode, in order.
-    pub(super) fn write_path(&self, range: SectorRange) -> WritePath {
-        let stream_bytes = self.streams.borrow_mut().observe(range, true);
+    pub(super) fn write_path(&self, range: SectorRange, stream_bytes: u64) -> WritePath {
         let settings = self.settings.borrow();
         if settings.mode.writes_back() && settings.seq_cutoff_bytes == 0 {
             return WritePath::Log;

@@ -1,15 +1,17 @@
 //! Writes: to the log, or to the origin and then to the log.
 //!
-//! [`Writer`] chooses the way. [`LineMerger`] makes changes of lines out of a write's data.
-//! [`DirectWriter`] changes the origin past the log: an intent bit first, and then news for the log.
+//! [`Writer`] chooses the way. [`DirectWriter`] changes the origin past the log: an intent bit first, and then news
+//! for the log. Lines that a write has whole are changes as they are; [`PartWrites`] makes changes of the parts of
+//! lines at its ends.
 
 use std::cell::Cell;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use voltier_block::{
-    Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, Limits, Payload, PayloadCursor,
-    SectorRange,
+    DriveControl, Durability, IoError, IoResult, Lba, Limits, Payload, PayloadCursor, SectorRange,
 };
+use voltier_ring::join_all;
 
 use crate::canary::{self, Canary};
 use crate::counters::{Counters, Served, add, count};
@@ -17,7 +19,7 @@ use crate::devices::health::SsdHealth;
 use crate::devices::origin::{Origin, Space};
 use crate::devices::passage::Passage;
 use crate::devices::ssd::Ssd;
-use crate::format::geometry::mask_of;
+use crate::format::geometry::Geometry;
 use crate::ground::Ground;
 use crate::log::change::{Change, Source};
 use crate::log::commit::Log;
@@ -26,8 +28,9 @@ use crate::log::intents::{Direct, Intents};
 use crate::log::pressure::Pressure;
 use crate::map::locks::{Access, LineGuard, LineLocks};
 use crate::map::shared::Map;
-use crate::numbers::{Line, Slot};
+use crate::numbers::Line;
 use crate::serve::flush::Flusher;
+use crate::serve::part_writes::{Member, PartWrites};
 use crate::serve::route::{Router, WritePath};
 use crate::serve::same_range::{self, Coalescing, Overwritten, Role, WriteAnswer};
 use crate::serve::without_ssd::{RedoGuard, RedoOrder, RedoTicket};
@@ -74,7 +77,7 @@ pub(crate) struct Writer<S, O> {
     locks: Rc<LineLocks>,
     router: Rc<Router<S>>,
     coalescing: Coalescing,
-    merger: Rc<LineMerger<S>>,
+    parts: Rc<PartWrites<S>>,
     direct: Rc<DirectWriter<S, O>>,
     flusher: Rc<Flusher<S, O>>,
     counters: Rc<Counters>,
@@ -84,7 +87,7 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
     pub(crate) fn new(
         ground: &Ground<S, O>,
         router: Rc<Router<S>>,
-        merger: Rc<LineMerger<S>>,
+        parts: Rc<PartWrites<S>>,
         direct: Rc<DirectWriter<S, O>>,
         flusher: Rc<Flusher<S, O>>,
     ) -> Self {
@@ -100,7 +103,7 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
             locks: ground.locks.clone(),
             router,
             coalescing: Coalescing::new(ground.map.geometry()),
-            merger,
+            parts,
             direct,
             flusher,
             counters: ground.counters.clone(),
@@ -129,8 +132,8 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
 
     async fn write_coalesced(&self, range: SectorRange, mut data: Payload) -> IoResult<Served> {
         let (first, last) = self.map.geometry().lines_of(range);
-        let shared = canary::is(Canary::LockShared);
-        let access = if shared { Access::Shared } else { Access::Exclusive };
+        let stream_bytes = self.router.observe_write(range);
+        let access = self.access(range, stream_bytes);
         let free = self
             .coalescing
             .is_next(range)
@@ -143,9 +146,22 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
                 Wait::Overwritten(answer) => return answer,
             },
         };
-        let written = self.write_locked(guard, range, &data).await;
+        let written = self.write_locked(guard, access, range, &data, stream_bytes).await;
         overwritten.answer(&written);
         written
+    }
+
+    /// How a write has its lines, as far as is known before it has them.
+    #[inline]
+    fn access(&self, range: SectorRange, stream_bytes: u64) -> Access {
+        if canary::is(Canary::LockShared) {
+            return Access::Shared;
+        }
+        if self.log.is_ordered() {
+            return Access::Exclusive;
+        }
+        let way = || self.router.write_path(range, stream_bytes) as u8;
+        Access::change(range, self.map.geometry().line_sectors(), way)
     }
 
     /// Waits for the log and for the lines. The newest of the writes of the same range that come
@@ -176,17 +192,27 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
 
     async fn write_locked(
         &self,
-        guard: LineGuard,
+        mut guard: LineGuard,
+        mut access: Access,
         range: SectorRange,
         data: &Payload,
+        stream_bytes: u64,
     ) -> IoResult<Served> {
         let (first, last) = self.map.geometry().lines_of(range);
-        let path = self.router.write_path(range);
+        let mut path = self.router.write_path(range, stream_bytes);
+        if access.is_in_parts_but(path as u8) && !guard.set_way(path as u8) {
+            // Those who have other parts of the lines go another way.
+            drop(guard);
+            access = Access::Exclusive;
+            guard = self.locks.lock(first, last, access).await;
+            path = self.router.write_path(range, stream_bytes);
+        }
         let hit = self.map.has_all(first, last);
         let mut written = match path {
             WritePath::Log => self.write_to_log(range, data).await,
             WritePath::Through | WritePath::Around => {
-                self.origin.judged(self.direct.write_past(range, data, path)).await
+                let past = self.direct.write_past(&self.parts, access, range, data, path);
+                self.origin.judged(past).await
             }
         };
         if written == Err(IoError::Gone) && !self.ssd.takes_writes() {
@@ -214,12 +240,17 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
             return Err(IoError::Gone);
         }
         self.wait_for_dirty_room().await?;
-        let changes =
-            self.merger.line_changes(range, data, Source::Write { dirty: true }, true).await?;
+        let members = self.parts.join(range, true);
+        let changes = whole_lines(self.map.geometry(), range, data, Source::Write { dirty: true });
         let _in_log = self.coalescing.in_log(data.len());
         let count = changes.len() as u64;
-        let number = self.log.queue(changes);
-        self.log.acked_unless(number, count, || self.waits_for_log_no_more()).await?;
+        let number = (count > 0).then(|| self.log.queue(changes));
+        let waits_no_more = || self.waits_for_log_no_more();
+        let parts = write_parts(&members, range, data, waits_no_more).await;
+        if let Some(number) = number {
+            self.log.acked_unless(number, count, waits_no_more).await?;
+        }
+        parts?;
         let (first, last) = self.map.geometry().lines_of(range);
         self.damage.forget(first, last);
         Ok(())
@@ -248,96 +279,61 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
     }
 }
 
-/// The merger of writes with the cached lines of one cache.
-pub(crate) struct LineMerger<S> {
-    map: Rc<Map>,
-    ssd: Rc<Ssd<S>>,
-    log: Rc<Log<S>>,
-    damage: Rc<Damage<S>>,
+/// The changes of the lines that a write has whole.
+fn whole_lines(
+    geometry: &Geometry,
+    range: SectorRange,
+    data: &Payload,
+    source: Source,
+) -> Vec<Change> {
+    let line_sectors = geometry.line_sectors();
+    let mut changes = Vec::with_capacity(1);
+    let mut rest = PayloadCursor::new(data.clone());
+    for piece in range.split_at_multiples(line_sectors) {
+        let data = rest.take(piece.bytes() as usize);
+        if piece.count == line_sectors {
+            let line = geometry.line_of(piece.start);
+            changes.push(Change::Data { line, data, mask: None, source });
+        }
+    }
+    changes
 }
 
-impl<S: DriveControl> LineMerger<S> {
-    pub(crate) fn new<O: DriveControl>(ground: &Ground<S, O>) -> Self {
-        Self {
-            map: ground.map.clone(),
-            ssd: ground.ssd.clone(),
-            log: ground.log.clone(),
-            damage: ground.damage.clone(),
-        }
+/// Has the log take the parts of lines at the ends of a write.
+///
+/// # Errors
+/// Those of [`Member::write`].
+async fn write_parts<S: DriveControl>(
+    members: &[Member<'_, S>],
+    range: SectorRange,
+    data: &Payload,
+    waits_no_more: impl Fn() -> bool + Copy,
+) -> IoResult<()> {
+    if members.is_empty() {
+        return Ok(());
     }
+    let writes = members.iter().map(|member| {
+        let from = (member.sectors().start.0 - range.start.0) as usize * 512;
+        let part = data.bytes(from..from + member.sectors().bytes() as usize);
+        member.write(part, waits_no_more)
+    });
+    Box::pin(join_all(writes)).await.into_iter().collect()
+}
 
-    /// The changes that put a write's data into the log, line by line. Parts of lines that are not
-    /// cached stay uncached unless `may_mask`: then masked lines are made of them.
-    async fn line_changes(
-        &self,
-        range: SectorRange,
-        data: &Payload,
-        source: Source,
-        may_mask: bool,
-    ) -> IoResult<Vec<Change>> {
-        let line_sectors = self.map.geometry().line_sectors();
-        let mut changes = Vec::with_capacity(1);
-        let mut rest = PayloadCursor::new(data.clone());
-        for piece in range.split_at_multiples(line_sectors) {
-            let line = self.map.geometry().line_of(piece.start);
-            let data = rest.take(piece.bytes() as usize);
-            if piece.count == line_sectors {
-                changes.push(Change::Data { line, data, mask: None, source });
-            } else {
-                changes.push(match self.merge_line(line, piece, &data, may_mask).await? {
-                    Some((data, mask)) => Change::Data { line, data, mask, source },
-                    // A fill that is still queued would bring the old content in.
-                    None => Change::Drop { line },
-                });
-            }
-        }
-        Ok(changes)
+/// What is to be done if a request is dropped.
+struct Undone<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Undone<F> {
+    /// The request has ended.
+    fn forget(mut self) {
+        self.0 = None;
     }
+}
 
-    /// A line with a part overwritten: what is cached of it is read and merged, the origin is not
-    /// asked. `None` when nothing of it is cached and no masked line may be made.
-    async fn merge_line(
-        &self,
-        line: Line,
-        piece: SectorRange,
-        data: &[u8],
-        may_mask: bool,
-    ) -> IoResult<Option<(Bytes, Option<u128>)>> {
-        let all = self.map.geometry().line_mask(line);
-        let in_line = piece.start.0 - self.map.geometry().line_range(line).start.0;
-        let written = mask_of(in_line, piece.count);
-        // The whole of a short last line needs nothing merged.
-        let base = if written == all { None } else { self.cached_line(line).await? };
-        if base.is_none() && !may_mask && written != all {
-            return Ok(None);
-        }
-        let (mut buf, valid) = match base {
-            Some((buf, mask)) => (buf, mask.unwrap_or(all)),
-            None => (Buf::zeroed(self.map.geometry().line_bytes as usize), 0),
-        };
-        let at = in_line as usize * 512;
-        buf[at..at + data.len()].copy_from_slice(data);
-        let mask = if canary::is(Canary::MergeTorn) { all } else { valid | written };
-        Ok(Some((buf.freeze(), if mask == all { None } else { Some(mask) })))
-    }
-
-    /// The cached copy of a line and its mask, verified; `None` if there is none worth having.
-    ///
-    /// # Errors
-    /// `Medium` when the copy is dirty and damaged; `Gone` when the SSD is.
-    async fn cached_line(&self, line: Line) -> IoResult<Option<(Buf, Option<u128>)>> {
-        let found = || self.map.get().index().lookup(line);
-        let pending = |slot: Slot| self.map.get().index().is_pending(slot);
-        self.log.until(|| self.ssd.failed() || !found().is_some_and(pending)).await;
-        if self.ssd.failed() {
-            return Err(IoError::Gone);
-        }
-        let Some(slot) = found() else { return Ok(None) };
-        let mask = self.map.get().index().mask(slot);
-        match self.ssd.read_slot(slot).await {
-            Ok(data) => Ok(Some((data, mask))),
-            Err(_) if self.ssd.failed() => Err(IoError::Gone),
-            Err(_) => self.damage.give_up_line(line, slot).map(|()| None),
+impl<F: FnOnce()> Drop for Undone<F> {
+    fn drop(&mut self) {
+        if let Some(undo) = self.0.take() {
+            undo();
         }
     }
 }
@@ -353,13 +349,12 @@ pub(crate) struct DirectWriter<S, O> {
     intents: Rc<Intents>,
     pressure: Rc<Pressure>,
     damage: Rc<Damage<S>>,
-    merger: Rc<LineMerger<S>>,
     locks: Rc<LineLocks>,
     redo_order: Rc<RedoOrder>,
 }
 
 impl<S: DriveControl, O: DriveControl> DirectWriter<S, O> {
-    pub(crate) fn new(ground: &Ground<S, O>, merger: Rc<LineMerger<S>>) -> Self {
+    pub(crate) fn new(ground: &Ground<S, O>) -> Self {
         Self {
             map: ground.map.clone(),
             ssd: ground.ssd.clone(),
@@ -370,7 +365,6 @@ impl<S: DriveControl, O: DriveControl> DirectWriter<S, O> {
             intents: ground.intents.clone(),
             pressure: ground.pressure.clone(),
             damage: ground.damage.clone(),
-            merger,
             locks: ground.locks.clone(),
             redo_order: RedoOrder::new(),
         }
@@ -388,9 +382,12 @@ impl<S: DriveControl, O: DriveControl> DirectWriter<S, O> {
         if has_space() { Ok(()) } else { Err(IoError::Medium) }
     }
 
-    /// Straight to the origin; the log gets a copy or the news that its old one is void.
+    /// Straight to the origin; the log gets a copy or the news that its old one is void at the same time. Of the two
+    /// each may be the one that a crash leaves: the intent bits say so.
     async fn write_past(
         &self,
+        parts: &PartWrites<S>,
+        access: Access,
         range: SectorRange,
         data: &Payload,
         path: WritePath,
@@ -402,18 +399,44 @@ impl<S: DriveControl, O: DriveControl> DirectWriter<S, O> {
         let (first, last) = self.map.geometry().lines_of(range);
         self.map.void_unloaded(first, last);
         let _direct = self.set_intent(range).await?;
-        let written = {
-            let _order = self.origin.lock(first, last).await;
+        let members = parts.join(range, false);
+        let is_kept = path == WritePath::Through;
+        let changes = if is_kept {
+            whole_lines(self.map.geometry(), range, data, Source::Write { dirty: false })
+        } else {
+            members.iter().for_each(Member::make_void);
+            self.drops(first, last)
+        };
+        let write = async {
+            let _order = self.origin.lock_as(first, last, access).await;
             self.origin.write(range.start, data.clone()).await
         };
-        let changes = if path == WritePath::Through && written.is_ok() {
-            self.merger.line_changes(range, data, Source::Write { dirty: false }, false).await
-        } else {
-            // After an error nobody knows what the origin holds: cached copies are void too.
-            Ok(self.drops(first, last))
+        let news = async {
+            let parts = async {
+                if is_kept { write_parts(&members, range, data, || false).await } else { Ok(()) }
+            };
+            self.commit_past(changes, parts, first, last).await
         };
-        self.commit_past(changes?, first, last).await?;
+        let both: [Pin<Box<dyn Future<Output = IoResult<()>> + '_>>; 2] =
+            [Box::pin(write), Box::pin(news)];
+        // A write that is dropped may not have reached the origin.
+        let undone = Undone(Some(|| self.void_copies(&members, first, last)));
+        let done = join_all(both).await;
+        undone.forget();
+        let (written, committed) = (done[0], done[1]);
+        if written.is_err() {
+            // Nobody knows what the origin holds: cached copies are void too.
+            members.iter().for_each(Member::make_void);
+            self.commit_past(self.drops(first, last), async { Ok(()) }, first, last).await?;
+        }
+        committed?;
         written
+    }
+
+    /// Drops the copies of lines that the log may have newer than the origin.
+    fn void_copies(&self, members: &[Member<'_, S>], first: Line, last: Line) {
+        members.iter().for_each(Member::make_void);
+        self.log.queue(self.drops(first, last));
     }
 
     /// Sets the intent bits of a range before it is written past the log.
@@ -450,23 +473,35 @@ impl<S: DriveControl, O: DriveControl> DirectWriter<S, O> {
         cached.chain(queued).map(|line| Change::Drop { line }).collect()
     }
 
-    /// Commits what a direct write changed, and all that was formed before. An older record that made
+    /// Commits what a direct write changed, `parts` too, and all that was formed before. An older record that made
     /// one of the write's lines clean, or dropped one, must not be lost when this write is
     /// acknowledged.
     ///
     /// # Errors
     /// `Gone` when the SSD takes no more writes: the older record may be undone, and an evacuation may
     /// write its line over this write.
-    pub(super) async fn commit(&self, changes: Vec<Change>) -> IoResult<()> {
-        if !changes.is_empty() {
-            self.log.acked(self.log.queue(changes)).await?;
+    async fn commit(
+        &self,
+        changes: Vec<Change>,
+        parts: impl Future<Output = IoResult<()>>,
+    ) -> IoResult<()> {
+        let number = (!changes.is_empty()).then(|| self.log.queue(changes));
+        parts.await?;
+        if let Some(number) = number {
+            self.log.acked(number).await?;
         }
         self.log.all_acked().await
     }
 
     /// The same after the origin has been changed.
-    async fn commit_past(&self, changes: Vec<Change>, first: Line, last: Line) -> IoResult<()> {
-        let committed = self.commit(changes).await;
+    async fn commit_past(
+        &self,
+        changes: Vec<Change>,
+        parts: impl Future<Output = IoResult<()>>,
+        first: Line,
+        last: Line,
+    ) -> IoResult<()> {
+        let committed = self.commit(changes, parts).await;
         if committed.is_err() {
             // The log tells nobody that these copies are older than the origin.
             self.map.change().forget_clean(first, last);
@@ -591,7 +626,7 @@ impl<S: DriveControl, O: DriveControl> DirectWriter<S, O> {
             let _order = self.origin.lock_range(first, last).await;
             self.origin.write_zeroes(piece, space).await
         };
-        self.commit_past(self.drops(first, last), first, last).await?;
+        self.commit_past(self.drops(first, last), async { Ok(()) }, first, last).await?;
         zeroed
     }
 
@@ -627,7 +662,7 @@ impl<S: DriveControl, O: DriveControl> DirectWriter<S, O> {
         self.look_ahead(whole);
         let Ok(_direct) = self.set_intent(whole).await else { return Ok(()) };
         // The content is given up from now on: dirty lines need not reach the origin any more.
-        if self.commit(self.drops(first, last)).await.is_err() {
+        if self.commit(self.drops(first, last), async { Ok(()) }).await.is_err() {
             return Ok(());
         }
         self.damage.forget(first, last);

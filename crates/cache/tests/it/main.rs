@@ -11,6 +11,7 @@ mod load;
 mod oracle;
 mod ordered;
 mod owner;
+mod parts_of_lines;
 mod policy_hit_ratio;
 mod policy_orders;
 mod same_range;

@@ -43,6 +43,40 @@ fn hits_and_writes_go_on_while_the_origin_does_not_answer() {
     });
 }
 
+/// The hits are of a stream that goes to the origin: they would be read from there.
+#[test]
+fn hits_of_a_stream_go_on_while_the_origin_does_not_answer() {
+    with_world(|world| async move {
+        let cache = world.clean(Mode::WriteBack, 64).await;
+        cache.flush().await.expect("a flush works");
+        assert_eq!(read(&cache, 72, 4 * LINE).await, Ok(0));
+        assert_eq!(read(&cache, 64, 2 * LINE).await, Ok(0));
+        world.seconds(1).await;
+        world.origin_hang.begin();
+        let miss = world.reads(&cache, 66, 6 * LINE);
+        world.handle.yield_now().await;
+        for line in 72..76 {
+            assert_eq!(read(&cache, line, LINE).await, Ok(0));
+        }
+        // The log writes all of the SSD more than once: reclaiming must not wait for the origin.
+        for turn in 0..400 {
+            for line in 0..64 {
+                write(&cache, line, turn as u8).await.expect("a write works");
+            }
+            cache.flush().await.expect("a flush works");
+            world.handle.sleep(SECOND_NS / 100).await;
+        }
+        assert_eq!((miss.end(), cache.status().health), (None, Health::Online));
+        world.origin_hang.end();
+        world.seconds(3).await;
+        assert_eq!((miss.end(), cache.silent_drive()), (Some(Ok(0)), None));
+        cache.drain().await.expect("the origin takes them");
+        check_no_errors(&cache);
+        cache.stop().await.expect("the cache stops in order");
+        cache.audit().expect("nothing is held");
+    });
+}
+
 #[test]
 fn a_stop_does_not_wait_for_an_origin_that_does_not_answer() {
     with_world(|world| async move {
