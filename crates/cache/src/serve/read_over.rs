@@ -19,6 +19,9 @@ use crate::serve::plan::Run;
 const STREAMS: usize = 16;
 /// A request may be so many times its length out of its turn.
 const OUT_OF_TURN: u64 = 16;
+/// Requests that came behind each other before they are a stream. Of random ones few come near a miss, and fewer
+/// twice.
+const STREAM_MIN: u32 = 2;
 /// What is cached is waited for so long from a disk that is slower than its queue explains.
 const PATIENCE_NS: Nanos = 1_000_000_000;
 /// Without a miss among so many requests that are cached no stream is followed any more.
@@ -41,6 +44,8 @@ pub(crate) struct ReadOver<O> {
 struct Stream {
     /// One past the highest that was asked for; 0 if there is no stream.
     next: u64,
+    /// Requests that came behind others.
+    followed: u32,
     /// One past the last that the disk read.
     read_to: u64,
     /// All is cached from what the disk read up to here, as far as was looked.
@@ -111,7 +116,12 @@ impl<O: DriveControl> ReadOver<O> {
             (None, Some(_)) => Stream::default(),
         };
         let over = self.origin.skips().read_over_bytes() / SECTOR_BYTES;
-        let disk = self.disk_range(&mut stream, range, &runs, known.is_some(), over);
+        let is_stream = stream.followed >= STREAM_MIN;
+        let disk = match is_stream || first.is_some() {
+            true => self.disk_range(&mut stream, range, &runs, is_stream, over),
+            false => None,
+        };
+        stream.followed = stream.followed.saturating_add(u32::from(known.is_some()));
         stream.next = stream.next.max(range.end().0);
         if let Some(disk) = disk {
             stream.read_to = stream.read_to.max(disk.end().0);
@@ -149,9 +159,8 @@ impl<O: DriveControl> ReadOver<O> {
             let geometry = self.map.geometry();
             geometry.line_range(geometry.line_of(Lba(at - 1))).end().0
         };
-        let is_there = stream.read_to > 0
-            && range.start.0 <= stream.read_to + over
-            && stream.read_to < range.end().0;
+        let is_there =
+            is_stream && range.start.0 <= stream.read_to + over && stream.read_to < range.end().0;
         let there = is_there.then(|| stream.read_to.max(range.start.0));
         let from = match (there, first) {
             (Some(there), Some(first)) => there.min(first),

@@ -390,3 +390,23 @@ fn a_part_writer_that_is_dropped_takes_nothing_with_it() {
         }
     }
 }
+
+#[test]
+fn hits_at_random_beside_misses_are_left_to_the_ssd() {
+    with_cache(Mode::WriteThrough, 4096, |fixture| async move {
+        let mut prng = Prng::new(3);
+        let lines = 4096;
+        for line in (0..lines).filter(|line: &u64| !line.is_multiple_of(16)) {
+            request(&fixture.cache, true, line * 8, 8).await;
+        }
+        fixture.disk.clear();
+        let mut misses = 0;
+        for _ in 0..4000 {
+            let line = prng.below(lines);
+            misses += u64::from(line.is_multiple_of(16));
+            fixture.cache.read(Lba(line * 8), Buf::new(4096)).await.expect("a read works");
+        }
+        let reads = fixture.disk_ranges(IoKind::Read).len() as u64;
+        assert!(reads < misses + misses / 4, "{reads} reads of the disk for {misses} misses");
+    });
+}
