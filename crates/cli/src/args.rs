@@ -7,7 +7,7 @@ use voltier_control::{
     ARRAY_KIND, DEVICE_WAIT_S, KEYS, LINE_BYTES, STOP_WAIT_S, Settings, drive_forms, keys_help,
     values_help,
 };
-use voltier_cores::KEEP_S;
+use voltier_cores::{BUSY_POLL_US, KEEP_S};
 
 use crate::array_args::ArrayArgs;
 use crate::export_args::{self, ExportArg};
@@ -383,6 +383,17 @@ pub(crate) struct Daemon {
         value_parser = clap::value_parser!(u16).range(..=3600)
     )]
     pub(crate) stop_wait: u16,
+    /// Microseconds for which a data path thread looks for requests before it sleeps, while they come as quickly;
+    /// 0 saves the processor time, and a lone request waits for a wake-up
+    #[arg(
+        long,
+        value_name = "MICROSECONDS",
+        env = "VOLTIER_BUSY_POLL",
+        hide_env_values = true,
+        default_value_t = BUSY_POLL_US,
+        value_parser = clap::value_parser!(u16).range(..=1000)
+    )]
+    pub(crate) busy_poll: u16,
     #[command(flatten)]
     pub(crate) keeper: Keeper,
     /// Detach from the terminal

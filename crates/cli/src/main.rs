@@ -99,7 +99,11 @@ fn daemon(args: &Daemon, state: &StateDir) -> ControlResult<()> {
         background: args.background,
     };
     let patience_s = args.keeper.patience_s;
-    let start = |cores| Ok(CoreEngine::start(cores)?.with_keeper(state.path(), patience_s));
+    let busy_poll = Duration::from_micros(args.busy_poll.into());
+    let start = |cores| {
+        let engine = CoreEngine::start(cores)?.with_busy_poll(busy_poll);
+        Ok(engine.with_keeper(state.path(), patience_s))
+    };
     voltier_control::run_daemon(&options, start)
 }
 

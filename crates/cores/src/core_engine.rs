@@ -5,7 +5,9 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
+use voltier_block::Nanos;
 use voltier_control::engine::Waker;
 use voltier_control::safety::{Machine, Promises, Room};
 use voltier_control::{ArrayName, ControlError, ControlResult, DeviceSpec, Memory, VolumeName};
@@ -18,6 +20,10 @@ use crate::fault::{self, CORE_THREAD, Fault};
 use crate::homes::Homes;
 use crate::table::{self, OpenArray};
 use crate::volumes::{DeviceNames, Resident, resident};
+
+/// For how long a core looks for requests before it sleeps, in microseconds, if nothing else is asked for: longer
+/// than a client takes from an answer to its next request, wake-ups in a virtual machine included.
+pub const BUSY_POLL_US: u16 = 100;
 
 /// The cores of this process, and the volumes and arrays on them.
 pub struct CoreEngine {
@@ -64,6 +70,17 @@ impl CoreEngine {
         let promises = Promises::new(&machine);
         let keeping = OnceLock::new();
         Ok(Self { homes, next_core, waker, budget, promises, ways, cores, machine, keeping })
+    }
+
+    /// Has the threads look for requests for so long before they sleep: see [`Handle::set_busy_poll_ns`].
+    ///
+    /// [`Handle::set_busy_poll_ns`]: voltier_ring::Handle::set_busy_poll_ns
+    #[must_use]
+    pub fn with_busy_poll(self, time: Duration) -> Self {
+        for core in &self.cores {
+            core.remote().run(move |handle| handle.set_busy_poll_ns(time.as_nanos() as Nanos));
+        }
+        self
     }
 
     /// Lets files outlive a daemon that is killed: the keeper of the state folder has them meanwhile, and waits for

@@ -47,7 +47,7 @@ mod table;
 mod volume_status;
 mod volumes;
 
-pub use core_engine::CoreEngine;
+pub use core_engine::{BUSY_POLL_US, CoreEngine};
 pub use voltier_keeper::{KEEP_S, serve as keep};
 
 /// The form in which a daemon passes its registry and its exports on: see

@@ -61,13 +61,6 @@ impl<S: Service> Workers<S> {
         }
     }
 
-    /// Hands a job to a worker, which begins in its turn.
-    pub(crate) fn serve_in_turn(&self, job: S::Job) {
-        if let Some(task) = self.worker_for(job) {
-            self.handle.wake(task);
-        }
-    }
-
     /// Queues a job; a worker that has nothing to do, if there is one.
     fn worker_for(&self, job: S::Job) -> Option<TaskId> {
         self.shared.jobs.borrow_mut().push_back(job);

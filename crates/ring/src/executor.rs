@@ -314,6 +314,14 @@ impl Handle {
         }
     }
 
+    /// Has the core look for completions for so long before it sleeps, while its sleeps are short; 0 (as a core
+    /// begins) for never. Lone requests are answered sooner, for time of the processor.
+    pub fn set_busy_poll_ns(&self, most_ns: Nanos) {
+        if let Driver::Real(uring) = &mut *self.core.driver.borrow_mut() {
+            uring.set_busy_poll_ns(most_ns);
+        }
+    }
+
     /// The queues of this core that other threads may touch.
     pub(crate) fn inbox(&self) -> Arc<Inbox<Message>> {
         self.core.inbox.clone()

@@ -1,5 +1,6 @@
 //! Descriptors: of the kernel, or of the simulator.
 
+use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -8,8 +9,10 @@ use std::time::Duration;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net;
+use voltier_block::Bytes;
 
 use crate::descriptor::{Descriptor, DescriptorId};
+use crate::op::PIECES_MAX;
 
 /// A descriptor that stays open as long as an operation or an owner holds it.
 #[derive(Clone, Debug)]
@@ -183,6 +186,22 @@ impl Stream {
     /// The socket.
     pub fn fd(&self) -> &Fd {
         &self.fd
+    }
+
+    /// Sends what goes out without waiting: how many bytes of the pieces, in their order. `AGAIN` when there is no
+    /// room.
+    pub fn try_send(&self, pieces: &[Bytes]) -> Result<usize, Errno> {
+        let Fd::Real(fd) = &self.fd else { return Err(Errno::AGAIN) };
+        let pieces: Vec<IoSlice<'_>> =
+            pieces.iter().take(PIECES_MAX).map(|piece| IoSlice::new(piece)).collect();
+        let flags = net::SendFlags::DONTWAIT | net::SendFlags::NOSIGNAL;
+        net::sendmsg(fd.fd(), &pieces, &mut net::SendAncillaryBuffer::default(), flags)
+    }
+
+    /// Receives what is there already: how many bytes; 0 when the peer is done. `AGAIN` when there is nothing.
+    pub fn try_recv(&self, buf: &mut [u8]) -> Result<usize, Errno> {
+        let Fd::Real(fd) = &self.fd else { return Err(Errno::AGAIN) };
+        net::recv(fd.fd(), buf, net::RecvFlags::DONTWAIT).map(|(bytes, _)| bytes)
     }
 
     /// Sends small packets at once (TCP only; an error on other sockets).

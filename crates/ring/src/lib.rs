@@ -37,6 +37,7 @@
 //! UNSAFETY: this crate hands pointers of owned buffers to io_uring (`uring.rs`), and polls futures where
 //! they are pinned (`join.rs`). `descriptor.rs` adopts and replaces descriptors; nothing else is unsafe.
 
+mod busy_poll;
 mod canary;
 mod contain;
 mod descriptor;

@@ -5,6 +5,9 @@ use voltier_block::{Buf, Bytes, Payload};
 
 use crate::fd::Fd;
 
+/// Pieces one system call may gather (IOV_MAX).
+pub(crate) const PIECES_MAX: usize = 1024;
+
 /// A change to the space of a file's range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocateMode {

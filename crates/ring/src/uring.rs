@@ -10,14 +10,15 @@ use std::io;
 use io_uring::types::{self, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 use rustix::io::Errno;
-use rustix::thread::nanosleep;
+use rustix::thread::{nanosleep, sched_yield};
 use rustix::time::{ClockId, Timespec as RestTime, clock_gettime};
 use voltier_block::{Buf, Bytes, Nanos, Payload};
 
+use crate::busy_poll::BusyPoll;
 use crate::contain;
 use crate::fd::Fd;
 use crate::inbox::Inbox;
-use crate::op::{AllocateMode, Op, OpOutcome};
+use crate::op::{AllocateMode, Op, OpOutcome, PIECES_MAX};
 use crate::slab::{Key, Slab};
 
 /// Entries a round may queue before it must enter the kernel; a full queue submits early.
@@ -27,8 +28,6 @@ const COMPLETION_ENTRIES: u32 = 4096;
 /// Threads of the kernel for operations that block. By default there are four a processor, and the flushes
 /// of one drive that hangs take them all from the others.
 const BLOCKING_WORKERS: u32 = 256;
-/// Pieces one system call may gather (IOV_MAX).
-const PIECES_MAX: usize = 1024;
 /// The first and the longest rest of an idle core whose kernel is short of memory. Each rest is twice as long
 /// as the one before.
 const REST_NS_MIN: Nanos = 1_000_000;
@@ -66,6 +65,7 @@ pub(crate) struct Uring {
     cancelled: Vec<Fd>,
     /// The last rest since the kernel took an entry; 0 for none.
     rest_ns: Nanos,
+    busy_poll: BusyPoll,
     /// Refuses to enter with so many entries.
     #[cfg(test)]
     refuse: Box<dyn FnMut(u32) -> Option<Errno>>,
@@ -85,6 +85,7 @@ impl Uring {
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
+            .setup_taskrun_flag()
             .setup_cqsize(COMPLETION_ENTRIES)
             .build(SUBMISSION_ENTRIES)
             .map_err(|error| {
@@ -108,6 +109,7 @@ impl Uring {
             waiting: VecDeque::new(),
             cancelled: Vec::new(),
             rest_ns: 0,
+            busy_poll: BusyPoll::default(),
             #[cfg(test)]
             refuse: Box::new(|_| None),
         })
@@ -224,17 +226,60 @@ impl Uring {
         if !self.wake_armed {
             self.arm_wake();
         }
-        if idle && self.ring.completion().is_empty() && inbox.try_sleep() {
-            let now = self.now();
-            match next_timer.map(|at| at.saturating_sub(now)) {
-                Some(0) => self.enter(0, None),
-                timeout => self.enter(1, timeout),
-            }
-            inbox.woke();
-        } else {
+        if !(idle && self.ring.completion().is_empty() && self.sleep(inbox, next_timer)) {
             self.enter(0, None);
         }
         self.reap(finished);
+    }
+
+    /// Sleeps until there is something to do. A core that may poll looks for it first; false if it was found so.
+    fn sleep<M>(&mut self, inbox: &Inbox<M>, next_timer: Option<Nanos>) -> bool {
+        let begun = self.now();
+        let until = (begun + self.busy_poll.time_ns(begun)).min(next_timer.unwrap_or(Nanos::MAX));
+        if (until > begun && self.finds_work(inbox, until)) || !inbox.try_sleep() {
+            return false;
+        }
+        match next_timer.map(|at| at.saturating_sub(self.now())) {
+            Some(0) => self.enter(0, None),
+            timeout => {
+                self.enter(1, timeout);
+                self.busy_poll.slept(self.now() - begun);
+            }
+        }
+        inbox.woke();
+        true
+    }
+
+    /// Looks until then for something to do; whether there is. The processor is offered to others meanwhile.
+    fn finds_work<M>(&mut self, inbox: &Inbox<M>, until: Nanos) -> bool {
+        if self.queued {
+            self.enter(0, None);
+        }
+        let mut looked = self.now();
+        loop {
+            // The kernel says by the flag that it has completions, and posts them when it is entered.
+            let has_completions =
+                !self.ring.completion().is_empty() || self.ring.submission().taskrun();
+            if has_completions || inbox.has_work() {
+                self.busy_poll.found();
+                return true;
+            }
+            if looked >= until {
+                self.busy_poll.found_nothing(looked);
+                return false;
+            }
+            sched_yield();
+            let now = self.now();
+            if self.busy_poll.is_shared(now - looked, now) {
+                return false;
+            }
+            looked = now;
+        }
+    }
+
+    /// See [`BusyPoll::set_most_ns`].
+    pub(crate) fn set_busy_poll_ns(&mut self, most_ns: Nanos) {
+        self.busy_poll.set_most_ns(most_ns);
     }
 
     fn arm_wake(&mut self) {

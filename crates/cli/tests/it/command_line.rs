@@ -34,7 +34,7 @@ fn help_lists_every_verb_and_exits_with_zero() {
 #[test]
 fn wrong_usage_is_one_line_with_a_hint_and_exit_code_two() {
     let instance = Instance::new();
-    let cases: [(&[&str], &str); 33] = [
+    let cases: [(&[&str], &str); 34] = [
         (&[], "--help"),
         (&["creat"], "create"),
         (&["export", "x", "--ndb"], "did you mean `--nbd`"),
@@ -68,6 +68,7 @@ fn wrong_usage_is_one_line_with_a_hint_and_exit_code_two() {
         (&["export", "x", "--ublk"], "unexpected argument"),
         (&["show", "a/b"], "not a volume name"),
         (&["daemon", "--cores", "0"], "--cores"),
+        (&["daemon", "--busy-poll", "1001"], "--busy-poll"),
     ];
     for (args, words) in cases {
         instance.run(args).refused(2, words);

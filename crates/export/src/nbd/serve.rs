@@ -132,13 +132,34 @@ struct Queue {
     replies: Vec<Reply>,
     /// The share of these replies in the bytes in flight.
     cost_bytes: u64,
+    /// The data of reads among them.
+    data_bytes: usize,
 }
 
-/// The replies of one connection that wait to be sent.
+/// Replies on their way: what the socket has not taken yet.
+struct Batch {
+    pieces: Vec<Bytes>,
+    sent: Sent,
+}
+
+/// Replies that are sent: how many, and what they held in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sent {
+    pub(super) requests: usize,
+    pub(super) cost_bytes: u64,
+}
+
+/// The replies of one connection that wait to be sent: by the task that reads requests, if they are ready when it
+/// would wait, else by one of their own.
 #[derive(Default)]
 pub(super) struct Outbox {
     queue: RefCell<Queue>,
+    /// What the socket had no room for.
+    rest: Cell<Option<Batch>>,
     sender: WakerCell,
+    /// The reader sends what is queued now.
+    holds: Cell<bool>,
+    sending: Cell<bool>,
     closed: Cell<bool>,
     broken: Cell<bool>,
 }
@@ -148,15 +169,59 @@ impl Outbox {
     pub(super) fn push(&self, reply: Reply, cost_bytes: u64) {
         {
             let mut queue = self.queue.borrow_mut();
+            if let Reply::Data { data, .. } = &reply {
+                queue.data_bytes += data.len();
+            }
             queue.replies.push(reply);
             queue.cost_bytes += cost_bytes;
         }
-        self.sender.wake();
+        if !self.holds.get() {
+            self.sender.wake();
+        }
     }
 
     /// Queues bytes of the session's own.
     pub(super) fn push_raw(&self, bytes: Bytes) {
         self.push(Reply::Raw(bytes), 0);
+    }
+
+    /// Does `work`, whose replies wait for [`send_held`](Self::send_held).
+    pub(super) fn hold(&self, work: impl FnOnce()) {
+        self.holds.set(true);
+        work();
+        self.holds.set(false);
+    }
+
+    /// The data of reads that wait, in bytes.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.queue.borrow().data_bytes
+    }
+
+    /// Sends what waits, as far as the socket takes it without a wait; the rest is for
+    /// [`send_all`](Self::send_all). What is over with that: all or nothing.
+    pub(super) fn send_held(&self, link: &Link) -> Sent {
+        if self.queue.borrow().replies.is_empty() {
+            return Sent::default();
+        }
+        if self.sending.get() {
+            self.sender.wake();
+            return Sent::default();
+        }
+        let Batch { mut pieces, sent } = self.take_batch();
+        if !self.broken.get() {
+            match link.stream.try_send(&pieces) {
+                Ok(bytes) => cut_front(&mut pieces, bytes),
+                Err(error) if is_passing(error) => {}
+                Err(_) => self.break_off(link),
+            }
+        }
+        if self.broken.get() || pieces.is_empty() {
+            return sent;
+        }
+        self.sending.set(true);
+        self.rest.set(Some(Batch { pieces, sent }));
+        self.sender.wake();
+        Sent::default()
     }
 
     /// Lets [`send_all`](Self::send_all) end when everything is sent.
@@ -170,34 +235,32 @@ impl Outbox {
         self.broken.get()
     }
 
-    /// Sends replies as they come, until closed; says after each send how many replies went, and
-    /// what they held.
-    pub(super) async fn send_all(&self, handle: &Handle, link: &Link, sent: impl Fn(usize, u64)) {
-        let mut spare = Vec::new();
-        while let Some(batch) = self.next_batch(spare).await {
-            if !self.broken.get() {
-                let pieces = gather(&batch.replies);
-                if send(handle, link, pieces).await.is_err() {
-                    self.broken.set(true);
-                    // The reader must not wait for a client that does not listen any more.
-                    link.stream.shutdown();
-                }
+    fn break_off(&self, link: &Link) {
+        self.broken.set(true);
+        // The reader must not wait for a client that does not listen any more.
+        link.stream.shutdown();
+    }
+
+    /// Sends replies as they come, until closed; says after each send what went.
+    pub(super) async fn send_all(&self, handle: &Handle, link: &Link, sent: impl Fn(Sent)) {
+        while let Some(batch) = self.next_batch().await {
+            self.sending.set(true);
+            if !self.broken.get() && send(handle, link, batch.pieces).await.is_err() {
+                self.break_off(link);
             }
-            let count = batch.replies.len();
-            spare = batch.replies;
-            spare.clear();
-            sent(count, batch.cost_bytes);
+            self.sending.set(false);
+            sent(batch.sent);
         }
     }
 
-    /// Everything queued, leaving the `spare` list in its place; `None` when closed and empty.
-    async fn next_batch(&self, spare: Vec<Reply>) -> Option<Queue> {
-        let mut spare = Some(spare);
+    /// Everything queued, what was begun before it; `None` when closed and empty.
+    async fn next_batch(&self) -> Option<Batch> {
         poll_fn(|context| {
-            let mut queue = self.queue.borrow_mut();
-            if !queue.replies.is_empty() {
-                let empty = Queue { replies: spare.take().unwrap_or_default(), cost_bytes: 0 };
-                return Poll::Ready(Some(std::mem::replace(&mut *queue, empty)));
+            if let Some(begun) = self.rest.take() {
+                return Poll::Ready(Some(begun));
+            }
+            if !self.queue.borrow().replies.is_empty() {
+                return Poll::Ready(Some(self.take_batch()));
             }
             if self.closed.get() {
                 return Poll::Ready(None);
@@ -206,6 +269,15 @@ impl Outbox {
             Poll::Pending
         })
         .await
+    }
+
+    fn take_batch(&self) -> Batch {
+        let mut queue = self.queue.borrow_mut();
+        let pieces = gather(&queue.replies);
+        let sent = Sent { requests: queue.replies.len(), cost_bytes: queue.cost_bytes };
+        queue.replies.clear();
+        (queue.cost_bytes, queue.data_bytes) = (0, 0);
+        Batch { pieces, sent }
     }
 }
 
@@ -252,20 +324,30 @@ fn gather(replies: &[Reply]) -> Vec<Bytes> {
     pieces
 }
 
-/// Sends all pieces, in as many sends as the socket needs.
+/// Whether a send may be tried again: it was ended by a signal, found no room, or was cancelled with a receive (see
+/// [`Link::leave`]).
+fn is_passing(error: Errno) -> bool {
+    matches!(error, Errno::INTR | Errno::AGAIN | Errno::CANCELED)
+}
+
+/// Sends all pieces, in as many sends as the socket needs. The ring waits where it has no room.
 async fn send(handle: &Handle, link: &Link, mut pieces: Vec<Bytes>) -> Result<(), Errno> {
+    let mut at_once = true;
     while !pieces.is_empty() {
-        link.sending.begin();
-        let outcome = handle.send(&link.stream, pieces.clone()).await;
-        link.sending.end();
-        let sent = match outcome {
-            Ok(0) => return Err(Errno::PIPE),
-            Ok(bytes) => bytes as usize,
-            // Cancelled with a receive: see [`Link::leave`].
-            Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED) => 0,
-            Err(error) => return Err(error),
+        let outcome = if std::mem::take(&mut at_once) {
+            link.stream.try_send(&pieces)
+        } else {
+            link.sending.begin();
+            let outcome = handle.send(&link.stream, pieces.clone()).await;
+            link.sending.end();
+            outcome.map(|bytes| bytes as usize)
         };
-        cut_front(&mut pieces, sent);
+        match outcome {
+            Ok(0) => return Err(Errno::PIPE),
+            Ok(bytes) => cut_front(&mut pieces, bytes),
+            Err(error) if is_passing(error) => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(())
 }

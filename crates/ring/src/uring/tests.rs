@@ -153,3 +153,33 @@ fn a_ring_that_is_used_wrongly_is_a_bug() {
     world.refuse(|_| Some(Errno::BADF));
     world.look(0);
 }
+
+#[test]
+fn a_core_that_polls_sees_completions_messages_and_timers() {
+    let (mut world, (reads, writes)) = (World::new(), pipe().unwrap());
+    // Longer than any test: whatever is not seen is waited for.
+    world.uring.set_busy_poll_ns(1 << 50);
+    world.uring.busy_poll.slept(0);
+    let reads = Fd::from_owned(reads);
+    for number in 0..20 {
+        world.read(number, &reads);
+        std::thread::scope(|scope| {
+            scope.spawn(|| rustix::io::write(&writes, b"x").unwrap());
+            while world.finished.len() == number as usize {
+                world.uring.look(&world.inbox, true, None, &mut world.finished);
+            }
+        });
+        let inbox = world.inbox.clone();
+        std::thread::scope(|scope| {
+            scope.spawn(|| inbox.push_message(()));
+            while inbox.take(&mut VecDeque::new()).is_empty() {
+                world.uring.look(&inbox, true, None, &mut world.finished);
+            }
+        });
+        let until = world.uring.now() + 50_000;
+        while world.uring.now() < until {
+            world.uring.look(&world.inbox, true, Some(until), &mut world.finished);
+        }
+    }
+    assert!(world.finished.iter().all(|(_, outcome)| outcome.result == Ok(1)));
+}

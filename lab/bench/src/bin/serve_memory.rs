@@ -15,6 +15,9 @@ use voltier_export::nbd::{Budget, ExportInfo, NbdLimits, NbdServer};
 use voltier_export::{ByteDevice, FileAccess};
 use voltier_ring::{Core, Executor, StreamAddress};
 
+/// As the daemon has it.
+const BUSY_POLL_NS: u64 = 100_000;
+
 const USAGE: &str = "usage: serve_memory nbd SOCKET|ADDRESS:PORT [MIB]
        serve_memory fuse FILE [MIB]        (ends when its input does)";
 
@@ -38,6 +41,7 @@ fn serve_nbd(at: &str, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
         Ok(address) => StreamAddress::Tcp(address),
         Err(_) => StreamAddress::Unix(at.into()),
     };
+    executor.handle().set_busy_poll_ns(BUSY_POLL_NS);
     let memory = Rc::new(ByteDevice::new(Rc::new(MemoryDevice::new(bytes))));
     let info = ExportInfo::new("memory", "", memory.limits().clone(), false);
     let budget = Budget::new(NbdLimits::default());
@@ -58,6 +62,7 @@ fn serve_fuse(at: &str, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
     let open = move |handle| async move {
         FileExport::open(&handle, Rc::new(ByteDevice::new(Rc::new(MemoryDevice::new(bytes)))))
     };
+    core.remote().run(|handle| handle.set_busy_poll_ns(BUSY_POLL_NS));
     let export = core.remote().call(open).map_err(|_| "the core has ended")?;
     let mut file = FuseFile::mount(export, at.as_ref(), FileAccess::default())?;
     println!("{at}");
