@@ -10,6 +10,7 @@
 //!
 //! Requests of a stream that begins within a line share lines at their ends. They change different sectors of
 //! these, and have [`Parts`] of them at the same time: one after the other they would reach the disk out of order.
+//! Those of a line that have [begun](LineGuard::begin) all go the same way.
 //!
 //! A long range of lines is one lock, and takes no buckets: see [`LongLocks`].
 
@@ -21,6 +22,7 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use voltier_block::{Lba, SectorRange};
+use voltier_ring::Signal;
 
 use crate::canary::{self, Canary};
 use crate::map::long_locks::{LONG_LINES_MIN, LongLocks, Presence};
@@ -43,8 +45,6 @@ pub(crate) enum Access {
 pub(crate) struct Parts {
     range: SectorRange,
     line_sectors: u64,
-    /// Requests that change lines in different ways do not share them.
-    way: u8,
 }
 
 /// The lines that a range has in part, each with the sectors of it; one, two or none.
@@ -65,19 +65,14 @@ pub(crate) fn parts_of_lines(
 impl Access {
     /// The access of a change of a range to its lines: to parts of them where others may have other parts.
     #[inline]
-    pub(crate) fn change(range: SectorRange, line_sectors: u64, way: impl FnOnce() -> u8) -> Self {
+    pub(crate) fn change(range: SectorRange, line_sectors: u64) -> Self {
         let has_parts = !(range.start.0 | range.count).is_multiple_of(line_sectors);
         // Each line has a bucket of its own.
         let is_short = range.count / line_sectors + 2 < BUCKET_COUNT as u64;
         match has_parts && is_short {
-            true => Self::Parts(Parts { range, line_sectors, way: way() }),
+            true => Self::Parts(Parts { range, line_sectors }),
             false => Self::Exclusive,
         }
-    }
-
-    /// Whether others who change lines in this way may have parts of the same lines.
-    pub(crate) fn is_in_parts_but(&self, way: u8) -> bool {
-        matches!(self, Self::Parts(parts) if parts.way != way)
     }
 }
 
@@ -86,7 +81,7 @@ impl Parts {
     fn of_bucket(&self, bucket: u32) -> Option<Part> {
         let mut edges = parts_of_lines(self.range, self.line_sectors);
         let edge = edges.find(|(line, _)| bucket_of(*line) == bucket);
-        edge.map(|(_, sectors)| Part { bucket, sectors, way: self.way })
+        edge.map(|(_, sectors)| Part { bucket, sectors, way: Way::Open })
     }
 }
 
@@ -95,12 +90,27 @@ impl Parts {
 struct Part {
     bucket: u32,
     sectors: SectorRange,
-    way: u8,
+    way: Way,
 }
 
-impl Part {
-    fn excludes(&self, other: &Part) -> bool {
-        self.way != other.way || self.sectors.overlaps(other.sectors)
+/// The way in which a part is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Nobody has asked yet.
+    Open,
+    /// Waits, with a ticket, until others that go another way have ended.
+    Waits(u8, u64),
+    Begun(u8),
+}
+
+impl Way {
+    /// Whether a change that goes `way`, and has waited since `ticket`, has to wait for this one.
+    fn is_before(self, way: u8, ticket: u64) -> bool {
+        match self {
+            Way::Open => false,
+            Way::Waits(other, since) => other != way && since < ticket,
+            Way::Begun(other) => other != way,
+        }
     }
 }
 
@@ -128,6 +138,8 @@ pub(crate) struct LineLocks {
     buckets: Vec<Bucket>,
     /// The parts that are held.
     parts: RefCell<Vec<Part>>,
+    /// Parts were given back, or their way is another.
+    parts_change: Signal,
     /// So often any bucket was taken for a change, and a long range.
     changes: Cell<u64>,
     long_changes: Cell<u64>,
@@ -194,6 +206,7 @@ impl LineLocks {
         Rc::new(Self {
             buckets,
             parts: RefCell::default(),
+            parts_change: Signal::new(),
             changes: Cell::new(0),
             long_changes: Cell::new(0),
             waiting: RefCell::new(BTreeMap::new()),
@@ -251,7 +264,28 @@ impl LineLocks {
         let Some(wanted) = parts.of_bucket(bucket) else { return false };
         let held = self.parts.borrow();
         let mut of_bucket = held.iter().filter(|part| part.bucket == bucket);
-        !of_bucket.any(|part| part.excludes(&wanted))
+        !of_bucket.any(|part| part.sectors.overlaps(wanted.sectors))
+    }
+
+    /// Has parts that are held be changed in a way, if none that goes another way is before them; whether that is so.
+    fn begin_parts(&self, own: &[Part], way: u8, ticket: u64) -> bool {
+        let mut held = self.parts.borrow_mut();
+        let is_own = |part: &Part, own: &Part| part.sectors == own.sectors;
+        let shares = |part: &Part, own: &Part| part.bucket == own.bucket && !is_own(part, own);
+        let must_wait = held
+            .iter()
+            .any(|part| part.way.is_before(way, ticket) && own.iter().any(|own| shares(part, own)));
+        let new = if must_wait { Way::Waits(way, ticket) } else { Way::Begun(way) };
+        let mut lets_others = false;
+        for part in held.iter_mut().filter(|part| own.iter().any(|own| is_own(part, own))) {
+            lets_others |= matches!(part.way, Way::Waits(before, _) if before != way);
+            part.way = new;
+        }
+        drop(held);
+        if lets_others {
+            self.parts_change.notify();
+        }
+        !must_wait
     }
 
     fn is_waited_for(&self, bucket: u32) -> bool {
@@ -343,8 +377,11 @@ impl LineLocks {
             Access::Shared => held.set(held.get() - 1),
             Access::Parts(parts) if let Some(part) = parts.of_bucket(bucket) => {
                 let mut parts = self.parts.borrow_mut();
-                let place = parts.iter().position(|held| *held == part);
+                let is_own = |held: &Part| held.bucket == bucket && held.sectors == part.sectors;
+                let place = parts.iter().position(is_own);
                 parts.swap_remove(place.expect("a part that is held"));
+                drop(parts);
+                self.parts_change.notify();
                 held.set(if held.get() == WRITER - 1 { 0 } else { held.get() + 1 });
             }
             _ => held.set(0),
@@ -467,23 +504,22 @@ impl LineLocks {
 }
 
 impl LineGuard {
-    /// Has the parts of lines be changed in another way, if nobody else has parts of the same lines; whether that is
-    /// so. The place among those who wait for the lines is kept.
-    pub(crate) fn set_way(&mut self, way: u8) -> bool {
-        let Access::Parts(parts) = &mut self.access else { return true };
-        let own = |bucket: &u32| parts.of_bucket(*bucket);
-        let is_alone =
-            |part: &Part| self.locks.buckets[part.bucket as usize].held.get() == WRITER - 1;
-        let of_line: Vec<Part> = self.held.buckets().iter().filter_map(own).collect();
-        if !of_line.iter().all(is_alone) {
-            return false;
+    /// Begins the change of what is held. Of lines that others have parts of, too, only one way goes at a time:
+    /// changes that go other ways wait, those that came first go first. All keep their lines meanwhile, so that
+    /// later changes of the same sectors stay behind. `way` is asked until the change begins; its last answer.
+    pub(crate) async fn begin<W: Copy + Into<u8>>(&mut self, way: impl Fn() -> W) -> W {
+        let Access::Parts(parts) = self.access else { return way() };
+        let own: Vec<Part> =
+            self.held.buckets().iter().filter_map(|bucket| parts.of_bucket(*bucket)).collect();
+        let ticket = self.locks.next_ticket.get();
+        self.locks.next_ticket.set(ticket + 1);
+        loop {
+            let way = way();
+            if self.locks.begin_parts(&own, way.into(), ticket) {
+                return way;
+            }
+            self.locks.parts_change.wait().await;
         }
-        let mut held = self.locks.parts.borrow_mut();
-        for part in held.iter_mut().filter(|part| of_line.contains(part)) {
-            part.way = way;
-        }
-        parts.way = way;
-        true
     }
 }
 
@@ -687,51 +723,76 @@ mod tests {
         assert_eq!(locks.in_use(), (0, 0));
     }
 
-    fn change(start: u64, count: u64, way: u8) -> Access {
-        Access::change(SectorRange::new(Lba(start), count), 8, || way)
+    fn change(start: u64, count: u64) -> Access {
+        Access::change(SectorRange::new(Lba(start), count), 8)
     }
 
     #[test]
     fn changes_of_other_sectors_share_the_lines_at_their_ends() {
         let locks = LineLocks::new();
-        let first = locks.try_lock(Line(0), Line(2), change(7, 10, 0)).unwrap();
-        assert!(locks.try_lock(Line(1), Line(1), change(9, 1, 0)).is_none(), "a whole line");
-        assert!(locks.try_lock(Line(2), Line(2), change(16, 2, 0)).is_none(), "the same sector");
-        assert!(locks.try_lock(Line(2), Line(2), change(17, 2, 1)).is_none(), "another way");
+        let first = locks.try_lock(Line(0), Line(2), change(7, 10)).unwrap();
+        assert!(locks.try_lock(Line(1), Line(1), change(9, 1)).is_none(), "a whole line");
+        assert!(locks.try_lock(Line(2), Line(2), change(16, 2)).is_none(), "the same sector");
         assert!(locks.try_lock(Line(2), Line(2), Access::Shared).is_none());
         assert!(locks.try_lock(Line(2), Line(2), Access::Exclusive).is_none());
-        let second = locks.try_lock(Line(2), Line(3), change(17, 8, 0)).unwrap();
+        let second = locks.try_lock(Line(2), Line(3), change(17, 8)).unwrap();
         drop(first);
-        let third = locks.try_lock(Line(2), Line(2), change(16, 1, 0)).unwrap();
+        let third = locks.try_lock(Line(2), Line(2), change(16, 1)).unwrap();
         drop(second);
         assert!(locks.try_lock(Line(2), Line(2), Access::Shared).is_none());
         drop(third);
         assert_eq!(locks.in_use(), (0, 0));
         let _reader = locks.try_lock(Line(2), Line(2), Access::Shared).unwrap();
-        assert!(locks.try_lock(Line(2), Line(2), change(17, 2, 0)).is_none());
+        assert!(locks.try_lock(Line(2), Line(2), change(17, 2)).is_none());
+    }
+
+    /// Whether a change begins now in this way.
+    fn begins(guard: &mut LineGuard, way: u8) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        Box::pin(guard.begin(|| way)).as_mut().poll(&mut context).is_ready()
     }
 
     #[test]
-    fn the_way_of_parts_is_changed_in_place_where_nobody_else_has_some() {
+    fn changes_of_a_line_begin_when_those_that_go_another_way_have_ended() {
         let locks = LineLocks::new();
-        let mut first = locks.try_lock(Line(0), Line(1), change(6, 4, 0)).unwrap();
-        let second = locks.try_lock(Line(1), Line(1), change(12, 2, 0)).unwrap();
-        assert!(!first.set_way(1));
-        drop(second);
-        assert!(first.set_way(1));
-        assert!(locks.try_lock(Line(1), Line(1), change(12, 2, 0)).is_none());
-        let third = locks.try_lock(Line(1), Line(1), change(12, 2, 1)).unwrap();
-        drop((first, third));
+        let lock = |first, last, access| locks.try_lock(Line(first), Line(last), access).unwrap();
+        let mut first = lock(0, 1, change(6, 4));
+        let mut second = lock(1, 2, change(12, 6));
+        let mut third = lock(2, 2, change(20, 1));
+        assert!(begins(&mut first, 1), "nobody else has begun");
+        assert!(!begins(&mut second, 0));
+        assert!(begins(&mut second, 1));
+        assert!(!begins(&mut third, 0));
+        drop((first, second));
+        assert!(begins(&mut third, 0));
+        drop(third);
         assert_eq!(locks.in_use(), (0, 0));
     }
 
     #[test]
+    fn changes_that_wait_to_begin_have_their_turn_in_their_order() {
+        let locks = LineLocks::new();
+        let lock = |at| locks.try_lock(Line(0), Line(0), change(at, 1)).unwrap();
+        let (mut first, mut second, mut third) = (lock(0), lock(1), lock(2));
+        let (way, mut context) = (Cell::new(1), Context::from_waker(Waker::noop()));
+        assert!(begins(&mut first, 0));
+        let mut waits = Box::pin(second.begin(|| way.get()));
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        let mut behind = Box::pin(third.begin(|| 0));
+        assert!(behind.as_mut().poll(&mut context).is_pending(), "nobody overtakes");
+        way.set(0);
+        locks.parts_change.notify();
+        assert!(waits.as_mut().poll(&mut context).is_ready());
+        assert!(behind.as_mut().poll(&mut context).is_ready(), "all go one way");
+    }
+
+    #[test]
     fn a_change_of_whole_lines_is_exclusive() {
-        assert_eq!(change(8, 16, 0), Access::Exclusive);
-        assert_ne!(change(8, 15, 0), Access::Exclusive);
-        assert_ne!(change(4, 8, 0), Access::Exclusive);
+        assert_eq!(change(8, 16), Access::Exclusive);
+        assert_ne!(change(8, 15), Access::Exclusive);
+        assert_ne!(change(4, 8), Access::Exclusive);
         // Its ends would have the bucket of another of its lines.
-        assert_eq!(change(1, 8 * BUCKET_COUNT as u64, 0), Access::Exclusive);
+        assert_eq!(change(1, 8 * BUCKET_COUNT as u64), Access::Exclusive);
     }
 
     #[test]
@@ -746,7 +807,7 @@ mod tests {
         executor.block_on(async move { drop(long.lock_range(Line(0), Line(999)).await) });
         assert!(!locks.is_unchanged(Line(3), of_long, 0));
         let mark = locks.mark(Line(3));
-        let writer = locks.try_lock(Line(3), Line(3), change(24, 1, 0)).unwrap();
+        let writer = locks.try_lock(Line(3), Line(3), change(24, 1)).unwrap();
         assert!(locks.is_unchanged(Line(3), mark, 1));
         drop(writer);
         drop(locks.try_lock(Line(3), Line(3), Access::Exclusive));

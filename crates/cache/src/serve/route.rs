@@ -23,6 +23,12 @@ pub(super) enum WritePath {
     Around,
 }
 
+impl From<WritePath> for u8 {
+    fn from(path: WritePath) -> Self {
+        path as u8
+    }
+}
+
 /// The router of one cache.
 pub(crate) struct Router<S> {
     map: Rc<Map>,

@@ -133,7 +133,7 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
     async fn write_coalesced(&self, range: SectorRange, mut data: Payload) -> IoResult<Served> {
         let (first, last) = self.map.geometry().lines_of(range);
         let stream_bytes = self.router.observe_write(range);
-        let access = self.access(range, stream_bytes);
+        let access = self.access(range);
         let free = self
             .coalescing
             .is_next(range)
@@ -151,17 +151,16 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
         written
     }
 
-    /// How a write has its lines, as far as is known before it has them.
+    /// How a write has its lines.
     #[inline]
-    fn access(&self, range: SectorRange, stream_bytes: u64) -> Access {
+    fn access(&self, range: SectorRange) -> Access {
         if canary::is(Canary::LockShared) {
             return Access::Shared;
         }
         if self.log.is_ordered() {
             return Access::Exclusive;
         }
-        let way = || self.router.write_path(range, stream_bytes) as u8;
-        Access::change(range, self.map.geometry().line_sectors(), way)
+        Access::change(range, self.map.geometry().line_sectors())
     }
 
     /// Waits for the log and for the lines. The newest of the writes of the same range that come
@@ -193,20 +192,13 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
     async fn write_locked(
         &self,
         mut guard: LineGuard,
-        mut access: Access,
+        access: Access,
         range: SectorRange,
         data: &Payload,
         stream_bytes: u64,
     ) -> IoResult<Served> {
         let (first, last) = self.map.geometry().lines_of(range);
-        let mut path = self.router.write_path(range, stream_bytes);
-        if access.is_in_parts_but(path as u8) && !guard.set_way(path as u8) {
-            // Those who have other parts of the lines go another way.
-            drop(guard);
-            access = Access::Exclusive;
-            guard = self.locks.lock(first, last, access).await;
-            path = self.router.write_path(range, stream_bytes);
-        }
+        let path = guard.begin(|| self.router.write_path(range, stream_bytes)).await;
         let hit = self.map.has_all(first, last);
         let mut written = match path {
             WritePath::Log => self.write_to_log(range, data).await,

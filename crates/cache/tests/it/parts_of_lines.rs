@@ -332,6 +332,48 @@ fn parts_of_lines_hold_what_was_written_last() {
     }
 }
 
+/// The mode changes while a write waits for the second of its lines, and another one changes a part of the first.
+#[test]
+fn a_write_whose_way_changes_while_it_waits_keeps_its_place() {
+    for (before, after) in [
+        (Mode::WriteThrough, Mode::ReadOnly),
+        (Mode::WriteThrough, Mode::WriteBack),
+        (Mode::ReadOnly, Mode::WriteThrough),
+        (Mode::ReadOnly, Mode::WriteBack),
+    ] {
+        with_cache(before, 4096, move |fixture| async move {
+            let cache = &fixture.cache;
+            let write = |at: u64, sectors: u64, value: u8| {
+                let mut data = Buf::new((sectors * SECTOR_BYTES) as usize);
+                data.fill(value);
+                let cache = cache.clone();
+                fixture.handle.spawn(async move {
+                    cache.write(Lba(at), data.into(), Durability::Cached).await
+                })
+            };
+            // A long one before and a short one behind the line that both leave to others in part.
+            let line = 4096;
+            let mut writes = Vec::new();
+            for (at, sectors, value) in [(line + 8, 8, 1), (2, line, 2), (line + 6, 4, 3)] {
+                writes.push(write(at, sectors, value));
+                fixture.handle.sleep(1000).await;
+            }
+            cache.configure(Settings { mode: after, ..cache.settings() }).expect("a mode");
+            for (at, sectors, value) in [(line + 7, 2, 4), (line + 5, 2, 5)] {
+                writes.push(write(at, sectors, value));
+                fixture.handle.sleep(1000).await;
+            }
+            for written in writes {
+                written.await.expect("a write works");
+            }
+            let read = cache.read(Lba(line), Buf::new(8192)).await.expect("a read works");
+            let values: Vec<u8> = read.chunks(512).map(|sector| sector[0]).collect();
+            assert_eq!(values[..2], [2, 2]);
+            assert_eq!(values[5..], [5, 5, 4, 4, 3, 1, 1, 1, 1, 1, 1], "{before} {after}");
+        });
+    }
+}
+
 /// A writer of another part of the line ends at any moment; what is dirty of the line stays.
 #[test]
 fn a_part_writer_that_is_dropped_takes_nothing_with_it() {
