@@ -76,6 +76,8 @@ pub enum Canary {
     IntentBitsUnasked,
     /// Zeroes go past the log where the log has the newest copy of a line.
     ZeroesPassDirty,
+    /// A stream for which the SSD has no room goes past the log where that has the newest copy of a line.
+    StreamsPassDirty,
     /// A long range is locked while requests for its lines are under way.
     LongLockEarly,
     /// A discard drops what is cached, and not what a queued change is to bring in.

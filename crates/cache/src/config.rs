@@ -75,7 +75,8 @@ pub struct Settings {
     ///
     /// Off by default. Caches that write in place bypass streams, because a disk is as fast as they are
     /// there; a log takes a stream at the SSD's full bandwidth. A bypass also drops or refreshes cached
-    /// copies, and sets intent bits.
+    /// copies, and sets intent bits. With 0, too, a stream that is written back goes past the log when the SSD
+    /// has no room for it.
     pub seq_cutoff_bytes: u64,
     /// Destaging works at full rate above this share of dirty lines, in percent.
     pub dirty_high_percent: u8,

@@ -14,7 +14,7 @@ figures! {
         /// Reads that needed the disk, and may be cached; writes of which some line was not cached.
         misses: Figure::counter(Unit::Things),
         /// Requests past the cache: reads in modes `wo` and `pt`, writes in modes `ro` and `pt`, streams past the
-        /// cut-off, all requests of a volume without a cache.
+        /// cut-off or longer than the SSD has room for, all requests of a volume without a cache.
         bypassed: Figure::counter(Unit::Things),
         /// Bytes of all requests.
         bytes: Figure::counter(Unit::Bytes),

@@ -22,6 +22,7 @@ use crate::log::commit::Log;
 use crate::log::damage::Damage;
 use crate::log::intents::Intents;
 use crate::log::load_rest::Loader;
+use crate::log::long_streams::LongStreams;
 use crate::log::pressure::Pressure;
 use crate::log::reclaim::Reclaimer;
 use crate::log::recover::Recovered;
@@ -51,6 +52,7 @@ pub(crate) struct Ground<S, O> {
     pub(crate) intents: Rc<Intents>,
     pub(crate) damage: Rc<Damage<S>>,
     pub(crate) pressure: Rc<Pressure>,
+    pub(crate) long_streams: Rc<LongStreams>,
     pub(crate) checkpointer: Rc<Checkpointer<S, O>>,
 }
 
@@ -96,6 +98,7 @@ impl<S: DriveControl, O: DriveControl> Ground<Guarded<S>, Guarded<O>> {
             locks,
             damage: Damage::new(map.clone(), ssd.clone(), log.clone(), counters.clone()),
             pressure: Pressure::new(map.clone(), settings.clone()),
+            long_streams: LongStreams::new(handle.clone(), map.clone(), settings.clone()),
             settings,
             counters,
             origin,

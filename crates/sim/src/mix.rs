@@ -77,6 +77,29 @@ pub(crate) fn zeroes(profile: &mut Profile, seed: u64) {
 }
 
 /// Mixed into the seed as `CROWD` is.
+const STREAMS: u64 = 0x7374_7265_616d_fb68;
+/// One seed in so many has it.
+const STREAMS_ONE_IN: u64 = 8;
+const STREAMS_WINDOW_BYTES: u64 = 2 * MIB;
+
+/// Clients that write back streams for which the SSD has no room, if the seed draws them.
+pub(crate) fn streams(profile: &mut Profile, seed: u64) {
+    let mut prng = Prng::new(seed ^ STREAMS);
+    if prng.one_in(STREAMS_ONE_IN) {
+        profile.streams = true;
+        profile.window_bytes = STREAMS_WINDOW_BYTES;
+        profile.clients = profile.clients.max(2);
+        if prng.one_in(2) {
+            (profile.modes, profile.ordered) = (vec![Mode::WriteBack], false);
+        }
+        let high = 4 + prng.below(40) as u8;
+        profile.settings.seq_cutoff_bytes = 0;
+        profile.settings.dirty_high_percent = high;
+        profile.settings.dirty_low_percent = prng.below(u64::from(high)) as u8;
+    }
+}
+
+/// Mixed into the seed as `CROWD` is.
 const FULL: u64 = 0x6675_6c6c_0000_000c;
 /// One seed in so many has it.
 const FULL_ONE_IN: u64 = 10;
@@ -176,6 +199,7 @@ pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
         window_bytes,
         settings: draw_settings(prng),
         zeroes: false,
+        streams: false,
         syncs: false,
         hangs: false,
         ssd_faults: FaultMix::default(),

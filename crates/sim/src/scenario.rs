@@ -16,7 +16,7 @@ use crate::fault::FaultKind;
 use crate::hanging::hangs;
 use crate::mix::{
     congestion, crowd, draw_faults, draw_profile, flush_losses, full_and_ordered, passed_ssds,
-    refused_evacuations, zeroes,
+    refused_evacuations, streams, zeroes,
 };
 use crate::sweep;
 use crate::sweep::arrays::ArrayCommand;
@@ -191,6 +191,7 @@ impl Scenario {
         flush_losses(&mut profile, self.seed);
         zeroes(&mut profile, self.seed);
         if !sweep {
+            streams(&mut profile, self.seed);
             full_and_ordered(&mut profile, self.seed);
         }
         refused_evacuations(&mut profile, self.seed);

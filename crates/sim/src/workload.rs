@@ -34,6 +34,12 @@ const LONG_SECTORS_MIN: u64 = 128;
 /// One request in so many is such a run, where clients make them.
 const LONG_ZEROES_ONE_IN: u64 = 4;
 
+/// One step in so many is a stream, where clients write them: its requests, at most, and their lengths. Shorter ones
+/// are none to a cache.
+const STREAM_ONE_IN: u64 = 3;
+const STREAM_REQUESTS: u64 = 20;
+const STREAM_SECTORS: [u64; 4] = [128, 128, 130, 200];
+
 /// All modes, in the order in which seeds draw them: a seed that is on record stays the same life.
 pub const MODES: [Mode; Mode::ALL.len()] = {
     let mut modes = Mode::ALL;
@@ -70,6 +76,8 @@ pub struct Profile {
     pub settings: Settings,
     /// Whether clients zero and discard long ranges among their other requests.
     pub zeroes: bool,
+    /// Whether clients write streams that are longer than the SSD has room for.
+    pub streams: bool,
     /// Whether clients flush after each write.
     pub syncs: bool,
     /// Whether drives answer nothing for a time, now and then.
@@ -115,6 +123,7 @@ impl Profile {
             window_bytes: 2 * MIB,
             settings: Settings::default(),
             zeroes: false,
+            streams: false,
             syncs: false,
             hangs: false,
             ssd_faults: FaultMix::default(),
@@ -269,6 +278,8 @@ pub struct Client<S, O> {
     pub align_sectors: u64,
     /// Whether the client zeroes and discards long ranges among other requests.
     pub zeroes: bool,
+    /// Whether the client writes long streams among other requests.
+    pub streams: bool,
     /// Whether the client flushes after each write.
     pub syncs: bool,
 }
@@ -289,6 +300,9 @@ impl<S: DriveControl, O: DriveControl> Client<S, O> {
                 0 => self.discard(range).await,
                 _ => self.zero(range).await,
             };
+        }
+        if self.streams && self.prng.one_in(STREAM_ONE_IN) {
+            return self.stream().await;
         }
         let range = self.range();
         match self.prng.below(32) {
@@ -346,6 +360,22 @@ impl<S: DriveControl, O: DriveControl> Client<S, O> {
         SectorRange::new(window.start.plus(start / align * align), count)
     }
 
+    /// Writes requests one behind the other, at the begin of which nothing may be aligned.
+    async fn stream(&mut self) {
+        let window = *self.prng.pick(&self.dut.windows);
+        let sectors = *self.prng.pick(&STREAM_SECTORS);
+        let first = if self.prng.one_in(2) { self.prng.below(window.count / 2) } else { 0 };
+        let mut at = if self.prng.one_in(2) { first } else { first / 128 * 128 };
+        for _ in 0..1 + self.prng.below(STREAM_REQUESTS) {
+            if at + sectors > window.count {
+                return;
+            }
+            let range = SectorRange::new(window.start.plus(at), sectors);
+            self.write_as(range, Durability::Cached).await;
+            at += sectors;
+        }
+    }
+
     fn durability(&mut self) -> Durability {
         if self.prng.one_in(8) { Durability::Durable } else { Durability::Cached }
     }
@@ -357,7 +387,17 @@ impl<S: DriveControl, O: DriveControl> Client<S, O> {
     }
 
     async fn write(&mut self, range: SectorRange) {
-        let (data, durability) = (self.data(range), self.durability());
+        let data = self.data(range);
+        let durability = self.durability();
+        self.write_data(range, data, durability).await;
+    }
+
+    async fn write_as(&mut self, range: SectorRange, durability: Durability) {
+        let data = self.data(range);
+        self.write_data(range, data, durability).await;
+    }
+
+    async fn write_data(&mut self, range: SectorRange, data: Bytes, durability: Durability) {
         let model = self.dut.model.clone();
         let write = model.borrow_mut().begin_write(range.start, &data);
         let cut = 512 * self.prng.below(range.count + 1) as usize;
@@ -448,6 +488,7 @@ pub async fn run_clients<S: DriveControl, O: DriveControl>(
                 sectors_max: profile.sectors_max,
                 align_sectors: profile.align_sectors,
                 zeroes: profile.zeroes,
+                streams: profile.streams,
                 syncs: profile.syncs,
             };
             dut.world.handle().spawn(client.run(steps))

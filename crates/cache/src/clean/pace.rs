@@ -14,6 +14,7 @@ use crate::config::Settings;
 use crate::counters::Counters;
 use crate::ground::Ground;
 use crate::log::commit::Log;
+use crate::log::long_streams::LongStreams;
 use crate::log::pressure::Pressure;
 use crate::map::shared::Map;
 
@@ -28,7 +29,7 @@ const IDLE_NS: u64 = 2_000_000_000;
 /// How hard the cleaner works now.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Pace {
-    /// No work, until something changes or (with a time) the clients are idle.
+    /// No work, until something changes or (with a time) the clients are idle, or their stream has ended.
     Rest(Option<u64>),
     /// Work for a share of the time, above 0 and at most 1.
     Work(f64),
@@ -40,6 +41,7 @@ pub(crate) struct Pacer<S> {
     map: Rc<Map>,
     log: Rc<Log<S>>,
     pressure: Rc<Pressure>,
+    long_streams: Rc<LongStreams>,
     settings: Rc<RefCell<Settings>>,
     counters: Rc<Counters>,
     /// Requests when the cleaner last looked, and when they had last grown.
@@ -53,6 +55,7 @@ impl<S: DriveControl> Pacer<S> {
             map: ground.map.clone(),
             log: ground.log.clone(),
             pressure: ground.pressure.clone(),
+            long_streams: ground.long_streams.clone(),
             settings: ground.settings.clone(),
             counters: ground.counters.clone(),
             requests_seen: Cell::new((0, ground.handle.now())),
@@ -72,6 +75,9 @@ impl<S: DriveControl> Pacer<S> {
         }
         let capacity = self.map.geometry().capacity_lines() as f64;
         let percent = dirty as f64 * 100.0 / capacity;
+        if let Some(until_ns) = self.long_streams.cleaner_rests_until(percent) {
+            return Pace::Rest(Some(until_ns));
+        }
         let (low, high) =
             (f64::from(settings.dirty_low_percent), f64::from(settings.dirty_high_percent));
         if percent > low {

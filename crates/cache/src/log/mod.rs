@@ -12,6 +12,7 @@ pub(crate) mod intents;
 mod judge_origin;
 pub(crate) mod load;
 pub(crate) mod load_rest;
+pub(crate) mod long_streams;
 pub(crate) mod map_copy;
 pub(crate) mod not_durable;
 pub(crate) mod open;

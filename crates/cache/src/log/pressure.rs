@@ -20,14 +20,16 @@ pub(crate) struct Pressure {
     resting: Cell<bool>,
     /// The log finds no space until versions that wait for their order are written out.
     log_waits: Cell<bool>,
+    /// Writes that wait until less is dirty.
+    room_waits: Cell<u32>,
     /// People who wait for everything to be written back.
     drains: Cell<u32>,
 }
 
-/// A drain under way, until dropped.
-pub(crate) struct Drain<'a>(&'a Cell<u32>);
+/// A drain or a wait for room under way, until dropped.
+pub(crate) struct Waits<'a>(&'a Cell<u32>);
 
-impl Drop for Drain<'_> {
+impl Drop for Waits<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
@@ -51,6 +53,7 @@ impl Pressure {
             hurry: Signal::new(),
             resting: Cell::new(false),
             log_waits: Cell::new(false),
+            room_waits: Cell::new(0),
             drains: Cell::new(0),
         })
     }
@@ -121,17 +124,28 @@ impl Pressure {
     }
 
     /// A person waits for everything to be written back, until the guard is dropped.
-    pub(crate) fn drain(&self) -> Drain<'_> {
+    pub(crate) fn drain(&self) -> Waits<'_> {
         self.drains.set(self.drains.get() + 1);
-        Drain(&self.drains)
+        Waits(&self.drains)
+    }
+
+    /// Waits until `has_room`, with the cleaner at work.
+    pub(crate) async fn until_room(&self, mut has_room: impl FnMut() -> bool) {
+        if has_room() {
+            return;
+        }
+        self.room_waits.set(self.room_waits.get() + 1);
+        let _waits = Waits(&self.room_waits);
+        self.hurry();
+        self.until(has_room).await;
     }
 
     pub(crate) fn is_draining(&self) -> bool {
         self.drains.get() > 0
     }
 
-    /// Whether a drain or the log waits for the cleaner.
+    /// Whether a drain, the log or a write waits for the cleaner.
     pub(crate) fn is_pressed(&self) -> bool {
-        self.is_draining() || self.log_waits.get()
+        self.is_draining() || self.log_waits.get() || self.room_waits.get() > 0
     }
 }

@@ -182,6 +182,10 @@ impl<S: DriveControl, O: DriveControl> Discarder<S, O> {
         let stream_bytes = self.router.observe_write(piece);
         let zeroed = match self.router.write_path(piece, stream_bytes) {
             WritePath::Log => self.zero_line_runs(piece, space).await,
+            // A stream that could be written back.
+            WritePath::Around if self.router.writes_back() => {
+                self.zero_past_or_in_log(piece, space).await
+            }
             WritePath::Through | WritePath::Around => self.direct.zero_past(piece, space).await,
         };
         if zeroed != Err(IoError::Gone) || self.ssd.takes_writes() {

@@ -8,6 +8,7 @@ use crate::devices::health::SsdHealth;
 use crate::devices::origin::Origin;
 use crate::ground::Ground;
 use crate::log::commit::Log;
+use crate::log::long_streams::LongStreams;
 use crate::map::shared::Map;
 
 /// The flushes of one cache.
@@ -16,6 +17,7 @@ pub(crate) struct Flusher<S, O> {
     origin: Rc<Origin<O>>,
     log: Rc<Log<S>>,
     health: Rc<SsdHealth>,
+    long_streams: Rc<LongStreams>,
 }
 
 impl<S: DriveControl, O: DriveControl> Flusher<S, O> {
@@ -25,10 +27,12 @@ impl<S: DriveControl, O: DriveControl> Flusher<S, O> {
             origin: ground.origin.clone(),
             log: ground.log.clone(),
             health: ground.health.clone(),
+            long_streams: ground.long_streams.clone(),
         }
     }
 
     pub(crate) async fn flush(&self) -> IoResult<()> {
+        self.long_streams.note_flush();
         if self.health.failed() {
             return self.flush_failed().await;
         }

@@ -5,10 +5,13 @@ use std::rc::Rc;
 
 use voltier_block::{DriveControl, SectorRange};
 
+use crate::canary::{self, Canary};
 use crate::config::{Mode, Settings};
+use crate::devices::silence::Silence;
 use crate::devices::ssd::Ssd;
 use crate::ground::Ground;
 use crate::log::commit::Log;
+use crate::log::long_streams::LongStreams;
 use crate::map::shared::Map;
 use crate::stream::StreamDetector;
 
@@ -34,7 +37,9 @@ pub(crate) struct Router<S> {
     map: Rc<Map>,
     log: Rc<Log<S>>,
     ssd: Rc<Ssd<S>>,
+    silence: Rc<Silence>,
     settings: Rc<RefCell<Settings>>,
+    long_streams: Rc<LongStreams>,
     streams: RefCell<StreamDetector>,
 }
 
@@ -44,27 +49,38 @@ impl<S: DriveControl> Router<S> {
             map: ground.map.clone(),
             log: ground.log.clone(),
             ssd: ground.ssd.clone(),
+            silence: ground.origin.silence().clone(),
             settings: ground.settings.clone(),
+            long_streams: ground.long_streams.clone(),
             streams: RefCell::new(StreamDetector::new()),
         }
     }
 
     /// Takes note of a write; how many bytes of its stream came before it.
     pub(super) fn observe_write(&self, range: SectorRange) -> u64 {
-        self.streams.borrow_mut().observe(range, true)
+        let stream_bytes = self.streams.borrow_mut().observe(range, true);
+        self.long_streams.note_write(range.bytes(), stream_bytes);
+        stream_bytes
     }
 
     /// Every reason why a write does not just follow the mode, in order.
     pub(super) fn write_path(&self, range: SectorRange, stream_bytes: u64) -> WritePath {
         let settings = self.settings.borrow();
-        if settings.mode.writes_back() && settings.seq_cutoff_bytes == 0 {
+        let is_long = settings.mode.writes_back() && self.is_long(range, stream_bytes);
+        if settings.mode.writes_back() && settings.seq_cutoff_bytes == 0 && !is_long {
             return WritePath::Log;
         }
         // The newest copy of a dirty line is in the log: newer ones must follow it there. And while
         // writes wait for their order, later ones must not overtake them on the origin.
         let (first, last) = self.map.geometry().lines_of(range);
-        if self.map.has_dirty(first, last) || self.log.order_waits() {
+        let has_dirty =
+            self.map.has_dirty(first, last) && !(is_long && canary::is(Canary::StreamsPassDirty));
+        if has_dirty || self.log.order_waits() {
             return WritePath::Log;
+        }
+        if is_long {
+            self.long_streams.note_passed();
+            return WritePath::Around;
         }
         // A bypass would be out of order.
         let may_bypass = !(settings.ordered && settings.mode.writes_back());
@@ -77,6 +93,20 @@ impl<S: DriveControl> Router<S> {
             Mode::WriteThrough => WritePath::Through,
             Mode::ReadOnly | Mode::PassThrough => WritePath::Around,
         }
+    }
+
+    /// Whether a write that is written back is of a stream for which the SSD has no room. An origin that does not
+    /// answer takes none.
+    #[inline]
+    fn is_long(&self, range: SectorRange, stream_bytes: u64) -> bool {
+        let queued_bytes = self.log.queued_bytes();
+        self.long_streams.is_long(range.bytes(), stream_bytes, queued_bytes)
+            && !self.silence.is_silent()
+    }
+
+    /// Whether writes need not be on the origin when they are acknowledged.
+    pub(super) fn writes_back(&self) -> bool {
+        self.settings.borrow().mode.writes_back()
     }
 
     /// Whether reads of this range that miss may be kept.

@@ -25,6 +25,7 @@ use crate::log::change::{Change, Source};
 use crate::log::commit::Log;
 use crate::log::damage::Damage;
 use crate::log::intents::{Direct, Intents};
+use crate::log::long_streams::DIRTY_LIMIT_PERCENT;
 use crate::log::pressure::Pressure;
 use crate::map::locks::{Access, LineGuard, LineLocks};
 use crate::map::shared::Map;
@@ -34,10 +35,6 @@ use crate::serve::part_writes::{Member, PartWrites};
 use crate::serve::route::{Router, WritePath};
 use crate::serve::same_range::{self, Coalescing, Overwritten, Role, WriteAnswer};
 use crate::serve::without_ssd::{RedoGuard, RedoOrder, RedoTicket};
-
-/// Share of the cache that may be dirty, in percent. Writers wait above this share: what is left keeps the
-/// policy able to evict and reclaiming able to find room.
-const DIRTY_LIMIT_PERCENT: u64 = 90;
 
 /// How a write's wait for its lines ends.
 enum Wait {
@@ -207,6 +204,12 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
                 self.origin.judged(past).await
             }
         };
+        let may_go_back = path == WritePath::Around && self.router.writes_back();
+        if may_go_back && written == Err(IoError::Medium) && self.ssd.takes_writes() {
+            // The origin refuses a stream that could be written back.
+            guard.begin(|| WritePath::Log).await;
+            written = self.write_to_log(range, data).await;
+        }
         if written == Err(IoError::Gone) && !self.ssd.takes_writes() {
             let _guard = self.direct.lock_without_ssd(guard, range).await?;
             let again = self.direct.write_without_ssd(range, data);
@@ -262,7 +265,7 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
             let waiting = (self.log.queued_bytes() as u64) / self.map.geometry().line_bytes;
             self.map.get().index().dirty_lines() + waiting < limit || !self.ssd.takes_writes()
         };
-        self.pressure.until(|| room() || self.waits_no_more()).await;
+        self.pressure.until_room(|| room() || self.waits_no_more()).await;
         if room() && !(self.log.lacks_space() && self.waits_for_log_no_more()) {
             Ok(())
         } else {

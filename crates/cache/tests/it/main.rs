@@ -8,6 +8,7 @@ mod failed_flush;
 mod flush;
 mod label_places;
 mod load;
+mod long_streams;
 mod oracle;
 mod ordered;
 mod owner;

@@ -65,6 +65,8 @@ enum Worlds {
     Zeroes,
     /// Crashes while many clients read, write and zero long ranges, before a slow SSD.
     LongZeroes,
+    /// Crashes while streams are written for which the SSD has no room.
+    Streams,
     /// No crash: an SSD full of clean lines in ordered mode, and a flush after each write.
     Full,
     /// Lives of the swarm: starts before other origins among them.
@@ -72,7 +74,7 @@ enum Worlds {
 }
 
 impl Worlds {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 23] = [
         Self::WriteBack,
         Self::Small,
         Self::Busy,
@@ -93,6 +95,7 @@ impl Worlds {
         Self::FlushLoss,
         Self::Zeroes,
         Self::LongZeroes,
+        Self::Streams,
         Self::Full,
         Self::Swarm,
     ];
@@ -107,7 +110,7 @@ impl Worlds {
             | Self::LongLog
             | Self::Mixed
             | Self::Past => 2,
-            Self::Congested | Self::Zeroes | Self::Full => 4,
+            Self::Congested | Self::Zeroes | Self::Streams | Self::Full => 4,
             Self::LongZeroes => 6,
             Self::Crowd | Self::Busy => 24,
             Self::BitRot | Self::Ordered | Self::FailedFlush | Self::FlushLoss => 12,
@@ -192,6 +195,11 @@ impl Worlds {
         if matches!(self, Self::Zeroes | Self::LongZeroes) {
             (one_in, warm_up_steps) = zeroes(&mut profile, self == Self::LongZeroes);
         }
+        if self == Self::Streams {
+            (profile.streams, one_in, warm_up_steps) = (true, 16, 20);
+            (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (10, 2);
+            profile.origin.latency_ns = 2_000_000;
+        }
         if self == Self::Spikes {
             (one_in, profile.clients, profile.steps) = (u64::MAX, 12, 200);
             (profile.sectors_max, profile.window_bytes) = (64, 512 << 10);
@@ -223,7 +231,7 @@ fn zeroes(profile: &mut Profile, are_long: bool) -> (u64, u64) {
     (16, 20)
 }
 
-const CANARIES: [(Canary, Worlds); 39] = [
+const CANARIES: [(Canary, Worlds); 40] = [
     (Canary::CongestedUnchecked, Worlds::Congested),
     (Canary::OverwrittenAnsweredEarly, Worlds::Crowd),
     (Canary::HolesUnlocked, Worlds::Stripes),
@@ -260,6 +268,7 @@ const CANARIES: [(Canary, Worlds); 39] = [
     (Canary::SilentSsdPassed, Worlds::Swarm),
     (Canary::IntentBitsUnasked, Worlds::Past),
     (Canary::ZeroesPassDirty, Worlds::Zeroes),
+    (Canary::StreamsPassDirty, Worlds::Streams),
     (Canary::LongLockEarly, Worlds::LongZeroes),
     (Canary::QueuedLinesStay, Worlds::LongZeroes),
     (Canary::NewsWaitedFor, Worlds::Full),
