@@ -82,6 +82,10 @@ pub struct Settings {
     pub dirty_high_percent: u8,
     /// Destaging rests below this share of dirty lines, in percent.
     pub dirty_low_percent: u8,
+    /// No line stays dirty for much longer, in nanoseconds; 0 for as long as the thresholds let it.
+    ///
+    /// A start knows no times of before: it counts from itself.
+    pub dirty_age_ns: Nanos,
     /// From this average wait for the SSD on, in microseconds, a resting origin serves clean hits; 0 never.
     ///
     /// The default is bcache's `congested_read_threshold_us`.
@@ -103,6 +107,7 @@ impl Default for Settings {
             seq_cutoff_bytes: 0,
             dirty_high_percent: 60,
             dirty_low_percent: 20,
+            dirty_age_ns: 300_000_000_000,
             congested_us: 2000,
             ordered: false,
             deadline_ns: 30_000_000_000,

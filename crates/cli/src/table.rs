@@ -166,12 +166,13 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
     line(
         "tunables",
         format!(
-            "admission={} seq_cutoff={} dirty_high={}% dirty_low={}% congested={} deadline={} \
-             ordered={}",
+            "admission={} seq_cutoff={} dirty_high={}% dirty_low={}% dirty_age={} \
+             congested={} deadline={} ordered={}",
             tunables.admission,
             tunables.seq_cutoff,
             tunables.dirty_high,
             tunables.dirty_low,
+            tunables.dirty_age,
             tunables.congested,
             tunables.deadline,
             if tunables.ordered { "on" } else { "off" }

@@ -206,6 +206,21 @@ pub(crate) const DEADLINE_S: Form<u64> = Form {
     text: |seconds| or_off(*seconds, seconds_text),
 };
 
+/// Seconds that something may last; 0 is off.
+pub(crate) const AGE_S: Form<u64> = Form {
+    values: || "TIME|off".to_owned(),
+    parse: |key, text| match text {
+        OFF | "0" => Ok(0),
+        time => window_s(time).ok_or_else(|| {
+            let shown = text.escape_default();
+            ControlError::usage(format!(
+                "{key}=`{shown}`: write 1s to 31d, with s, m, h or d: 5m; or off"
+            ))
+        }),
+    },
+    text: |seconds| or_off(*seconds, seconds_text),
+};
+
 pub(crate) const COUNT: Form<u32> = Form {
     values: || "N".to_owned(),
     parse: |key, text| {

@@ -8,7 +8,7 @@ use voltier_cache::{FormatOptions, LineSize, Mode};
 use crate::array_settings::deadline_ns;
 use crate::error::{ControlError, ControlResult};
 use crate::keys::{
-    self, ADMISSION, CONGESTED_US, DEADLINE_S, Key, PERCENT, SIZE_OR_OFF, SWITCH, one_of,
+    self, ADMISSION, AGE_S, CONGESTED_US, DEADLINE_S, Key, PERCENT, SIZE_OR_OFF, SWITCH, one_of,
 };
 use crate::units::parse_size;
 use crate::words::as_word;
@@ -27,6 +27,7 @@ pub const KEYS: &[Key<Settings>] = keys::keys! { Settings:
     "seq_cutoff", SIZE_OR_OFF, seq_cutoff_bytes, "longer sequential streams bypass the cache";
     "dirty_high", PERCENT, dirty_high_percent, "destaging is fastest from this share on";
     "dirty_low", PERCENT, dirty_low_percent, "destaging pauses up to this share";
+    "dirty_age", AGE_S, dirty_age_s, "nothing stays dirty for much longer";
     "congested", CONGESTED_US, congested_us, "after longer waits an idle disk serves hits";
     "deadline", DEADLINE_S, deadline_s, "longest time without an answer of a drive";
     "ordered", SWITCH, ordered, "writes reach the disk in order of flushes";
@@ -56,6 +57,9 @@ pub struct Settings {
     pub dirty_high_percent: u8,
     /// At this share of dirty lines and below, in percent, destaging rests while clients are busy.
     pub dirty_low_percent: u8,
+    /// Lines that have been dirty for so many seconds are destaged, whatever the shares; 0 for no such bound.
+    #[serde(default = "usual_dirty_age_s", skip_serializing_if = "is_usual_dirty_age_s")]
+    pub dirty_age_s: u64,
     /// From this average wait for the SSD on, in microseconds, a resting origin serves clean hits; 0
     /// never.
     pub congested_us: u32,
@@ -63,6 +67,15 @@ pub struct Settings {
     pub ordered: bool,
     /// From so many seconds without an answer on, the SSD or the origin counts as silent; 0 never.
     pub deadline_s: u64,
+}
+
+fn usual_dirty_age_s() -> u64 {
+    voltier_cache::Settings::default().dirty_age_ns / 1_000_000_000
+}
+
+/// Programs of before there was an age take settings without one.
+fn is_usual_dirty_age_s(seconds: &u64) -> bool {
+    *seconds == usual_dirty_age_s()
 }
 
 fn usual_deadline_s() -> u64 {
@@ -80,6 +93,7 @@ impl Default for Settings {
             seq_cutoff_bytes: cache.seq_cutoff_bytes,
             dirty_high_percent: cache.dirty_high_percent,
             dirty_low_percent: cache.dirty_low_percent,
+            dirty_age_s: usual_dirty_age_s(),
             congested_us: cache.congested_us,
             ordered: cache.ordered,
             deadline_s: usual_deadline_s(),
@@ -123,6 +137,7 @@ impl Settings {
             seq_cutoff_bytes: self.seq_cutoff_bytes,
             dirty_high_percent: self.dirty_high_percent,
             dirty_low_percent: self.dirty_low_percent,
+            dirty_age_ns: self.dirty_age_s.saturating_mul(1_000_000_000),
             congested_us: self.congested_us,
             ordered: self.ordered,
             deadline_ns: deadline_ns(self.deadline_s),
@@ -173,6 +188,7 @@ mod tests {
             ("seq_cutoff", "1M"),
             ("dirty_high", "70%"),
             ("dirty_low", "30"),
+            ("dirty_age", "90s"),
             ("congested", "750us"),
             ("deadline", "90s"),
             ("ordered", "on"),
@@ -210,6 +226,21 @@ mod tests {
                 (seconds, shown.to_owned())
             );
             assert_eq!(settings.for_cache().deadline_ns, seconds * 1_000_000_000);
+        }
+        for (value, seconds, shown) in
+            [("45", 45, "45s"), ("300s", 300, "5m"), ("off", 0, "off"), ("0", 0, "off")]
+        {
+            settings.apply("dirty_age", value).unwrap();
+            assert_eq!(
+                (settings.dirty_age_s, text(&settings, "dirty_age")),
+                (seconds, shown.to_owned())
+            );
+            assert_eq!(settings.for_cache().dirty_age_ns, seconds * 1_000_000_000);
+        }
+        for bad in ["", "-1", "32d", "old"] {
+            let error = settings.apply("dirty_age", bad).unwrap_err();
+            assert!(error.message.contains("dirty_age=`"), "{error}");
+            assert!(error.message.contains("1s to 31d"), "{error}");
         }
         for bad in ["", "-1", "32d", "soon"] {
             let error = settings.apply("deadline", bad).unwrap_err();
@@ -255,6 +286,10 @@ mod tests {
     #[test]
     fn settings_come_back_from_json_unchanged() {
         let settings = Settings { seq_cutoff_bytes: 1 << 20, ..Settings::default() };
+        let json = serde_json::to_string(&settings).unwrap();
+        assert_eq!(serde_json::from_str::<Settings>(&json).unwrap(), settings);
+        assert!(!json.contains("dirty_age_s"), "programs of before there was an age take it");
+        let settings = Settings { dirty_age_s: 60, ..settings };
         let json = serde_json::to_string(&settings).unwrap();
         assert_eq!(serde_json::from_str::<Settings>(&json).unwrap(), settings);
     }

@@ -143,6 +143,9 @@ pub struct Tunables {
     pub dirty_high: u8,
     /// Percent of dirty lines at and below which destaging rests while clients are busy.
     pub dirty_low: u8,
+    /// Time after which what is dirty is destaged, or `off`.
+    #[serde(default)]
+    pub dirty_age: String,
     /// Average wait for the SSD that counts as congestion, or `off`.
     #[serde(default)]
     pub congested: String,

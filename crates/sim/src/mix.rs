@@ -100,6 +100,22 @@ pub(crate) fn streams(profile: &mut Profile, seed: u64) {
 }
 
 /// Mixed into the seed as `CROWD` is.
+const AGES: u64 = 0x6167_6564_0002_c458;
+/// One seed in so many has it.
+const AGES_ONE_IN: u64 = 8;
+/// From less than a sweep takes to less than a life.
+const AGES_NS: [Nanos; 4] = [1_000_000, 30_000_000, 300_000_000, 2_000_000_000];
+
+/// A cleaner that lets nothing stay dirty for long, if the seed draws it, with thresholds that would.
+pub(crate) fn ages(profile: &mut Profile, seed: u64) {
+    let mut prng = Prng::new(seed ^ AGES);
+    if prng.one_in(AGES_ONE_IN) {
+        profile.settings.dirty_age_ns = *prng.pick(&AGES_NS);
+        (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (80, 70);
+    }
+}
+
+/// Mixed into the seed as `CROWD` is.
 const FULL: u64 = 0x6675_6c6c_0000_000c;
 /// One seed in so many has it.
 const FULL_ONE_IN: u64 = 10;

@@ -15,8 +15,8 @@ use crate::arrays;
 use crate::fault::FaultKind;
 use crate::hanging::hangs;
 use crate::mix::{
-    congestion, crowd, draw_faults, draw_profile, flush_losses, full_and_ordered, passed_ssds,
-    refused_evacuations, streams, zeroes,
+    ages, congestion, crowd, draw_faults, draw_profile, flush_losses, full_and_ordered,
+    passed_ssds, refused_evacuations, streams, zeroes,
 };
 use crate::sweep;
 use crate::sweep::arrays::ArrayCommand;
@@ -190,6 +190,7 @@ impl Scenario {
         congestion(&mut profile, self.seed);
         flush_losses(&mut profile, self.seed);
         zeroes(&mut profile, self.seed);
+        ages(&mut profile, self.seed);
         if !sweep {
             streams(&mut profile, self.seed);
             full_and_ordered(&mut profile, self.seed);

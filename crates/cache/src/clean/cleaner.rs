@@ -256,7 +256,12 @@ impl<S: DriveControl, O: DriveControl> Cleaner<S, O> {
 
     /// How hard to work: an evacuation waits for nobody.
     fn pace(&self) -> Pace {
-        if self.health.is_evacuating() { Pace::Work(1.0) } else { self.pacer.pace() }
+        if self.health.is_evacuating() {
+            Pace::Work(1.0)
+        } else {
+            let takes_all = self.destager.stripes().is_none();
+            self.pacer.pace(self.sweeps.get(), self.destage_errors.get(), takes_all)
+        }
     }
 
     /// One batch; `None` when nothing could be done, after waiting for a change of that.
@@ -312,7 +317,8 @@ impl<S: DriveControl, O: DriveControl> Cleaner<S, O> {
         }
         let dirty = self.map.get().index().dirty_lines();
         let stripes = self.destager.stripes();
-        sweep.begin_batch(stripes.is_some() && share < 1.0, dirty);
+        let may_choose = stripes.is_some() && share < 1.0 && !self.pacer.is_old();
+        sweep.begin_batch(may_choose, dirty);
         let is_damaged = |line| self.damage.contains(line);
         (sweep.next_batch(&self.map.get(), stripes, is_damaged), None)
     }

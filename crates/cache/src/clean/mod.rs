@@ -1,5 +1,6 @@
 //! Destaging: dirty lines go to the origin.
 
+mod age;
 pub(crate) mod cleaner;
 pub(crate) mod destage;
 pub(crate) mod pace;

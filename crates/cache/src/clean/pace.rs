@@ -2,7 +2,7 @@
 //!
 //! A cleaner that waits until the cache is full leaves writers at the disk's speed all at once. One that
 //! cleans at once writes the same line many times and never joins neighbours. So the rate rises between two
-//! thresholds.
+//! thresholds. Below them what has been dirty for long goes, too.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,6 +10,7 @@ use std::rc::Rc;
 use voltier_block::DriveControl;
 use voltier_ring::Handle;
 
+use crate::clean::age::{DirtyAge, Progress};
 use crate::config::Settings;
 use crate::counters::Counters;
 use crate::ground::Ground;
@@ -20,6 +21,8 @@ use crate::map::shared::Map;
 
 /// Least share of the time between the thresholds.
 const SHARE_MIN: f64 = 0.05;
+/// Share of the time for what has been dirty for long: clients need the origin, too.
+const SHARE_OF_OLD: f64 = 0.5;
 /// Clients' data that waits for the log: from here on the SSD is what clients wait for. Below the high
 /// threshold the cleaner's reads of the SSD can wait.
 const BACKLOG_BYTES: usize = 256 << 10;
@@ -46,6 +49,9 @@ pub(crate) struct Pacer<S> {
     counters: Rc<Counters>,
     /// Requests when the cleaner last looked, and when they had last grown.
     requests_seen: Cell<(u64, u64)>,
+    age: RefCell<DirtyAge>,
+    /// What is dirty is too old.
+    is_old: Cell<bool>,
 }
 
 impl<S: DriveControl> Pacer<S> {
@@ -59,34 +65,60 @@ impl<S: DriveControl> Pacer<S> {
             settings: ground.settings.clone(),
             counters: ground.counters.clone(),
             requests_seen: Cell::new((0, ground.handle.now())),
+            age: RefCell::default(),
+            is_old: Cell::new(false),
         }
     }
 
-    pub(super) fn pace(&self) -> Pace {
+    /// Whether the cleaner works because of the age of what is dirty: then it leaves nothing for later.
+    pub(super) fn is_old(&self) -> bool {
+        self.is_old.get()
+    }
+
+    /// How hard to work, when so many sweeps have ended and so many batches have failed; and whether all sweeps take
+    /// everything.
+    pub(super) fn pace(&self, sweeps: u64, errors: u64, takes_all: bool) -> Pace {
         let dirty = self.map.get().index().dirty_lines();
         if dirty == 0 {
+            self.age.borrow_mut().clear();
+            self.is_old.set(false);
             // After a start the order may still name versions that the origin has: they cost nothing.
             return if self.log.order_waits() { Pace::Work(1.0) } else { Pace::Rest(None) };
         }
         let settings = self.settings.borrow();
+        let progress = Progress { sweeps, errors, sequence: self.log.next_sequence() };
+        let mut age = self.age.borrow_mut();
+        age.note(self.handle.now(), progress, |sequence| self.log.order_is_past(sequence));
+        let is_old = age.is_due(self.handle.now(), settings.dirty_age_ns, progress, takes_all);
+        self.is_old.set(is_old);
         let is_pressed = self.pressure.is_pressed() || self.pressure.is_replay_long();
         if is_pressed || !settings.mode.writes_back() {
             return Pace::Work(1.0);
         }
         let capacity = self.map.geometry().capacity_lines() as f64;
         let percent = dirty as f64 * 100.0 / capacity;
-        if let Some(until_ns) = self.long_streams.cleaner_rests_until(percent) {
+        if !self.is_old()
+            && let Some(until_ns) = self.long_streams.cleaner_rests_until(percent)
+        {
             return Pace::Rest(Some(until_ns));
         }
         let (low, high) =
             (f64::from(settings.dirty_low_percent), f64::from(settings.dirty_high_percent));
         if percent > low {
             let share = ((percent - low) / (high - low)).clamp(SHARE_MIN, 1.0);
+            let share = if self.is_old() { share.max(SHARE_OF_OLD) } else { share };
             let behind = self.log.queued_bytes() >= BACKLOG_BYTES;
             return Pace::Work(if behind && percent < high { SHARE_MIN } else { share });
         }
         let idle_at = self.busy_until_ns() + IDLE_NS;
-        if self.handle.now() >= idle_at { Pace::Work(1.0) } else { Pace::Rest(Some(idle_at)) }
+        if self.handle.now() >= idle_at {
+            return Pace::Work(1.0);
+        }
+        if self.is_old() {
+            return Pace::Work(SHARE_OF_OLD);
+        }
+        let due_ns = age.due_ns(settings.dirty_age_ns).filter(|_| settings.dirty_age_ns > 0);
+        Pace::Rest(Some(due_ns.map_or(idle_at, |due_ns| due_ns.min(idle_at))))
     }
 
     /// When clients were last seen to send something, as far as the cleaner looked.

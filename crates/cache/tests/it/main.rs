@@ -3,6 +3,7 @@
 
 mod congestion;
 mod destage;
+mod dirty_age;
 mod evacuation;
 mod failed_flush;
 mod flush;

@@ -109,6 +109,24 @@ fn modes_are_switched_while_fio_verifies() {
 }
 
 #[test]
+fn the_longest_age_of_dirty_lines_is_set_shown_and_kept() {
+    let (instance, ..) = accelerated("wb");
+    let shown = || instance.show("v")["tunables"]["dirty_age"].clone();
+    assert_eq!(shown(), "5m");
+    instance.run(&["set", "v", "dirty_age=90s"]).ok();
+    for bad in ["old", "-1", "32d", "1.5s", ""] {
+        let change = format!("dirty_age={bad}");
+        instance.run(&["set", "v", &change]).refused(2, "write 1s to 31d");
+    }
+    instance.kill();
+    assert_eq!(shown(), "90s", "also after a crash");
+    for (value, text) in [("off", "off"), ("0", "off"), ("300s", "5m")] {
+        instance.run(&["set", "v", &format!("dirty_age={value}")]).ok();
+        assert_eq!(shown(), text);
+    }
+}
+
+#[test]
 fn a_cache_is_attached_and_detached_while_fio_verifies() {
     let instance = Instance::new();
     let hdd = instance.drive("hdd", 64 * MIB);

@@ -7,7 +7,7 @@ use voltier_cache::{CacheCounts, DeviceBytes, LineCounts, OriginCounts, RequestC
 use crate::array_status::{ArrayDetail, ArrayState};
 use crate::error::ControlResult;
 use crate::export_spec::ExportSpec;
-use crate::keys::{CONGESTED_US, DEADLINE_S, SIZE_OR_OFF};
+use crate::keys::{AGE_S, CONGESTED_US, DEADLINE_S, SIZE_OR_OFF};
 use crate::name::VolumeName;
 use crate::protocol::Response;
 use crate::records::{Desired, RegisteredArray, VolumeRecord};
@@ -289,6 +289,7 @@ pub(crate) fn recorded(record: &VolumeRecord) -> VolumeStatus {
             seq_cutoff: (SIZE_OR_OFF.text)(&settings.seq_cutoff_bytes),
             dirty_high: settings.dirty_high_percent,
             dirty_low: settings.dirty_low_percent,
+            dirty_age: (AGE_S.text)(&settings.dirty_age_s),
             congested: (CONGESTED_US.text)(&settings.congested_us),
             deadline: (DEADLINE_S.text)(&settings.deadline_s),
             ordered: settings.ordered,
