@@ -108,7 +108,8 @@ impl<S: DriveControl> Pacer<S> {
             let share = ((percent - low) / (high - low)).clamp(SHARE_MIN, 1.0);
             let share = if self.is_old() { share.max(SHARE_OF_OLD) } else { share };
             let behind = self.log.queued_bytes() >= BACKLOG_BYTES;
-            return Pace::Work(if behind && percent < high { SHARE_MIN } else { share });
+            let leaves = behind && percent < high && !self.is_old();
+            return Pace::Work(if leaves { SHARE_MIN } else { share });
         }
         let idle_at = self.busy_until_ns() + IDLE_NS;
         if self.handle.now() >= idle_at {

@@ -32,7 +32,7 @@ pub(crate) struct Origin<O> {
     handle: Handle,
     device: O,
     silence: Rc<Silence>,
-    refusal: Refusal,
+    refusal: Rc<Refusal>,
     counters: Rc<Counters>,
     /// Order among writes of a line: the cleaner's and direct ones.
     locks: Rc<LineLocks>,
@@ -82,7 +82,7 @@ impl<O: DriveControl> Origin<O> {
             handle,
             device,
             silence,
-            refusal: Refusal::default(),
+            refusal: Rc::default(),
             counters,
             locks: LineLocks::new(),
             // Writes of an earlier life may still be in the origin's cache.
@@ -112,7 +112,7 @@ impl<O: DriveControl> Origin<O> {
     }
 
     /// Whether the origin takes what is written back.
-    pub(crate) fn refusal(&self) -> &Refusal {
+    pub(crate) fn refusal(&self) -> &Rc<Refusal> {
         &self.refusal
     }
 

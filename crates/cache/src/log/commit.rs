@@ -403,6 +403,11 @@ impl<S: DriveControl> Log<S> {
         self.state.borrow().queues().lines_between(first, last).collect()
     }
 
+    /// Whether changes of clients that bring lines from `first` to `last` in wait for the log.
+    pub(crate) fn has_queued(&self, first: Line, last: Line) -> bool {
+        self.state.borrow().queues().lines_between(first, last).next().is_some()
+    }
+
     pub(crate) fn uuid(&self) -> [u8; 16] {
         self.state.borrow().uuid()
     }

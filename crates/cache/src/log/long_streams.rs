@@ -26,6 +26,10 @@ const LONG_BYTES: u64 = 4 << 20;
 const LONG_PART: u64 = 16;
 /// A stream that has not passed for so long has ended.
 const PAUSE_NS: Nanos = 250_000_000;
+/// The cleaner leaves the origin to a stream of which so much passes in so long: one that writes now and then leaves
+/// the origin enough time for both.
+const FAST_BYTES: u64 = 4 << 20;
+const FAST_NS: Nanos = 1_000_000_000;
 
 /// The long streams of one cache.
 pub(crate) struct LongStreams {
@@ -36,12 +40,14 @@ pub(crate) struct LongStreams {
     unflushed: Cell<u64>,
     /// When a request of a stream passed last.
     passed_ns: Cell<Option<Nanos>>,
+    /// The beginning of a time, what has passed since, and what passed in the time before.
+    window: Cell<(Nanos, u64, u64)>,
 }
 
 impl LongStreams {
     pub(crate) fn new(handle: Handle, map: Rc<Map>, settings: Rc<RefCell<Settings>>) -> Rc<Self> {
-        let (unflushed, passed_ns) = (Cell::new(0), Cell::new(None));
-        Rc::new(Self { handle, map, settings, unflushed, passed_ns })
+        let (unflushed, passed_ns, window) = Default::default();
+        Rc::new(Self { handle, map, settings, unflushed, passed_ns, window })
     }
 
     /// Takes note of a write, and of the bytes of its stream that came before.
@@ -77,7 +83,7 @@ impl LongStreams {
         let high = u64::from(settings.dirty_high_percent);
         let from = match self.runs_until() {
             // What passes goes on to: one that changes between its ways is slow on both.
-            Some(_) => (u64::from(settings.dirty_low_percent) + high) / 2,
+            Some(_) => ((u64::from(settings.dirty_low_percent) + high) / 2).min(pass_percent(high)),
             None => pass_percent(high),
         };
         let dirty = self.map.get().index().dirty_lines() + queued_bytes / geometry.line_bytes;
@@ -85,8 +91,25 @@ impl LongStreams {
     }
 
     /// A request of a stream passes.
-    pub(crate) fn note_passed(&self) {
-        self.passed_ns.set(Some(self.handle.now()));
+    pub(crate) fn note_passed(&self, bytes: u64) {
+        let now = self.handle.now();
+        self.passed_ns.set(Some(now));
+        let (begun, passed, before) = self.window.get();
+        self.window.set(match now - begun {
+            age if age < FAST_NS => (begun, passed + bytes, before),
+            age if age < 2 * FAST_NS => (now, bytes, passed),
+            _ => (now, bytes, 0),
+        });
+    }
+
+    /// The origin has refused a request of a stream.
+    pub(crate) fn note_refused(&self) {
+        self.passed_ns.set(None);
+    }
+
+    /// The clock of the core.
+    pub(crate) fn now(&self) -> Nanos {
+        self.handle.now()
     }
 
     /// When the stream that passes will have ended, if nothing more comes; none when none passes.
@@ -99,6 +122,10 @@ impl LongStreams {
     /// room, too.
     pub(crate) fn cleaner_rests_until(&self, dirty_percent: f64) -> Option<Nanos> {
         let until = self.runs_until()?;
+        let (_, passed, before) = self.window.get();
+        if passed.max(before) < FAST_BYTES {
+            return None;
+        }
         let from = pass_percent(self.settings.borrow().dirty_high_percent.into());
         let most = (from + DIRTY_LIMIT_PERCENT) as f64 / 2.0;
         (dirty_percent < most).then_some(until)

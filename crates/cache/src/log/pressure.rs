@@ -136,7 +136,9 @@ impl Pressure {
         }
         self.room_waits.set(self.room_waits.get() + 1);
         let _waits = Waits(&self.room_waits);
-        self.hurry();
+        if self.resting.get() {
+            self.hurry();
+        }
         self.until(has_room).await;
     }
 

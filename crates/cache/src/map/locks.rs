@@ -278,7 +278,8 @@ impl LineLocks {
         let new = if must_wait { Way::Waits(way, ticket) } else { Way::Begun(way) };
         let mut lets_others = false;
         for part in held.iter_mut().filter(|part| own.iter().any(|own| is_own(part, own))) {
-            lets_others |= matches!(part.way, Way::Waits(before, _) if before != way);
+            lets_others |=
+                matches!(part.way, Way::Begun(before) | Way::Waits(before, _) if before != way);
             part.way = new;
         }
         drop(held);
@@ -537,7 +538,9 @@ impl Drop for LineGuard {
 
 #[cfg(test)]
 mod tests {
-    use std::task::Context;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Wake};
 
     use voltier_ring::{Executor, NoFiles};
 
@@ -784,6 +787,33 @@ mod tests {
         locks.parts_change.notify();
         assert!(waits.as_mut().poll(&mut context).is_ready());
         assert!(behind.as_mut().poll(&mut context).is_ready(), "all go one way");
+    }
+
+    /// Whether it was woken.
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_change_that_begins_again_in_another_way_lets_those_go_that_waited_for_it() {
+        let locks = LineLocks::new();
+        let lock = |at| locks.try_lock(Line(0), Line(0), change(at, 1)).unwrap();
+        let (mut first, mut second, mut third) = (lock(0), lock(1), lock(2));
+        let woken = Arc::new(Woken(AtomicBool::new(false)));
+        let waker = Waker::from(woken.clone());
+        let mut context = Context::from_waker(&waker);
+        assert!(begins(&mut first, 2));
+        let mut second = Box::pin(second.begin(|| 0));
+        assert!(second.as_mut().poll(&mut context).is_pending());
+        let mut third = Box::pin(third.begin(|| 2));
+        assert!(third.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(!begins(&mut first, 0), "the third came before, and goes another way");
+        assert!(woken.0.load(Ordering::Relaxed), "nobody else would wake it");
+        assert!(second.as_mut().poll(&mut context).is_ready());
     }
 
     #[test]

@@ -216,7 +216,7 @@ impl<S: DriveControl> PartWrites<S> {
         let (mut buf, mut valid) = match &*group.line.borrow() {
             // A fill that is still queued would bring the old content in.
             Known::Void => {
-                let may_come = !self.log.queued_lines(line, line).is_empty()
+                let may_come = self.log.has_queued(line, line)
                     || self.map.get().index().lookup(line).is_some();
                 return may_come.then_some(Change::Drop { line });
             }

@@ -7,6 +7,7 @@ use voltier_block::{DriveControl, SectorRange};
 
 use crate::canary::{self, Canary};
 use crate::config::{Mode, Settings};
+use crate::devices::refusal::Refusal;
 use crate::devices::silence::Silence;
 use crate::devices::ssd::Ssd;
 use crate::ground::Ground;
@@ -38,6 +39,7 @@ pub(crate) struct Router<S> {
     log: Rc<Log<S>>,
     ssd: Rc<Ssd<S>>,
     silence: Rc<Silence>,
+    refusal: Rc<Refusal>,
     settings: Rc<RefCell<Settings>>,
     long_streams: Rc<LongStreams>,
     streams: RefCell<StreamDetector>,
@@ -50,6 +52,7 @@ impl<S: DriveControl> Router<S> {
             log: ground.log.clone(),
             ssd: ground.ssd.clone(),
             silence: ground.origin.silence().clone(),
+            refusal: ground.origin.refusal().clone(),
             settings: ground.settings.clone(),
             long_streams: ground.long_streams.clone(),
             streams: RefCell::new(StreamDetector::new()),
@@ -75,11 +78,13 @@ impl<S: DriveControl> Router<S> {
         let (first, last) = self.map.geometry().lines_of(range);
         let has_dirty =
             self.map.has_dirty(first, last) && !(is_long && canary::is(Canary::StreamsPassDirty));
+        // So does what is on its way into the log, of a request that nobody waits for any more.
+        let has_dirty = has_dirty || (is_long && self.log.has_queued(first, last));
         if has_dirty || self.log.order_waits() {
             return WritePath::Log;
         }
         if is_long {
-            self.long_streams.note_passed();
+            self.long_streams.note_passed(range.bytes());
             return WritePath::Around;
         }
         // A bypass would be out of order.
@@ -95,13 +100,22 @@ impl<S: DriveControl> Router<S> {
         }
     }
 
+    /// The origin has refused a write of a stream that passed: streams go to the log until it takes something.
+    pub(super) fn note_refused(&self) {
+        if !self.refusal.has_begun() {
+            self.refusal.note_refused(self.long_streams.now());
+        }
+        self.long_streams.note_refused();
+    }
+
     /// Whether a write that is written back is of a stream for which the SSD has no room. An origin that does not
-    /// answer takes none.
+    /// answer, or refuses writes, takes none.
     #[inline]
     fn is_long(&self, range: SectorRange, stream_bytes: u64) -> bool {
         let queued_bytes = self.log.queued_bytes();
         self.long_streams.is_long(range.bytes(), stream_bytes, queued_bytes)
             && !self.silence.is_silent()
+            && !self.refusal.has_begun()
     }
 
     /// Whether writes need not be on the origin when they are acknowledged.

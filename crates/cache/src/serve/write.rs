@@ -204,9 +204,14 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
                 self.origin.judged(past).await
             }
         };
-        let may_go_back = path == WritePath::Around && self.router.writes_back();
-        if may_go_back && written == Err(IoError::Medium) && self.ssd.takes_writes() {
+        let may_go_back = path == WritePath::Around
+            && self.router.writes_back()
+            && self.ssd.takes_writes()
+            // What an origin that was given up has in hand may still come.
+            && !self.origin.silence().has_left();
+        if written.is_err() && may_go_back {
             // The origin refuses a stream that could be written back.
+            self.router.note_refused();
             guard.begin(|| WritePath::Log).await;
             written = self.write_to_log(range, data).await;
         }

@@ -215,3 +215,18 @@ fn a_stream_that_the_disk_refuses_goes_to_the_ssd() {
         fixture.assert_content(SSD_BYTES, 8 * MIB).await;
     });
 }
+
+#[test]
+fn a_stream_goes_on_to_the_ssd_when_the_disk_is_gone() {
+    with_cache(write_back(), |fixture| async move {
+        fixture.stream(0, MIB, SSD_BYTES, 8, false).await;
+        let passed = fixture.bypassed();
+        assert!(passed > 0);
+        fixture.faults.inject(Fault::Gone);
+        fixture.stream(SSD_BYTES, 128 << 10, 2 * MIB, 8, false).await;
+        fixture.faults.clear();
+        fixture.assert_content(SSD_BYTES, 2 * MIB).await;
+        fixture.cache.drain().await.expect("a drain works");
+        fixture.assert_content(0, SSD_BYTES + 2 * MIB).await;
+    });
+}
