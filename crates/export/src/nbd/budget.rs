@@ -16,8 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use voltier_block::{MIB, Nanos};
-
-use super::input::INPUT_BYTES;
+use voltier_nbd::INPUT_BYTES;
 
 /// The largest pool of a daemon, in bytes: sixteen of the longest requests.
 const POOL_BYTES_MAX: u64 = 512 * MIB;

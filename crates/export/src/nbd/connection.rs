@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use voltier_block::{BlockDevice, Buf, Bytes, Nanos};
+use voltier_nbd::Input;
 use voltier_ring::{Errno, Handle};
 
 use super::budget::SharedSeat;
 use super::info::{ExportInfo, TRANSFER_BYTES_MAX};
-use super::input::Input;
 use super::link::Link;
 use super::passed::{ClientNote, Told};
 use super::serve::{Job, Outbox, Sent, Serve};
@@ -212,7 +212,10 @@ impl<D: BlockDevice> Connection<D> {
             }
             None => {
                 deadline = Some(self.handle.now() + handshake_ns);
-                (Session::new(info.clone(), &mut out), Input::for_handshake())
+                (
+                    Session::new(info.clone(), &mut out),
+                    Input::for_handshake(Session::INPUT_BYTES_MAX),
+                )
             }
         };
         loop {

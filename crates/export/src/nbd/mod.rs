@@ -11,12 +11,11 @@
 mod budget;
 mod close_reason;
 mod connection;
+mod failure;
 mod info;
-mod input;
 mod link;
 mod negotiate;
 mod passed;
-pub mod proto;
 mod serve;
 mod server;
 mod session;
@@ -29,3 +28,4 @@ pub use info::ExportInfo;
 pub use passed::{NOTE_VERSION, Passed, Whose};
 pub use server::NbdServer;
 pub use session::{Command, Event, Request, Session};
+pub use voltier_nbd::proto;

@@ -10,11 +10,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use voltier_nbd::INPUT_BYTES;
 use voltier_ring::StreamAddress;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::info::ExportInfo;
-use super::input::INPUT_BYTES;
 use super::session::Point;
 
 /// The version of the notes.

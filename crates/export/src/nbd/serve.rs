@@ -10,8 +10,9 @@ use std::task::Poll;
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult};
 use voltier_ring::{Errno, Handle, WakerCell};
 
+use super::failure::Failure;
 use super::link::Link;
-use super::proto::{ErrorCode, Failure};
+use super::proto::ErrorCode;
 use super::session::{Command, ReplyHeader, Request, error_reply, read_reply, success_reply};
 use crate::bytes::ByteDevice;
 use crate::counters::{CounterCell, Served};

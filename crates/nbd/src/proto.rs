@@ -162,30 +162,12 @@ impl From<IoError> for ErrorCode {
     }
 }
 
-/// Why a request failed, as the client is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
-    /// The error number.
-    pub(super) code: ErrorCode,
-    /// A short text, sent with structured replies; at most 64 bytes.
-    pub(super) message: &'static str,
-    /// The byte of the export at fault, when it is known.
-    pub(super) offset: Option<u64>,
-}
-
-impl Failure {
-    /// A failure at no particular byte.
-    pub(super) const fn new(code: ErrorCode, message: &'static str) -> Self {
-        Self { code, message, offset: None }
-    }
-}
-
 /// The first four bytes as a number.
-pub(super) fn be32(bytes: &[u8]) -> u32 {
+pub fn be32(bytes: &[u8]) -> u32 {
     u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
 /// The first eight bytes as a number.
-pub(super) fn be64(bytes: &[u8]) -> u64 {
+pub fn be64(bytes: &[u8]) -> u64 {
     u64::from(be32(bytes)) << 32 | u64::from(be32(&bytes[4..]))
 }

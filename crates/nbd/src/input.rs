@@ -2,21 +2,16 @@
 
 use voltier_block::Buf;
 
-use super::session::Session;
-
 /// Room for received bytes: two of the longest writes that are copied out of it. With one receive come
 /// 127 writes of 4 KiB, or thousands of reads.
-pub(super) const INPUT_BYTES: usize = 512 << 10;
-
-/// Room for received bytes before the handshake is over: the longest option.
-const HANDSHAKE_BYTES: usize = Session::INPUT_BYTES_MAX;
+pub const INPUT_BYTES: usize = 512 << 10;
 
 /// Most that is received while large writes come in. The data of large writes go straight to a buffer of
 /// their own, and what was received with the header had to be copied.
 const INPUT_BYTES_BEFORE_LARGE: usize = 4096;
 
 /// A receive buffer with what is unread in it.
-pub(super) struct Input {
+pub struct Input {
     /// Absent while the kernel fills it.
     buf: Option<Buf>,
     start: usize,
@@ -25,41 +20,41 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// A buffer for a handshake.
-    pub(super) fn for_handshake() -> Self {
-        Self { buf: Some(Buf::new(HANDSHAKE_BYTES)), start: 0, end: 0, expects_large: false }
+    /// A buffer for a handshake, whose longest option has so many bytes.
+    pub fn for_handshake(longest_bytes: usize) -> Self {
+        Self { buf: Some(Buf::new(longest_bytes)), start: 0, end: 0, expects_large: false }
     }
 
     /// A buffer of a connection whose handshake is over, with what was received and is unread.
-    pub(super) fn with(unread: &[u8]) -> Self {
+    pub fn with(unread: &[u8]) -> Self {
         let mut buf = Buf::new(INPUT_BYTES);
         buf[..unread.len()].copy_from_slice(unread);
         Self { buf: Some(buf), start: 0, end: unread.len(), expects_large: false }
     }
 
     /// Makes room for requests and their data.
-    pub(super) fn grow(&mut self) {
+    pub fn grow(&mut self) {
         *self = Self::with(self.unread());
     }
 
     /// The unread bytes.
-    pub(super) fn unread(&self) -> &[u8] {
+    pub fn unread(&self) -> &[u8] {
         self.buf.as_ref().map_or(&[], |buf| &buf[self.start..self.end])
     }
 
     /// Marks the first `bytes` as read.
-    pub(super) fn consume(&mut self, bytes: usize) {
+    pub fn consume(&mut self, bytes: usize) {
         assert!(bytes <= self.end - self.start, "more consumed than is there");
         self.start += bytes;
     }
 
     /// Says whether the last request was a write too large to wait for in here.
-    pub(super) fn expect_large(&mut self, large: bool) {
+    pub fn expect_large(&mut self, large: bool) {
         self.expects_large = large;
     }
 
     /// Takes the buffer for a receive: the part to be filled, and the rest.
-    pub(super) fn lend(&mut self) -> (Buf, Lent) {
+    pub fn lend(&mut self) -> (Buf, Lent) {
         let mut buf = self.buf.take().expect("lent once at a time");
         buf.copy_within(self.start..self.end, 0);
         self.end -= self.start;
@@ -71,14 +66,14 @@ impl Input {
     }
 
     /// Takes the buffer back with what was received into its free part.
-    pub(super) fn give_back(&mut self, lent: Lent, free: Buf, received_bytes: usize) {
+    pub fn give_back(&mut self, lent: Lent, free: Buf, received_bytes: usize) {
         self.buf = Some(lent.unread.join(free).join(lent.tail));
         self.end += received_bytes;
     }
 }
 
 /// The parts of a lent buffer around the one that is filled, its neighbours in memory.
-pub(super) struct Lent {
+pub struct Lent {
     unread: Buf,
     tail: Buf,
 }
