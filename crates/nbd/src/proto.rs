@@ -42,6 +42,8 @@ pub const FLAG_SEND_WRITE_ZEROES: u16 = 1 << 6;
 pub const FLAG_SEND_DF: u16 = 1 << 7;
 /// A flush on one connection covers the writes of all connections.
 pub const FLAG_CAN_MULTI_CONN: u16 = 1 << 8;
+/// `CMD_FLAG_FAST_ZERO` is served.
+pub const FLAG_SEND_FAST_ZERO: u16 = 1 << 11;
 
 // "Option types".
 
@@ -66,10 +68,16 @@ pub const REP_ACK: u32 = 1;
 pub const REP_SERVER: u32 = 2;
 /// One fact about an export.
 pub const REP_INFO: u32 = 3;
+/// Set in the types of all errors.
+pub const REP_FLAG_ERROR: u32 = 1 << 31;
 /// The option is not known here.
 pub const REP_ERR_UNSUP: u32 = (1 << 31) + 1;
+/// The server's configuration forbids it.
+pub const REP_ERR_POLICY: u32 = (1 << 31) + 2;
 /// The option's data make no sense.
 pub const REP_ERR_INVALID: u32 = (1 << 31) + 3;
+/// Not without TLS.
+pub const REP_ERR_TLS_REQD: u32 = (1 << 31) + 5;
 /// No export of that name.
 pub const REP_ERR_UNKNOWN: u32 = (1 << 31) + 6;
 /// The option's data are longer than this server reads.
@@ -112,6 +120,8 @@ pub const CMD_FLAG_FUA: u16 = 1 << 0;
 pub const CMD_FLAG_NO_HOLE: u16 = 1 << 1;
 /// "Command flags": the answer to a read must be one chunk.
 pub const CMD_FLAG_DF: u16 = 1 << 2;
+/// "Command flags": fail with `NBD_ENOTSUP` if zeroes would be written as data.
+pub const CMD_FLAG_FAST_ZERO: u16 = 1 << 4;
 
 // "Simple reply message" and "Structured reply chunk message".
 
@@ -125,12 +135,21 @@ pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 pub const STRUCTURED_REPLY_BYTES: usize = 20;
 /// "Structured reply flags": the last chunk of its request.
 pub const REPLY_FLAG_DONE: u16 = 1 << 0;
+/// "Structured reply types": nothing but the end.
+pub const REPLY_TYPE_NONE: u16 = 0;
 /// "Structured reply types": data at an offset.
 pub const REPLY_TYPE_OFFSET_DATA: u16 = 1;
+/// "Structured reply types": zeroes at an offset.
+pub const REPLY_TYPE_OFFSET_HOLE: u16 = 2;
+/// "Structured reply types": set in the types of all errors.
+pub const REPLY_TYPE_FLAG_ERROR: u16 = 1 << 15;
 /// "Structured reply types": an error with a text.
 pub const REPLY_TYPE_ERROR: u16 = (1 << 15) + 1;
 /// "Structured reply types": an error with a text at a known offset.
 pub const REPLY_TYPE_ERROR_OFFSET: u16 = (1 << 15) + 2;
+
+/// "Error values", `NBD_ESHUTDOWN`: the server is about to end.
+pub const SHUTDOWN: u32 = 108;
 
 /// "Error values": why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

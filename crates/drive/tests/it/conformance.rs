@@ -17,7 +17,11 @@ use voltier_filter::{
     Delay, DelayDevice, FaultDevice, Faults, Hang, HangDevice, IoLog, LogDevice, ReadOnlyDevice,
     Throttle, ThrottleDevice,
 };
+use voltier_nbd::proto;
 use voltier_ring::{AllocateMode, Errno, Executor, Fd, Handle, Op, OpOutcome, VirtualFiles};
+
+use crate::nbd;
+use crate::support::fake_server::{ALL_FLAGS, Conduct, FakeServer};
 
 const LANES: u64 = 8;
 const STEPS_PER_LANE: u32 = 150;
@@ -389,6 +393,32 @@ fn small_blocks_over_large_ones_conform() {
         let options = FileOptions { block_bytes: Some(4096), ..FileOptions::default() };
         AlignDevice::new(FileDevice::open(&handle, &path, &options).unwrap())
     });
+}
+
+#[test]
+fn an_export_of_a_server_conforms_however_often_the_server_dies() {
+    let one = ALL_FLAGS & !proto::FLAG_CAN_MULTI_CONN;
+    let cases = [
+        Conduct::default(),
+        Conduct { structured: false, ..Conduct::default() },
+        Conduct { flags: one, blocks: [4096, 4096, 64 << 10], ..Conduct::default() },
+        Conduct { breaks_one_in: 250, ..Conduct::default() },
+        Conduct { breaks_one_in: 250, flags: one & !proto::FLAG_SEND_FUA, ..Conduct::default() },
+        Conduct {
+            breaks_one_in: 250,
+            structured: false,
+            blocks: [1, 512, 16384],
+            ..Conduct::default()
+        },
+    ];
+    for conduct in cases {
+        let breaks = conduct.breaks_one_in > 0;
+        let server = FakeServer::start(DEVICE_BYTES, conduct);
+        let uri = server.uri.clone();
+        really(move |handle| nbd::open(&handle, &uri).0);
+        let state = server.state();
+        assert_eq!((state.deaths > 0, state.connections > 4), (breaks, breaks));
+    }
 }
 
 #[test]

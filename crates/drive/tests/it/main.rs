@@ -4,3 +4,5 @@
 mod align;
 mod conformance;
 mod file;
+mod nbd;
+mod support;

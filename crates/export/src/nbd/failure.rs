@@ -1,6 +1,6 @@
 //! Why a request failed, as a client is told.
 
-use super::proto::ErrorCode;
+use voltier_nbd::proto::ErrorCode;
 
 /// Why a request failed, as the client is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,7 @@
 //! Facts about an export that a client learns before it begins.
 
 use voltier_block::{AfterDiscard, Limits};
-
-use super::proto;
+use voltier_nbd::proto;
 
 /// Longest read or write accepted, in bytes: what clients may rely on when nothing was negotiated
 /// ("Block size constraints" of the protocol document).

@@ -1,8 +1,9 @@
 //! The handshake: fixed newstyle negotiation, from the greeting to the transmission phase.
 
+use voltier_nbd::proto::{self, be32, be64};
+
 use super::close_reason::CloseReason;
 use super::info::ExportInfo;
-use super::proto::{self, be32, be64};
 
 /// Longest option data read, in bytes: a name of the protocol's longest length and thousands of
 /// information requests. Longer data are skipped and refused.

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult};
+use voltier_nbd::cut_front;
+use voltier_nbd::proto::ErrorCode;
 use voltier_ring::{Errno, Handle, WakerCell};
 
 use super::failure::Failure;
 use super::link::Link;
-use super::proto::ErrorCode;
 use super::session::{Command, ReplyHeader, Request, error_reply, read_reply, success_reply};
 use crate::bytes::ByteDevice;
 use crate::counters::{CounterCell, Served};
@@ -353,39 +354,9 @@ async fn send(handle: &Handle, link: &Link, mut pieces: Vec<Bytes>) -> Result<()
     Ok(())
 }
 
-/// Drops the first `bytes` of the pieces.
-fn cut_front(pieces: &mut Vec<Bytes>, mut bytes: usize) {
-    let whole = pieces
-        .iter()
-        .take_while(|piece| {
-            let gone = piece.len() <= bytes;
-            if gone {
-                bytes -= piece.len();
-            }
-            gone
-        })
-        .count();
-    pieces.drain(..whole);
-    if let Some(first) = pieces.first_mut() {
-        *first = first.slice(bytes..first.len());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_was_sent_is_cut_from_the_front() {
-        for bytes in 0..=6 {
-            let mut pieces =
-                vec![Bytes::copy_of(b"ab"), Bytes::copy_of(b"c"), Bytes::copy_of(b"def")];
-            cut_front(&mut pieces, bytes);
-            let rest: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
-            assert_eq!(rest, b"abcdef"[bytes..]);
-            assert!(pieces.iter().all(|piece| !piece.is_empty()));
-        }
-    }
 
     #[test]
     fn headers_without_data_between_them_are_one_piece() {

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use voltier_block::{BlockDevice, Nanos};
+use voltier_nbd::escape;
 use voltier_ring::{Errno, Handle, KeepAlive, Listener, Stream, StreamAddress, WakerCell};
 
 use super::budget::{Budget, Seat, SharedSeat};
@@ -385,18 +386,4 @@ fn clear_stale_socket(path: &Path) -> Result<(), ExportError> {
             .map_err(|source| ExportError::Listen { address: path.display().to_string(), source }),
         _ => Err(ExportError::SocketInUse(path.to_owned())),
     }
-}
-
-/// Percent-encodes what a URI cannot hold as it is.
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                escaped.push(char::from(byte));
-            }
-            _ => escaped.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    escaped
 }

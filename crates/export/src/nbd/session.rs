@@ -3,11 +3,12 @@
 
 use std::rc::Rc;
 
+use voltier_nbd::proto::{self, ErrorCode, be32, be64};
+
 use super::close_reason::CloseReason;
 use super::failure::Failure;
 use super::info::{ExportInfo, TRANSFER_BYTES_MAX};
 use super::negotiate::{Negotiation, OPTION_BYTES_MAX, Step};
-use super::proto::{self, ErrorCode, be32, be64};
 
 /// Longest data of a refused write that are read and dropped, in bytes. A client that announces
 /// more has lost its place in the stream, or wants ours lost.

@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use voltier_block::{Bytes, Limits, Prng};
+use voltier_nbd::proto;
 use voltier_ring::{Executor, Handle, NoFiles};
 
 use super::info::ExportInfo;
-use super::proto;
 use super::serve::{Outbox, Serve};
 use super::session::{Event, Request, Session};
 use crate::bytes::ByteDevice;

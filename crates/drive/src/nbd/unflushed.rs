@@ -1,0 +1,166 @@
+//! Changes that a server has answered and no flush has covered: a server that dies may lose them.
+//!
+//! Nothing in the protocol says whether the server behind a new connection is the one that took the changes, or
+//! has started since and lost them with its memory. Linux's own client does not ask, and a flush there vouches
+//! for writes that are gone. To fail the next flush would be safe, and would end file systems after every cut of
+//! the network. So the changes are kept, with copies of their data, until a flush has covered them. After a cut
+//! they are made again, in their order, before anything else goes to the server: then it does not matter which
+//! server that is. The room for them is bounded; when half of it is full, the drive is flushed.
+
+use std::collections::VecDeque;
+
+use voltier_block::{Buf, MIB, Payload, SectorRange};
+
+/// Data that are kept at most, in bytes, apart from requests under way.
+const BYTES_MAX: u64 = 64 * MIB;
+/// Changes that are kept at most.
+const CHANGES_MAX: usize = 1 << 16;
+
+/// A change of a range.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    /// These data.
+    Write(Payload),
+    /// Zeroes, with the flags of the request.
+    Zeroes(u16),
+    /// The content is given up.
+    Trim,
+}
+
+impl Change {
+    /// Bytes of memory that the change holds.
+    fn bytes(&self) -> u64 {
+        match self {
+            Change::Write(data) => data.len() as u64,
+            Change::Zeroes(_) | Change::Trim => 0,
+        }
+    }
+}
+
+/// The changes in the order of their answers.
+#[derive(Default)]
+pub(super) struct Unflushed {
+    /// The first one has the number `next - changes.len()`.
+    changes: VecDeque<(SectorRange, Change)>,
+    bytes: u64,
+    next: u64,
+}
+
+impl Unflushed {
+    /// Keeps a change that has been answered. The data are copied: what they lie in may be much larger.
+    pub(super) fn push(&mut self, range: SectorRange, change: Change) {
+        let change = match change {
+            Change::Write(data) => {
+                let mut copy = Buf::new(data.len());
+                data.copy_to(0, &mut copy);
+                Change::Write(copy.into())
+            }
+            other => other,
+        };
+        self.bytes += change.bytes();
+        self.next += 1;
+        self.changes.push_back((range, change));
+    }
+
+    /// The number of the change to come: a flush that begins now covers all before it.
+    pub(super) fn mark(&self) -> u64 {
+        self.next
+    }
+
+    /// Forgets the changes before a mark: they are durable.
+    pub(super) fn forget_before(&mut self, mark: u64) {
+        while self.next - (self.changes.len() as u64) < mark
+            && let Some((_, change)) = self.changes.pop_front()
+        {
+            self.bytes -= change.bytes();
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// Whether it is time for a flush.
+    pub(super) fn is_half_full(&self) -> bool {
+        self.bytes > BYTES_MAX / 2 || self.changes.len() > CHANGES_MAX / 2
+    }
+
+    /// Whether changes are to wait for a flush.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes > BYTES_MAX || self.changes.len() > CHANGES_MAX
+    }
+
+    /// Changes from the one in this place on, at most so many, that do not overlap: they may be made at once.
+    pub(super) fn apart_from(&self, place: usize, most: usize) -> Vec<(SectorRange, Change)> {
+        let mut apart: Vec<(SectorRange, Change)> = Vec::new();
+        for (range, change) in self.changes.iter().skip(place).take(most) {
+            if apart.iter().any(|(other, _)| other.overlaps(*range)) {
+                break;
+            }
+            apart.push((*range, change.clone()));
+        }
+        apart
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use voltier_block::{Bytes, Lba};
+
+    fn range(start: u64, count: u64) -> SectorRange {
+        SectorRange::new(Lba(start), count)
+    }
+
+    fn write(byte: u8) -> Change {
+        Change::Write(Payload::from(Bytes::copy_of(&[byte; 512])))
+    }
+
+    #[test]
+    fn a_flush_covers_what_was_answered_before_it_began() {
+        let mut kept = Unflushed::default();
+        kept.push(range(0, 1), write(1));
+        let mark = kept.mark();
+        kept.push(range(1, 1), write(2));
+        kept.forget_before(mark);
+        assert_eq!((kept.len(), kept.bytes), (1, 512));
+        kept.forget_before(mark);
+        assert_eq!(kept.len(), 1, "an older flush covers nothing more");
+        kept.forget_before(kept.mark());
+        assert!(kept.is_empty() && kept.bytes == 0);
+    }
+
+    #[test]
+    fn changes_of_the_same_sectors_are_made_one_after_the_other() {
+        let mut kept = Unflushed::default();
+        for (start, count) in [(0, 1), (1, 2), (4, 1), (2, 1), (0, 8)] {
+            kept.push(range(start, count), Change::Trim);
+        }
+        let mut place = 0;
+        let mut rounds = Vec::new();
+        while place < kept.len() {
+            let apart = kept.apart_from(place, 16).len();
+            rounds.push(apart);
+            place += apart;
+        }
+        assert_eq!(rounds, [3, 1, 1]);
+        assert_eq!(kept.apart_from(0, 2).len(), 2);
+    }
+
+    #[test]
+    fn room_is_bounded_in_bytes_and_in_changes() {
+        let mut kept = Unflushed::default();
+        for _ in 0..=CHANGES_MAX {
+            kept.push(range(0, 1), Change::Zeroes(0));
+        }
+        assert!(kept.is_full() && kept.is_half_full());
+        let mut kept = Unflushed::default();
+        kept.push(range(0, 65 * 2048), Change::Write(Payload::zeroes(65 * MIB, MIB)));
+        assert!(kept.is_full());
+    }
+}

@@ -1,0 +1,3 @@
+//! What several tests of drives use.
+
+pub(crate) mod fake_server;
