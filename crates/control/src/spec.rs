@@ -1,5 +1,5 @@
 //! Devices as the command line names them: a path, `mem:SIZE`, `model:PROFILE[:SIZE|:/path]`,
-//! `array:NAME`.
+//! `nbd://HOST/NAME`, `array:NAME`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use voltier_block::SECTOR_BYTES;
+use voltier_nbd::{ExportUri, Server};
 
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::absolute;
@@ -28,7 +29,7 @@ pub struct DeviceKind {
 }
 
 /// The kinds of drives with a word of their own. They can be a member of an array or a side of a volume.
-pub static DRIVE_KINDS: [DeviceKind; 2] = [
+pub static DRIVE_KINDS: [DeviceKind; 4] = [
     DeviceKind {
         prefix: "mem:",
         form: "mem:SIZE",
@@ -40,6 +41,18 @@ pub static DRIVE_KINDS: [DeviceKind; 2] = [
         form: "model:PROFILE[:SIZE]",
         read: parse_model,
         examples: &["model:hdd-7200", "model:hdd-7200:10G", "model:ssd_sata:/tmp/x.img"],
+    },
+    DeviceKind {
+        prefix: "nbd://",
+        form: "nbd://HOST[:PORT]/NAME",
+        read: |text, _| parse_export(text),
+        examples: &["nbd://host/name", "nbd://[::1]:10810/"],
+    },
+    DeviceKind {
+        prefix: "nbd+unix://",
+        form: "nbd+unix:///NAME?socket=PATH",
+        read: |text, _| parse_export(text),
+        examples: &["nbd+unix:///?socket=/run/x.sock"],
     },
 ];
 
@@ -68,12 +81,7 @@ fn in_words<'a>(kinds: impl Iterator<Item = &'a DeviceKind>) -> String {
 }
 
 /// Kinds of device that are written down in the contract and not served yet.
-const LATER: [(&str, &str); 4] = [
-    ("nbd://", "NBD drives"),
-    ("nbd+unix://", "NBD drives"),
-    ("rbd:", "Ceph RBD images"),
-    ("s3://", "S3 buckets"),
-];
+const LATER: [(&str, &str); 2] = [("rbd:", "Ceph RBD images"), ("s3://", "S3 buckets")];
 
 /// The make of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +98,8 @@ pub enum DeviceSpec {
         /// The store of the data.
         over: ModelBacking,
     },
+    /// An export of an NBD server.
+    Nbd(ExportUri),
     /// An array of this instance.
     Array(ArrayName),
 }
@@ -112,6 +122,8 @@ pub enum Storage<'a> {
     Own,
     /// On this machine, at a path: it can be missing, be elsewhere, be in use by others, and carry labels.
     Path(&'a Path),
+    /// Behind a server, whom nobody can ask who else uses them: they can be missing, and carry labels.
+    Remote(&'a ExportUri),
     /// In an array of this instance, whose own record says what becomes of it.
     Array(&'a ArrayName),
 }
@@ -124,6 +136,7 @@ impl DeviceSpec {
                 Storage::Path(path)
             }
             DeviceSpec::Memory(_) | DeviceSpec::Model { .. } => Storage::Own,
+            DeviceSpec::Nbd(uri) => Storage::Remote(uri),
             DeviceSpec::Array(name) => Storage::Array(name),
         }
     }
@@ -131,7 +144,7 @@ impl DeviceSpec {
     /// Whether the device is there without this daemon: it can be missing, be found elsewhere, be in use by
     /// others, and carry labels.
     pub fn is_external(&self) -> bool {
-        matches!(self.storage(), Storage::Path(_))
+        matches!(self.storage(), Storage::Path(_) | Storage::Remote(_))
     }
 
     /// Whether the content ends with the daemon.
@@ -142,6 +155,11 @@ impl DeviceSpec {
     /// The path of a device that has one.
     pub fn path(&self) -> Option<&Path> {
         if let Storage::Path(path) = self.storage() { Some(path) } else { None }
+    }
+
+    /// The export, for a device that is one of a server.
+    pub fn remote(&self) -> Option<&ExportUri> {
+        if let Storage::Remote(uri) = self.storage() { Some(uri) } else { None }
     }
 
     /// The name of the array, for a device that is one.
@@ -165,6 +183,11 @@ impl DeviceSpec {
     /// # Errors
     /// When the current folder is gone.
     pub fn absolute(self) -> ControlResult<Self> {
+        if let DeviceSpec::Nbd(ExportUri { server: Server::Unix(socket), export }) = self {
+            let server = Server::Unix(absolute(&socket)?);
+            // The path of a socket has little room, and is longer now.
+            return ExportUri { server, export }.to_string().parse();
+        }
         let Some(path) = self.path() else { return Ok(self) };
         let full = absolute(path)?;
         Ok(self.moved_to(full))
@@ -191,6 +214,9 @@ impl FromStr for DeviceSpec {
             return Err(ControlError::usage(format!("an empty device name; write {forms}")));
         }
         if let Some((scheme, _)) = text.split_once("://") {
+            if scheme.starts_with("nbd") {
+                return parse_export(text);
+            }
             return Err(ControlError::usage(format!(
                 "`{text}`: unknown kind of device `{scheme}`; use {}",
                 device_forms()
@@ -198,6 +224,11 @@ impl FromStr for DeviceSpec {
         }
         Ok(DeviceSpec::Path(PathBuf::from(text)))
     }
+}
+
+fn parse_export(text: &str) -> ControlResult<DeviceSpec> {
+    let uri = text.parse();
+    uri.map(DeviceSpec::Nbd).map_err(|error| ControlError::usage(format!("`{text}`: {error}")))
 }
 
 fn parse_model(text: &str, model: &str) -> ControlResult<DeviceSpec> {
@@ -236,6 +267,7 @@ impl fmt::Display for DeviceSpec {
         match self {
             DeviceSpec::Path(path) => write!(out, "{}", path.display()),
             DeviceSpec::Memory(bytes) => write!(out, "mem:{}", exact_size(*bytes)),
+            DeviceSpec::Nbd(uri) => write!(out, "{uri}"),
             DeviceSpec::Array(name) => write!(out, "array:{name}"),
             DeviceSpec::Model { profile, over } => {
                 write!(out, "model:{profile}")?;
@@ -276,13 +308,21 @@ mod tests {
 
     #[test]
     fn kinds_of_later_versions_are_refused_by_name() {
-        for text in ["nbd://h/x", "nbd+unix:///x?socket=s", "rbd:p/i", "s3://b/p"] {
+        for text in ["rbd:p/i", "s3://b/p"] {
             let error = text.parse::<DeviceSpec>().unwrap_err();
-            let forms = "use a path, mem:SIZE, model:PROFILE[:SIZE] or array:NAME";
+            let forms = "nbd+unix:///NAME?socket=PATH or array:NAME";
             assert!(error.message.contains("not in this version"), "{error}");
             assert!(error.message.ends_with(forms), "{error}");
             assert_eq!(error.exit_code(), 2);
         }
+    }
+
+    #[test]
+    fn an_export_of_a_server_outlives_the_daemon_and_has_no_path() {
+        let export: DeviceSpec = "nbd://h/x".parse().unwrap();
+        assert!(export.is_external() && !export.is_volatile() && export.path().is_none());
+        let refused = "nbds://h/x".parse::<DeviceSpec>().unwrap_err().message;
+        assert!(refused.contains("TLS is not in this version"), "{refused}");
     }
 
     #[test]
@@ -299,6 +339,10 @@ mod tests {
             "array:",
             "array:a/b",
             "iscsi://x",
+            "nbds://h/x",
+            "nbd+ssh://h/x",
+            "nbd:///x",
+            "nbd+unix:///x",
         ] {
             assert_eq!(text.parse::<DeviceSpec>().unwrap_err().exit_code(), 2, "{text}");
         }
@@ -310,6 +354,8 @@ mod tests {
         assert!(spec.absolute().unwrap().path().unwrap().is_absolute());
         let model: DeviceSpec = "model:hdd:./disk.img".parse().unwrap();
         assert!(model.absolute().unwrap().path().unwrap().is_absolute());
+        let export: DeviceSpec = "nbd+unix:///x?socket=run/s".parse().unwrap();
+        assert!(export.absolute().unwrap().to_string().contains("?socket=/"));
         let memory: DeviceSpec = "mem:1G".parse().unwrap();
         assert!(memory.absolute().unwrap().is_volatile());
     }

@@ -9,9 +9,14 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use voltier_control::safety::REMOTE_PATIENCE;
 use voltier_control::{ControlError, ControlResult, DeviceSpec, ModelBacking};
 use voltier_drive::model::Profile;
-use voltier_drive::{FileDevice, FileOptions, MemoryDevice, ModelDevice, OpenError, OpenFile};
+use voltier_drive::{
+    Connecting, FileDevice, FileOptions, MemoryDevice, ModelDevice, NbdDevice, NbdNews, OpenError,
+    OpenFile,
+};
+use voltier_nbd::{Connected, ExportUri, connect};
 use voltier_ring::Handle;
 use voltier_volume::Leaf;
 
@@ -23,9 +28,34 @@ const CLAIM_STEP: Duration = Duration::from_millis(5);
 static OPENING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// The result of a thread, and who waits for it.
-struct Outcome {
-    opened: Option<Result<OpenFile, OpenError>>,
+struct Outcome<T> {
+    result: Option<T>,
     waker: Option<Waker>,
+}
+
+/// Does something that may wait for long on a thread of its own.
+///
+/// # Errors
+/// When the process can have no more threads: nothing is done then.
+fn on_a_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> std::io::Result<impl Future<Output = T>> {
+    let outcome = Arc::new(Mutex::new(Outcome { result: None, waker: None }));
+    let told = Arc::clone(&outcome);
+    let run = move || {
+        let result = work();
+        let mut outcome = told.lock().unwrap_or_else(PoisonError::into_inner);
+        outcome.result = Some(result);
+        if let Some(waker) = outcome.waker.take() {
+            waker.wake();
+        }
+    };
+    thread::Builder::new().name("open".into()).spawn(run)?;
+    Ok(poll_fn(move |context| {
+        let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        outcome.waker = Some(context.waker().clone());
+        outcome.result.take().map_or(Poll::Pending, Poll::Ready)
+    }))
 }
 
 /// The profile of a modelled drive.
@@ -43,7 +73,7 @@ pub(super) fn size_of(device: &DeviceSpec) -> ControlResult<u64> {
             (_, ModelBacking::Memory(bytes)) => *bytes,
             (_, ModelBacking::Path(_)) => u64::MAX,
         },
-        DeviceSpec::Path(_) | DeviceSpec::Array(_) => u64::MAX,
+        DeviceSpec::Path(_) | DeviceSpec::Nbd(_) | DeviceSpec::Array(_) => u64::MAX,
     })
 }
 
@@ -75,6 +105,7 @@ pub(super) async fn open(
                 }));
             }
         },
+        DeviceSpec::Nbd(uri) => return open_export(handle, uri).await.map(Ok),
         DeviceSpec::Array(name) => {
             return Err(ControlError::failed(format!("array:{name} cannot be a member")));
         }
@@ -114,27 +145,67 @@ async fn opened(path: &Path, options: FileOptions) -> ControlResult<Result<OpenF
             path.display()
         )));
     }
-    let outcome = Arc::new(Mutex::new(Outcome { opened: None, waker: None }));
-    let (told, own) = (Arc::clone(&outcome), path.to_owned());
+    let own = path.to_owned();
     let work = move || {
         let opened = open_patiently(&own, &options);
         with_opening(|opening| opening.remove(&own));
-        let mut outcome = told.lock().unwrap_or_else(PoisonError::into_inner);
-        outcome.opened = Some(opened);
-        if let Some(waker) = outcome.waker.take() {
-            waker.wake();
-        }
+        opened
     };
-    if let Err(error) = thread::Builder::new().name("open".into()).spawn(work) {
-        with_opening(|opening| opening.remove(path));
-        return Err(ControlError::io(format!("a thread to open {}", path.display()), &error));
+    match on_a_thread(work) {
+        Ok(opened) => Ok(opened.await),
+        Err(error) => {
+            with_opening(|opening| opening.remove(path));
+            Err(ControlError::io(format!("a thread to open {}", path.display()), &error))
+        }
     }
-    let opened = poll_fn(|context| {
-        let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
-        outcome.waker = Some(context.waker().clone());
-        outcome.opened.take().map_or(Poll::Pending, Poll::Ready)
-    });
-    Ok(opened.await)
+}
+
+/// Most connections to one server.
+const CONNECTIONS_MAX: usize = 4;
+
+/// Connects to an export of a server.
+async fn open_export(handle: &Handle, uri: &ExportUri) -> ControlResult<Leaf> {
+    let failed = |why: String| ControlError::failed(format!("{uri}: {why}"));
+    let connected = connecting(uri.clone()).await.map_err(failed)?;
+    let (own, shown) = (uri.clone(), uri.to_string());
+    let opened = NbdDevice::new(
+        handle,
+        connected,
+        move || connecting(own.clone()),
+        move |news| log_news(&shown, &news),
+    );
+    let opened = opened.map_err(|refusal| ControlError::failed(format!("{uri} {refusal}")))?;
+    Ok(Leaf::Nbd(Box::new(opened)))
+}
+
+/// Connections to an export, made on a thread of its own: a resolver or a server may take long.
+fn connecting(uri: ExportUri) -> Connecting {
+    Box::pin(async move {
+        let work = move || connect(&uri, CONNECTIONS_MAX, REMOTE_PATIENCE);
+        let connected: Result<Connected, String> = match on_a_thread(work) {
+            Ok(connected) => connected.await.map_err(|error| error.to_string()),
+            Err(error) => Err(format!("no thread to connect: {error}")),
+        };
+        connected
+    })
+}
+
+fn log_news(uri: &str, news: &NbdNews) {
+    match news {
+        NbdNews::Lost(why) => {
+            tracing::warn!(
+                "{uri}: the connection is lost ({why}); requests wait until there is another one"
+            );
+        }
+        NbdNews::StillLost(why) => tracing::warn!("{uri}: still not connected: {why}"),
+        NbdNews::Back(0) => tracing::info!("{uri}: connected again"),
+        NbdNews::Back(again) => tracing::info!(
+            "{uri}: connected again; {again} changes that no flush had covered were made again"
+        ),
+        NbdNews::ChangeLost => tracing::error!(
+            "{uri}: the server refused a change that it had taken before: the next flush fails"
+        ),
+    }
 }
 
 /// Opens a drive that may look taken for a moment. A program that another look at a drive starts shares the

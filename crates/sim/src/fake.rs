@@ -21,6 +21,7 @@ use voltier_control::{
     ArrayDetail, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, ExportAccess,
     ExportSpec, Identity, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
+use voltier_nbd::ExportUri;
 
 /// The engine of a world.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +74,10 @@ answers! {
         }
         fn examine(&self, path: &Path, role: Role) -> ControlResult<Examined> {
             safety::examine(&MACHINE, path, role)
+        }
+        // A world has no network.
+        fn examine_remote(&self, uri: &ExportUri, role: Role) -> ControlResult<Examined> {
+            Err(ControlError::failed(format!("{uri}: no server is there")))
         }
         fn id_of(&self, path: &Path) -> Option<DeviceId> { DeviceId::of_path(&MACHINE, path) }
         fn is_letting_go(&self, path: &Path) -> bool { false }

@@ -5,7 +5,7 @@ use voltier_block::{
     BlockDevice, Buf, DriveControl, Durability, IoResult, Lba, Limits, Nanos, Payload,
     SECTOR_BYTES, SectorRange, UnderWay,
 };
-use voltier_drive::{AlignDevice, FileDevice, MemoryDevice, ModelDevice, OverlayDevice};
+use voltier_drive::{AlignDevice, FileDevice, MemoryDevice, ModelDevice, NbdDevice, OverlayDevice};
 
 /// A leaf in use: what the members of arrays are, and most drives.
 #[expect(clippy::large_enum_variant, reason = "the usual kind is reached without an indirection")]
@@ -22,6 +22,10 @@ pub enum Leaf {
     AlignedFile(Box<AlignDevice<FileDevice>>),
     /// A modelled drive over one of larger blocks, made to serve sectors.
     AlignedModel(Box<AlignDevice<ModelDevice<FileDevice>>>),
+    /// An export of a server.
+    Nbd(Box<NbdDevice>),
+    /// One of larger blocks, made to serve sectors.
+    AlignedNbd(Box<AlignDevice<NbdDevice>>),
     /// A file or device that is only read, with what was written to it in memory.
     Overlay(Box<OverlayDevice<FileDevice>>),
 }
@@ -51,6 +55,7 @@ impl Leaf {
         match self {
             Leaf::File(file) => Leaf::AlignedFile(Box::new(AlignDevice::new(file))),
             Leaf::ModelOverFile(model) => Leaf::AlignedModel(Box::new(AlignDevice::new(*model))),
+            Leaf::Nbd(export) => Leaf::AlignedNbd(Box::new(AlignDevice::new(*export))),
             leaf => leaf,
         }
     }
@@ -73,6 +78,8 @@ impl Leaf {
             Leaf::AlignedFile(aligned) => Some(aligned.below()),
             Leaf::AlignedModel(aligned) => Some(aligned.below().store()),
             Leaf::Overlay(overlay) => Some(overlay.below()),
+            Leaf::Nbd(export) => return export.unused_tail_bytes(),
+            Leaf::AlignedNbd(aligned) => return aligned.below().unused_tail_bytes(),
             Leaf::Memory(_) | Leaf::Model(_) => None,
         };
         file.and_then(FileDevice::facts).map_or(0, |facts| facts.unused_tail_bytes)
@@ -221,5 +228,5 @@ macro_rules! delegate {
     };
 }
 
-delegate!(Leaf: Memory, File, Model, ModelOverFile, AlignedFile, AlignedModel, Overlay);
+delegate!(Leaf: Memory, File, Model, ModelOverFile, AlignedFile, AlignedModel, Nbd, AlignedNbd, Overlay);
 delegate!(Drive: Leaf, AlignedLeaf, Array, AlignedArray);

@@ -33,6 +33,7 @@ mod plain_volumes;
 mod pulled_drives;
 mod read_only_arrays;
 mod refusing_members;
+mod remote_drives;
 mod sector_sizes;
 mod setup;
 mod spare_pools;

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use voltier_nbd::ExportUri;
+
 use crate::error::ControlResult;
 use crate::records::Identity;
 use crate::safety::{self, DeviceId, DriveIdentity, Examined, Machine, Role, WriteProtection};
@@ -27,6 +29,14 @@ pub trait Drives {
     /// As [`safety::examine`].
     fn examine(&self, path: &Path, role: Role) -> ControlResult<Examined> {
         safety::examine(self.machine(), path, role)
+    }
+
+    /// Looks at an export of a server before it is used.
+    ///
+    /// # Errors
+    /// As [`safety::examine_remote`].
+    fn examine_remote(&self, uri: &ExportUri, role: Role) -> ControlResult<Examined> {
+        safety::examine_remote(uri, role)
     }
 
     /// The storage that a path leads to now; `None` when nothing is there.

@@ -26,11 +26,13 @@ use crate::records::Identity;
 /// | `file` | inode and time of birth | regular files |
 /// | `loop` | the same of the file behind it | loop devices |
 /// | `array` | the uuid of the array | Voltier's own arrays |
+/// | `nbd` | size in bytes and name of the export | exports of NBD servers |
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DriveIdentity(String);
 
 const ARRAY_KIND: &str = "array:";
+const EXPORT_KIND: &str = "nbd:";
 
 impl DriveIdentity {
     /// The identity of what a path leads to now; `None` when nothing is there, and when it has no mark that
@@ -40,6 +42,7 @@ impl DriveIdentity {
         match Node::of(&meta) {
             Node::File(..) => file_mark(path).map(|mark| Self(format!("file:{mark}"))),
             Node::Block(major, minor) => block_mark(&machine.block_dir(major, minor)).map(Self),
+            Node::Remote(_) => None,
         }
     }
 
@@ -82,6 +85,17 @@ impl DriveIdentity {
         self.0.strip_prefix(ARRAY_KIND)?.parse().ok()
     }
 
+    /// The identity of an export of an NBD server. It says whether the server still serves the same, and finds
+    /// no drive: any server may have an export of this name and size.
+    pub fn of_export(name: &str, bytes: u64) -> Self {
+        Self(format!("{EXPORT_KIND}{bytes}:{name}"))
+    }
+
+    /// The size in bytes in an identity of an export.
+    pub fn export_bytes(&self) -> Option<u64> {
+        self.0.strip_prefix(EXPORT_KIND)?.split(':').next()?.parse().ok()
+    }
+
     /// The identity that a superblock has as its text; `None` when none is recorded.
     pub fn recorded(text: &str) -> Option<Self> {
         (!text.is_empty()).then(|| Self(text.to_owned()))
@@ -94,7 +108,7 @@ impl DriveIdentity {
 
     /// Whether there is a mark to know the drive by.
     pub fn is_known(&self) -> bool {
-        self.0 != "none"
+        self.0 != "none" && !self.0.starts_with(EXPORT_KIND)
     }
 
     /// Whether this is the mark of the other drive, or of a partition of it.

@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use voltier_nbd::ExportUri;
+
 use super::machine::Machine;
 
 /// Identity of a piece of storage, with what it lies on as far as the kernel shows it.
@@ -32,12 +34,14 @@ impl Part {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Node {
     /// A regular file: device and inode.
     File(u64, u64),
     /// A block device: its number.
     Block(u32, u32),
+    /// An export of a server, as it is named.
+    Remote(ExportUri),
 }
 
 impl DeviceId {
@@ -57,6 +61,11 @@ impl DeviceId {
     /// The identity of a storage that this machine does not know: a simulated drive's number.
     pub fn simulated(number: u64) -> Self {
         Self { own: Node::File(u64::MAX, number), beneath: Vec::new() }
+    }
+
+    /// The identity of an export of a server: two names of one server, or of one export, are not seen to be one.
+    pub fn remote(uri: &ExportUri) -> Self {
+        Self { own: Node::Remote(uri.clone()), beneath: Vec::new() }
     }
 
     /// The identity of what `meta` was read from (symbolic links followed).
@@ -104,7 +113,7 @@ impl DeviceId {
     pub(super) fn block_number(&self) -> Option<(u32, u32)> {
         match self.own {
             Node::Block(major, minor) => Some((major, minor)),
-            Node::File(..) => None,
+            Node::File(..) | Node::Remote(_) => None,
         }
     }
 
@@ -112,7 +121,7 @@ impl DeviceId {
     pub(super) fn file_number(&self) -> Option<(u64, u64)> {
         match self.own {
             Node::File(device, inode) => Some((device, inode)),
-            Node::Block(..) => None,
+            Node::Block(..) | Node::Remote(_) => None,
         }
     }
 }
@@ -169,9 +178,9 @@ mod tests {
         let of = Node::File(1, 2);
         let looped = |minor, bytes| DeviceId {
             own: Node::Block(7, minor),
-            beneath: vec![Part { of, bytes }],
+            beneath: vec![Part { of: of.clone(), bytes }],
         };
-        let file = DeviceId { own: of, beneath: vec![] };
+        let file = DeviceId { own: of.clone(), beneath: vec![] };
         assert!(looped(0, 0..9).overlaps(&file) && file.overlaps(&looped(0, 0..9)));
         assert!(looped(0, 0..9).overlaps(&looped(1, 8..9)), "two devices over one part");
         assert!(!looped(0, 0..8).overlaps(&looped(1, 8..9)));

@@ -12,6 +12,7 @@ mod identity;
 mod looks;
 mod machine;
 mod protection;
+mod remote;
 mod role;
 mod room;
 mod signature;
@@ -24,6 +25,7 @@ pub use finding::Finding;
 pub use identity::DeviceId;
 pub use machine::Machine;
 pub use protection::WriteProtection;
+pub use remote::REMOTE_PATIENCE;
 pub use role::Role;
 pub use room::{Promise, Promises, Room, Shortage};
 
@@ -31,6 +33,8 @@ use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use voltier_nbd::ExportUri;
 
 use crate::error::{ControlError, ControlResult};
 use crate::file_lock;
@@ -139,6 +143,18 @@ fn examine_now(machine: &Machine, path: &Path, role: Role) -> ControlResult<Exam
     findings.extend(protection.map(Finding::WriteProtected));
     findings.extend(counting(content, role));
     Ok(Examined { id, size_bytes, findings })
+}
+
+/// Looks at an export of a server. Who else uses it, only the server knows, and it does not say.
+///
+/// # Errors
+/// When the server cannot be reached, does not have the export, or it has no whole sector.
+pub fn examine_remote(uri: &ExportUri, role: Role) -> ControlResult<Examined> {
+    let seen = remote::see(uri, HEAD_BYTES)?;
+    let protection = seen.is_read_only.then_some(WriteProtection::Server);
+    let mut findings: Vec<Finding> = protection.map(Finding::WriteProtected).into_iter().collect();
+    findings.extend(findings_in(&seen.head, role));
+    Ok(Examined { id: DeviceId::remote(uri), size_bytes: seen.size_bytes, findings })
 }
 
 /// How many of its first bytes say what a device holds.

@@ -19,6 +19,8 @@ pub enum WriteProtection {
     Attribute,
     /// The file system of the file is mounted read-only.
     FileSystem,
+    /// The server serves the export read-only.
+    Server,
 }
 
 impl WriteProtection {
@@ -67,6 +69,9 @@ impl fmt::Display for WriteProtection {
             }
             Self::FileSystem => {
                 "is write-protected (its file system is mounted read-only); mount it writable"
+            }
+            Self::Server => {
+                "is read-only (its server serves it so, or to several clients); have the server take writes"
             }
         })
     }

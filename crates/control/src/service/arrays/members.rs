@@ -289,13 +289,12 @@ fn admit_to(
     admit::is_nobody_elses(turn, device, record.uuid)?;
     look::look_at(turn, device, 0, "member")?;
     let label = turn.reading(device).label_of(device);
-    match (label, device.path()) {
-        (Ok(Some(label)), _) if label.array == record.uuid => Ok(()),
-        (_, None) => Ok(()),
-        (_, Some(path)) => {
-            let examined = turn.looking_at(path).examine(path, Role::Cache)?;
-            safety::judge(path, &examined, force)
-        }
+    if matches!(label, Ok(Some(label)) if label.array == record.uuid) {
+        return Ok(());
+    }
+    match turn.examine(device, Role::Cache) {
+        None => Ok(()),
+        Some(examined) => safety::judge_findings(device, &examined?.findings, force),
     }
 }
 
@@ -350,12 +349,14 @@ fn admit_journal(
             "the journal of {name} is on {device} already; name another device, or `members`"
         )));
     }
-    let Some(path) = device.path() else { return Ok(()) };
+    if !device.is_external() {
+        return Ok(());
+    }
     admit::is_nobody_elses(turn, device, record.uuid)?;
-    let examined = turn.looking_at(path).examine(path, Role::Cache)?;
+    let Some(examined) = turn.examine(device, Role::Cache).transpose()? else { return Ok(()) };
     let label = turn.reading(device).journal_label_of(device);
     let is_ours = matches!(label, Ok(Some(label)) if label.array == record.uuid);
-    safety::judge(path, &examined, force || is_ours)
+    safety::judge_findings(device, &examined.findings, force || is_ours)
 }
 
 /// Starts a background task.

@@ -10,7 +10,7 @@ use crate::name::PoolName;
 use crate::records::{Identity, RegisteredArray};
 use crate::safety::{self, Role};
 use crate::service::state::turn::Turn;
-use crate::spec::DeviceSpec;
+use crate::spec::{DeviceSpec, Storage};
 
 /// The label of a spare of an array.
 pub(crate) fn of_array(array: &RegisteredArray) -> SpareOwner {
@@ -38,9 +38,12 @@ pub(crate) fn check(
     device: &DeviceSpec,
     owner: Option<Identity>,
 ) -> ControlResult<()> {
-    let Some(path) = device.path() else { return Ok(()) };
-    let examined = engine.examine(path, Role::Spare)?;
-    safety::judge(path, &examined, false)?;
+    let examined = match device.storage() {
+        Storage::Path(path) => engine.examine(path, Role::Spare)?,
+        Storage::Remote(uri) => engine.examine_remote(uri, Role::Spare)?,
+        Storage::Own | Storage::Array(_) => return Ok(()),
+    };
+    safety::judge_findings(device, &examined.findings, false)?;
     match (engine.spare_label_of(device)?, owner) {
         (Some(label), Some(owner)) if label.owner == owner => Ok(()),
         (Some(label), _) => Err(ControlError::failed(format!(

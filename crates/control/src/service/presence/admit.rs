@@ -1,7 +1,5 @@
 //! Whether a device may become a part of a volume or an array.
 
-use std::path::Path;
-
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::protocol::NewCache;
@@ -102,13 +100,13 @@ pub(crate) fn admit(
         return Ok(Admitted { size_bytes, mark: mark_of(turn, device) });
     }
     let mark = take_drive(turn, device, role, beside, beside.own())?;
-    let Some(path) = device.path() else {
+    let Some(examined) = turn.examine(device, role) else {
         return Ok(Admitted { size_bytes: turn.engine.size_of(device)?, mark });
     };
-    let examined = turn.looking_at(path).examine(path, role)?;
-    safety::judge(path, &examined, force)?;
+    let examined = examined?;
+    safety::judge_findings(device, &examined.findings, force)?;
     if force {
-        log_override(turn, &path.display().to_string(), &examined.findings);
+        log_override(turn, &device.to_string(), &examined.findings);
     }
     let size_bytes = turn.engine.size_of(device)?.min(examined.size_bytes);
     Ok(Admitted { size_bytes, mark })
@@ -126,28 +124,29 @@ pub(crate) fn take(
     beside: Beside<'_>,
     own: Option<Identity>,
 ) -> ControlResult<()> {
-    let Some(path) = device.path() else { return Ok(()) };
     // Whatever time its file system takes to say which storage that is.
-    let id = match turn.id_at(path) {
+    let id = match turn.id_of(device) {
         Some(id) => id,
-        None => turn.looking_at(path).examine(path, role)?.id,
+        None => match turn.examine(device, role) {
+            Some(examined) => examined?.id,
+            None => return Ok(()),
+        },
     };
     if let Some(command) = turn.claims.taker(&id, turn.own()) {
         return Err(ControlError::failed(format!(
-            "{} is being taken by another command, `{command}`; try again when that has ended",
-            path.display()
+            "{device} is being taken by another command, `{command}`; try again when that has ended"
         )));
     }
     for other in beside.devices() {
         if turn.id_of(other).is_some_and(|other| other.overlaps(&id)) {
-            return Err(refusal(path, &beside.twice()));
+            return Err(refusal(device, &beside.twice()));
         }
     }
     if let Beside::Members(others) = beside {
         is_a_drive_of_its_own(turn, device, others)?;
     }
     if let Some(user) = user_of(turn, &id, own) {
-        return Err(refusal(path, &Finding::SameDevice(format!("already part of {user}"))));
+        return Err(refusal(device, &Finding::SameDevice(format!("already part of {user}"))));
     }
     reserve(turn, id);
     Ok(())
@@ -164,12 +163,12 @@ fn take_drive(
     take(turn, device, role, beside, own)?;
     let mark = mark_of(turn, device);
     let known = mark.as_ref().filter(|mark| mark.is_known());
-    match (device.path(), known.and_then(|mark| user_by_mark(turn, mark, own))) {
-        (Some(path), Some(user)) => {
+    match known.and_then(|mark| user_by_mark(turn, mark, own)) {
+        Some(user) => {
             let what = format!("a drive of {user}, by its WWN or serial number");
-            Err(refusal(path, &Finding::SameDevice(what)))
+            Err(refusal(device, &Finding::SameDevice(what)))
         }
-        _ => Ok(mark),
+        None => Ok(mark),
     }
 }
 
@@ -358,6 +357,6 @@ fn check_size_stays(turn: &mut Turn, device: &DeviceSpec) -> ControlResult<()> {
     }
 }
 
-fn refusal(path: &Path, what: &Finding) -> ControlError {
-    ControlError::failed(format!("{} {what}", path.display()))
+fn refusal(device: &DeviceSpec, what: &Finding) -> ControlError {
+    ControlError::failed(format!("{device} {what}"))
 }

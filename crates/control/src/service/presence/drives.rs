@@ -3,12 +3,16 @@
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::records::VolumeRecord;
-use crate::safety::DriveIdentity;
+use crate::safety::{DriveIdentity, Role};
 use crate::spec::DeviceSpec;
 
 /// The mark that a device is to be known by from now on. The answer is `none` if the device has no mark,
 /// or shares its mark with another drive. `None` of a device without a path.
 pub(crate) fn identity_of(engine: &dyn Engine, device: &DeviceSpec) -> Option<DriveIdentity> {
+    if let Some(uri) = device.remote() {
+        let examined = engine.examine_remote(uri, Role::Origin).ok()?;
+        return Some(DriveIdentity::of_export(&uri.export, examined.size_bytes));
+    }
     let path = device.path()?;
     let mark = engine.drive_identity(path);
     let known = mark.filter(|mark| engine.find_drive(mark, path).is_some());

@@ -424,8 +424,12 @@ fn member_or_journal(
 /// Whether a device is a drive of a volume: by the mark that the volume knows its drive by. Without a mark
 /// the path counts, unless the device is in service in an array.
 fn is_of_a_volume(service: &mut Turn, device: &DeviceSpec, is_in_service: bool) -> bool {
-    let Some(path) = device.path() else { return false };
-    let mark = service.reading_identity_of(path.display()).drive_identity(path);
+    if !device.is_external() {
+        return false;
+    }
+    let path = device.path();
+    let mark =
+        path.and_then(|path| service.reading_identity_of(path.display()).drive_identity(path));
     let mut drives = service.registry.volumes().iter().flat_map(|volume| volume.drives());
     drives.any(|(drive, known)| match known.filter(|known| known.is_known()) {
         Some(known) => mark.as_ref() == Some(known),

@@ -1,12 +1,13 @@
 //! Looks at devices that are on record already. A look after a crash is patient with what is busy.
 
 use crate::error::{ControlError, ControlResult};
+use crate::name::VolumeName;
 use crate::records::Identity;
-use crate::safety::{self, Finding, Role, WriteProtection};
+use crate::safety::{self, DriveIdentity, Finding, Role, WriteProtection};
 use crate::service::presence::absence::Hindrance;
 use crate::service::state::crash_wait::CRASH_STEP;
 use crate::service::state::turn::Turn;
-use crate::spec::DeviceSpec;
+use crate::spec::{DeviceSpec, Storage};
 
 /// [`may_be_member`] of a device that may not answer: a core would wait for it.
 pub(crate) fn has_label(turn: &mut Turn, device: &DeviceSpec, array: Identity) -> bool {
@@ -86,25 +87,34 @@ pub(crate) fn look(turn: &mut Turn, device: &DeviceSpec) -> Result<u64, (Hindran
 
 /// [`look`] without patience.
 pub(crate) fn look_once(turn: &mut Turn, device: &DeviceSpec) -> Result<u64, (Hindrance, String)> {
-    let Some(path) = device.path() else { return Ok(u64::MAX) };
-    let examined = turn.looking_at(path).examine(path, Role::Origin);
+    let Some(examined) = turn.examine(device, Role::Origin) else { return Ok(u64::MAX) };
     let mut examined = examined.map_err(|error| {
-        let is_there = turn.id_of(device).is_some();
+        // What is on this machine is seen to be there, whatever it answers.
+        let is_there = device.remote().is_none() && turn.id_of(device).is_some();
         (if is_there { Hindrance::Silent } else { Hindrance::Absent }, error.message)
     })?;
     // An SSD that takes no writes can be read: its lines are written back.
     examined.findings.retain(|found| !matches!(found, Finding::WriteProtected(_)));
     // The engine judges the content of the device: it knows its own labels.
-    let judged = safety::judge(path, &examined, true);
+    let judged = safety::judge_findings(device, &examined.findings, true);
     judged.map_err(|error| (Hindrance::Busy, error.message))?;
     Ok(examined.size_bytes)
 }
 
 /// Why a device takes no writes, if that is so.
 pub(crate) fn write_protection(turn: &mut Turn, device: &DeviceSpec) -> Option<WriteProtection> {
-    let path = device.path()?;
-    let step = format!("checking whether {} takes writes", path.display());
-    turn.apart(step).write_protection(path)
+    let step = format!("checking whether {device} takes writes");
+    match device.storage() {
+        Storage::Path(path) => turn.apart(step).write_protection(path),
+        Storage::Remote(uri) => {
+            let examined = turn.apart(step).examine_remote(uri, Role::Origin).ok()?;
+            examined.findings.into_iter().find_map(|found| match found {
+                Finding::WriteProtected(how) => Some(how),
+                _ => None,
+            })
+        }
+        Storage::Own | Storage::Array(_) => None,
+    }
 }
 
 /// Refuses a device that takes no writes, and an array that is only read.
@@ -116,6 +126,28 @@ pub(crate) fn takes_writes(turn: &mut Turn, device: &DeviceSpec, side: &str) -> 
         None => Ok(()),
         Some(how) => Err(ControlError::failed(format!("its {side} {device} {how}"))),
     }
+}
+
+/// Refuses an export of a server that is not the one on record: smaller or larger, it is another one until the
+/// user says that it is not.
+pub(crate) fn is_as_recorded(
+    turn: &mut Turn,
+    volume: &VolumeName,
+    (side, key): (&str, &str),
+    device: &DeviceSpec,
+    identity: Option<&DriveIdentity>,
+) -> ControlResult<()> {
+    let known_bytes = identity.and_then(DriveIdentity::export_bytes);
+    let (Some(_), Some(known_bytes)) = (device.remote(), known_bytes) else { return Ok(()) };
+    let size_bytes = look(turn, device).map_err(|(_, why)| ControlError::failed(why))?;
+    if size_bytes == known_bytes {
+        return Ok(());
+    }
+    Err(ControlError::failed(format!(
+        "its {side} {device} has {size_bytes} bytes now and had {known_bytes}: nothing is changed; have the server \
+         serve the export that it served before, or, if this one holds the data, \
+         `voltier set {volume} {key}={device}`"
+    )))
 }
 
 pub(crate) fn large_enough(

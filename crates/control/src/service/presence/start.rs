@@ -10,6 +10,7 @@ use crate::service::state::live::Live;
 use crate::service::state::turn::Turn;
 use crate::service::volumes::open::{close_and_note, open_volume};
 use crate::service::volumes::{drains, exports, removal};
+use crate::settings::{ORIGIN_KEY, SSD_KEY};
 
 /// Brings one volume up with what is there, its exports and its unfinished work included.
 pub(crate) fn open_up(turn: &mut Turn, record: &VolumeRecord) {
@@ -93,6 +94,8 @@ fn open_recorded(turn: &mut Turn, record: &VolumeRecord, live: &mut Live) -> Con
             record.origin, record.name
         )));
     }
+    let (origin, identity) = (&record.origin, record.origin_identity.as_ref());
+    look::is_as_recorded(turn, &record.name, ("backing disk", ORIGIN_KEY), origin, identity)?;
     look::look_at(turn, &record.origin, record.size_bytes, "backing disk")?;
     // What clients write could never reach it, and be called written by an SSD in front.
     if record.cache.is_some() || record.origin.array().is_none() {
@@ -162,7 +165,12 @@ fn open_with_cache(
     cache: &CacheRecord,
 ) -> ControlResult<()> {
     if !cache.device.is_volatile() {
+        let identity = cache.identity.as_ref();
         look::look_at(turn, &cache.device, 0, "cache")
+            .and_then(|()| {
+                let side = ("SSD", SSD_KEY);
+                look::is_as_recorded(turn, &record.name, side, &cache.device, identity)
+            })
             .map_err(|error| may_be_missed(record, error))?;
         if cache.device.array().is_some() {
             look::takes_writes(turn, &cache.device, "SSD")?;

@@ -329,6 +329,11 @@ pub(crate) fn has_come(service: &mut Turn, missing: &Missing) -> bool {
     if !device.is_external() {
         return false;
     }
+    if device.remote().is_some() {
+        let is_there = *hindrance != Hindrance::Wrong && look::look_once(service, device).is_ok();
+        let may_be_written = *hindrance != Hindrance::Protected;
+        return is_there && (may_be_written || look::write_protection(service, device).is_none());
+    }
     let found = found(service, device, identity.as_ref());
     // A start opens what is under the path, if the cache is on it, when the SSD itself is not there.
     if let Some(awaited) = missing.cache.filter(|awaited| !awaited.was_there)

@@ -13,12 +13,12 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};
-use crate::safety::{DeviceId, DriveIdentity};
+use crate::safety::{DeviceId, DriveIdentity, Examined, Role};
 use crate::service::state::State;
 use crate::service::state::claims::{ClaimId, Subject};
 use crate::service::state::desk::Desk;
 use crate::service::state::live::now;
-use crate::spec::DeviceSpec;
+use crate::spec::{DeviceSpec, Storage};
 
 /// How often a command that waits for another one looks whether it has ended.
 const CLAIM_STEP: Duration = Duration::from_millis(10);
@@ -108,6 +108,21 @@ impl Turn {
 
     pub(crate) fn looking_at(&mut self, path: &Path) -> Apart<'_> {
         self.apart(format!("opening and reading {}", path.display()))
+    }
+
+    /// Looks at a device before it is used, wherever it is; `None` of one that nobody else can have.
+    pub(crate) fn examine(
+        &mut self,
+        device: &DeviceSpec,
+        role: Role,
+    ) -> Option<ControlResult<Examined>> {
+        match device.storage() {
+            Storage::Path(path) => Some(self.looking_at(path).examine(path, role)),
+            Storage::Remote(uri) => {
+                Some(self.apart(format!("asking the server of {uri}")).examine_remote(uri, role))
+            }
+            Storage::Own | Storage::Array(_) => None,
+        }
     }
 
     pub(crate) fn looking_for(&mut self, identity: &DriveIdentity) -> Apart<'_> {
@@ -296,6 +311,9 @@ impl Turn {
 
     /// The storage that a device is now; `None` of one that is not there, or not of this machine.
     pub(crate) fn id_of(&self, device: &DeviceSpec) -> Option<DeviceId> {
+        if let Some(uri) = device.remote() {
+            return Some(DeviceId::remote(uri));
+        }
         self.id_at(device.path()?)
     }
 }

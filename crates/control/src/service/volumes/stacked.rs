@@ -1,21 +1,33 @@
-//! Volumes whose devices are exports of other volumes of the same daemon: the file of an export, or a loop
-//! device over one. The upper volume stops first: what it writes at its end goes through the lower one.
+//! Volumes whose devices are exports of other volumes of the same daemon: the file of an export, a loop device
+//! over one, or an NBD export by its address. The upper volume stops first: what it writes at its end goes
+//! through the lower one.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+
+use voltier_nbd::{ExportUri, Server};
 
 use crate::export_spec::ExportSpec;
 use crate::name::VolumeName;
 use crate::records::VolumeRecord;
 use crate::safety::{Machine, users};
 use crate::service::state::State;
+use crate::spec::DeviceSpec;
 
 /// The paths of a volume's devices, also of the members of its arrays.
 fn paths_of<'a>(state: &'a State, record: &'a VolumeRecord) -> impl Iterator<Item = &'a Path> {
+    devices_of(state, record).filter_map(|device| device.path())
+}
+
+/// The devices of a volume, and the members of its arrays.
+fn devices_of<'a>(
+    state: &'a State,
+    record: &'a VolumeRecord,
+) -> impl Iterator<Item = &'a DeviceSpec> {
     let arrays = record.devices().filter_map(|device| device.array());
     let members = arrays.filter_map(|name| state.registry.find_array(name));
     let members = members.flat_map(|array| array.devices());
-    record.devices().chain(members).filter_map(|device| device.path())
+    record.devices().chain(members)
 }
 
 /// The file behind the block device of a volume, by its name or the kernel's; any other path as it is.
@@ -65,5 +77,9 @@ pub(crate) fn stands_on(
         return false;
     };
     let is_export = |path: &Path| lower.exports.iter().any(|export| export.file() == Some(path));
-    paths_of(state, upper).any(|path| is_export(&behind(state, machine, path)))
+    let served = lower.exports.iter().filter_map(|export| export.uri(&lower.name).parse().ok());
+    let servers: Vec<Server> = served.map(|uri: ExportUri| uri.server).collect();
+    let mut remotes = devices_of(state, upper).filter_map(|device| device.remote());
+    remotes.any(|remote| servers.contains(&remote.server))
+        || paths_of(state, upper).any(|path| is_export(&behind(state, machine, path)))
 }
