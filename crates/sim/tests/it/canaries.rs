@@ -196,9 +196,7 @@ impl Worlds {
             (one_in, warm_up_steps) = zeroes(&mut profile, self == Self::LongZeroes);
         }
         if self == Self::Streams {
-            (profile.streams, one_in, warm_up_steps) = (true, 16, 20);
-            (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (10, 2);
-            profile.origin.latency_ns = 2_000_000;
+            (one_in, warm_up_steps) = streams(&mut profile);
         }
         if self == Self::Spikes {
             (one_in, profile.clients, profile.steps) = (u64::MAX, 12, 200);
@@ -216,6 +214,14 @@ impl Worlds {
         }
         Plan { profile, seed: 0, one_in, warm_up_steps, only: None }
     }
+}
+
+/// Clients with long streams before a slow origin; how many events a crash is one of, and the steps before.
+fn streams(profile: &mut Profile) -> (u64, u64) {
+    profile.streams = true;
+    (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (10, 2);
+    profile.origin.latency_ns = 2_000_000;
+    (16, 20)
 }
 
 /// Clients that zero long ranges; how many events a crash is one of, and the steps before.
