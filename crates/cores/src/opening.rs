@@ -203,7 +203,8 @@ fn log_news(uri: &str, news: &NbdNews) {
             "{uri}: connected again; {again} changes that no flush had covered were made again"
         ),
         NbdNews::ChangeLost => tracing::error!(
-            "{uri}: the server refused a change that it had taken before: the next flush fails"
+            "{uri}: the server refuses a change that it had answered before, and what it has there is old: the drive \
+             is given up"
         ),
     }
 }

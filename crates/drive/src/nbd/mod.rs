@@ -49,6 +49,8 @@ const ZEROES_BYTES: u64 = MIB;
 const AGAIN_AT_ONCE: usize = 64;
 /// How long a server that has let us in again has for requests of the connections before, in nanoseconds.
 const SETTLE_NS: Nanos = 100_000_000;
+/// Sessions in a row in which a server refuses to make a change again, after which the drive ends.
+const REFUSED_MAX: u32 = 8;
 /// The first and the longest pause between two attempts to connect, in nanoseconds.
 const PAUSE_NS_MIN: Nanos = 50_000_000;
 const PAUSE_NS_MAX: Nanos = 1_000_000_000;
@@ -65,7 +67,7 @@ pub enum NbdNews {
     StillLost(String),
     /// The drive is connected again, and so many changes were made again that no flush had covered.
     Back(usize),
-    /// The server refused a change that was to be made again: the next flush fails.
+    /// The server refuses a change that is to be made again: the drive ends.
     ChangeLost,
 }
 
@@ -112,6 +114,10 @@ struct Shared {
     /// the writes.
     flush_failed: Cell<bool>,
     failed_flushes: Cell<u64>,
+    /// The one in which changes are made again.
+    preparing: RefCell<Option<Rc<Session<Shared>>>>,
+    /// Sessions in a row in which the server refused to make a change again.
+    refused: Cell<u32>,
     /// The last session ended with requests under way.
     left_requests: Cell<bool>,
     has_ended: Cell<bool>,
@@ -151,6 +157,8 @@ impl NbdDevice {
             is_making_room: Cell::new(false),
             flush_failed: Cell::new(false),
             failed_flushes: Cell::new(0),
+            preparing: RefCell::default(),
+            refused: Cell::new(0),
             left_requests: Cell::new(false),
             has_ended: Cell::new(false),
         });
@@ -288,20 +296,30 @@ impl Shared {
         Asked { kind, flags, offset: range.start.bytes(), length: range.bytes() as u32, data }
     }
 
-    async fn change(&self, range: SectorRange, change: Change, durable: bool) -> IoResult<()> {
+    async fn change(
+        self: &Rc<Self>,
+        range: SectorRange,
+        change: Change,
+        durable: bool,
+    ) -> IoResult<()> {
         while self.unflushed.borrow().is_full() && !self.has_ended.get() {
+            self.make_room();
             self.has_room.wait().await;
         }
         let is_durable = durable && self.facts.has(proto::FLAG_SEND_FUA);
+        // Made again, the older change would be over one that is durable until that is made again, too.
+        let is_over_kept = is_durable && self.unflushed.borrow().overlaps(range);
         let asked = || self.asked(range, &change, durable);
         let then = || Then::Changed(range, change.clone(), is_durable);
-        self.request(asked, then, Vec::new()).await.map(drop)
+        self.request(asked, then, Vec::new()).await?;
+        if is_over_kept { self.sync().await } else { Ok(()) }
     }
 
     async fn sync(&self) -> IoResult<()> {
-        if self.flush_failed.get() {
-            return Err(IoError::Medium);
-        }
+        if self.flush_failed.get() { Err(IoError::Medium) } else { self.flush().await }
+    }
+
+    async fn flush(&self) -> IoResult<()> {
         if !self.facts.has(proto::FLAG_SEND_FLUSH) {
             return Ok(());
         }
@@ -335,14 +353,25 @@ impl Shared {
             return;
         }
         unflushed.push(range, change);
-        if unflushed.is_half_full() && !self.is_making_room.replace(true) {
-            let own = self.clone();
-            drop(self.handle.spawn(async move {
-                // One that fails has told the owner's next flush.
-                let _ = own.sync().await;
-                own.is_making_room.set(false);
-            }));
+        let is_half_full = unflushed.is_half_full();
+        drop(unflushed);
+        if is_half_full {
+            self.make_room();
         }
+    }
+
+    /// Flushes the drive until half of the room is free, unless that is under way. What is answered meanwhile is
+    /// not covered by the flush.
+    fn make_room(self: &Rc<Self>) {
+        if self.is_making_room.replace(true) {
+            return;
+        }
+        let own = self.clone();
+        drop(self.handle.spawn(async move {
+            // One that fails has told the owner's next flush, and has left nothing to be kept.
+            while own.flush().await.is_ok() && own.unflushed.borrow().is_half_full() {}
+            own.is_making_room.set(false);
+        }));
     }
 
     /// Why a session cannot go on where the others were.
@@ -398,7 +427,10 @@ impl Shared {
                         return;
                     }
                     let session = Session::begin(&self.handle, &self, connected);
-                    if let Some(again) = self.make_again(&session).await
+                    self.preparing.replace(Some(session.clone()));
+                    let again = self.make_again(&session).await;
+                    self.preparing.take();
+                    if let Some(again) = again
                         && !self.has_ended.get()
                     {
                         self.session.replace(Some(session));
@@ -407,7 +439,9 @@ impl Shared {
                         return;
                     }
                     session.end();
-                    pause_ns = PAUSE_NS_MIN;
+                    if self.refused.get() == 0 {
+                        pause_ns = PAUSE_NS_MIN;
+                    }
                 }
                 Err(why) if why != told => {
                     told.clone_from(&why);
@@ -427,10 +461,16 @@ impl Shared {
             let apart = self.unflushed.borrow().apart_from(place, AGAIN_AT_ONCE);
             if apart.is_empty() {
                 if is_any_lost {
-                    // It was acknowledged and is not there: the next flush must not vouch for it.
-                    self.flush_has_failed();
-                    (self.tell)(NbdNews::ChangeLost);
+                    self.refused.set(self.refused.get() + 1);
+                    if self.refused.get() == REFUSED_MAX {
+                        // It was acknowledged and is not there. Nobody may read what was there before it.
+                        self.flush_has_failed();
+                        (self.tell)(NbdNews::ChangeLost);
+                        self.end();
+                    }
+                    return None;
                 }
+                self.refused.set(0);
                 return (!session.is_over()).then_some(place);
             }
             let count = apart.len();
@@ -449,7 +489,7 @@ impl Shared {
 
     fn end(&self) {
         self.has_ended.set(true);
-        if let Some(session) = self.session.take() {
+        for session in [self.session.take(), self.preparing.take()].into_iter().flatten() {
             session.end();
         }
         self.changed.notify();

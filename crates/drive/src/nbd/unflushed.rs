@@ -80,6 +80,11 @@ impl Unflushed {
         self.changes.is_empty()
     }
 
+    /// Whether a change of this range would be over one that is kept.
+    pub(super) fn overlaps(&self, range: SectorRange) -> bool {
+        self.changes.iter().any(|(kept, _)| kept.overlaps(range))
+    }
+
     #[cfg(test)]
     fn len(&self) -> usize {
         self.changes.len()

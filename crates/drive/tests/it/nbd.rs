@@ -10,7 +10,7 @@ use voltier_block::{
 };
 use voltier_drive::{Connecting, NbdDevice, NbdNews};
 use voltier_nbd::{ExportUri, connect, proto};
-use voltier_ring::{Executor, Handle};
+use voltier_ring::{Executor, Handle, join_all};
 
 use crate::support::fake_server::{ALL_FLAGS, Conduct, FakeServer};
 
@@ -113,9 +113,9 @@ fn a_server_that_dies_takes_nothing_acknowledged_along() {
         write(&device, 0, 1, Durability::Cached).await;
         device.flush().await.unwrap();
         write(&device, 8, 2, Durability::Cached).await;
-        write(&device, 0, 3, Durability::Cached).await;
         // Durable, and over one that is not: the older one must not come back.
         write(&device, 8, 4, Durability::Durable).await;
+        write(&device, 0, 3, Durability::Cached).await;
         device.write_zeroes(SectorRange::new(Lba(16), 8), Durability::Cached).await.unwrap();
         server.state().die();
         let read = [first_byte(&device, 0).await, first_byte(&device, 8).await];
@@ -124,7 +124,7 @@ fn a_server_that_dies_takes_nothing_acknowledged_along() {
         device.flush().await.unwrap();
         assert_eq!(server.state().durable[..4096], [3; 4096], "the flush vouches for it");
         let told = news.borrow().clone();
-        assert!(matches!(told[..], [NbdNews::Lost(_), NbdNews::Back(4)]), "{told:?}");
+        assert!(matches!(told[..], [NbdNews::Lost(_), NbdNews::Back(2)]), "{told:?}");
         // All of it is covered now.
         server.state().die();
         assert_eq!(first_byte(&device, 8).await, 4);
@@ -256,6 +256,37 @@ fn what_no_flush_covers_is_bounded_by_flushes_of_the_drive_itself() {
             device.write(Lba(at % 4 * 2048), data.clone(), Durability::Cached).await.unwrap();
         }
         assert!(server.state().flushes > 0);
+    });
+}
+
+#[test]
+fn writes_that_overshoot_the_bound_at_once_do_not_wait_for_ever() {
+    run(async |handle| {
+        let server = FakeServer::start(BYTES, Conduct::default());
+        let (device, _) = open(&handle, &server.uri);
+        let data = Payload::from(Bytes::copy_of(&vec![3; MIB as usize]));
+        for _ in 0..2 {
+            let writes = (0..160)
+                .map(|at| device.write(Lba(at % 4 * 2048), data.clone(), Durability::Cached));
+            let all = handle.timeout(60_000 * MS, join_all(writes.collect::<Vec<_>>())).await;
+            assert!(all.expect("room is made").into_iter().all(|written| written.is_ok()));
+        }
+    });
+}
+
+#[test]
+fn a_durable_change_over_one_that_no_flush_covers_leaves_nothing_to_be_made_again_under_it() {
+    run(async |handle| {
+        let server = FakeServer::start(BYTES, Conduct::default());
+        let (device, _) = open(&handle, &server.uri);
+        write(&device, 0, 1, Durability::Cached).await;
+        write(&device, 9, 1, Durability::Durable).await;
+        assert_eq!(server.state().flushes, 0, "other sectors");
+        write(&device, 0, 2, Durability::Durable).await;
+        assert_eq!(server.state().flushes, 1);
+        server.state().die();
+        assert_eq!(first_byte(&device, 0).await, 2);
+        assert_eq!(server.state().durable[0], 2);
     });
 }
 
