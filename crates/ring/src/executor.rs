@@ -406,6 +406,23 @@ impl Handle {
     pub async fn send(&self, stream: &Stream, data: Vec<Bytes>) -> Result<u32, Errno> {
         self.submit(Op::Send { fd: stream.fd.clone(), data }).await.result
     }
+
+    /// Sends what goes out without waiting: how many bytes of the pieces, in their order. `AGAIN` when there is no
+    /// room.
+    pub fn send_now(&self, stream: &Stream, pieces: &[Bytes]) -> Result<usize, Errno> {
+        match &mut *self.core.driver.borrow_mut() {
+            Driver::Real(_) => stream.send_now(pieces),
+            Driver::Virtual(time) => time.files().send_now(&stream.fd, pieces),
+        }
+    }
+
+    /// Receives what is there already: how many bytes; 0 when the peer is done. `AGAIN` when there is nothing.
+    pub fn recv_now(&self, stream: &Stream, buf: &mut [u8]) -> Result<usize, Errno> {
+        match &mut *self.core.driver.borrow_mut() {
+            Driver::Real(_) => stream.recv_now(buf),
+            Driver::Virtual(time) => time.files().recv_now(&stream.fd, buf),
+        }
+    }
 }
 
 struct PendingOp<'a> {

@@ -190,18 +190,16 @@ impl Stream {
 
     /// Sends what goes out without waiting: how many bytes of the pieces, in their order. `AGAIN` when there is no
     /// room.
-    pub fn try_send(&self, pieces: &[Bytes]) -> Result<usize, Errno> {
-        let Fd::Real(fd) = &self.fd else { return Err(Errno::AGAIN) };
+    pub(crate) fn send_now(&self, pieces: &[Bytes]) -> Result<usize, Errno> {
         let pieces: Vec<IoSlice<'_>> =
             pieces.iter().take(PIECES_MAX).map(|piece| IoSlice::new(piece)).collect();
         let flags = net::SendFlags::DONTWAIT | net::SendFlags::NOSIGNAL;
-        net::sendmsg(fd.fd(), &pieces, &mut net::SendAncillaryBuffer::default(), flags)
+        net::sendmsg(self.fd.real(), &pieces, &mut net::SendAncillaryBuffer::default(), flags)
     }
 
     /// Receives what is there already: how many bytes; 0 when the peer is done. `AGAIN` when there is nothing.
-    pub fn try_recv(&self, buf: &mut [u8]) -> Result<usize, Errno> {
-        let Fd::Real(fd) = &self.fd else { return Err(Errno::AGAIN) };
-        net::recv(fd.fd(), buf, net::RecvFlags::DONTWAIT).map(|(bytes, _)| bytes)
+    pub(crate) fn recv_now(&self, buf: &mut [u8]) -> Result<usize, Errno> {
+        net::recv(self.fd.real(), buf, net::RecvFlags::DONTWAIT).map(|(bytes, _)| bytes)
     }
 
     /// Sends small packets at once (TCP only; an error on other sockets).

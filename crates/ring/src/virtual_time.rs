@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use voltier_block::Nanos;
+use rustix::io::Errno;
+use voltier_block::{Bytes, Nanos};
 
+use crate::fd::Fd;
 use crate::op::{Op, OpOutcome};
 use crate::slab::Key;
 
@@ -11,6 +13,18 @@ use crate::slab::Key;
 pub trait VirtualFiles: 'static {
     /// Carries out `op` and says when it completes, at `now` or later.
     fn submit(&mut self, now: Nanos, op: Op) -> (Nanos, OpOutcome);
+
+    /// [`Handle::send_now`](crate::Handle::send_now), in no time: by default there is no room.
+    fn send_now(&mut self, fd: &Fd, pieces: &[Bytes]) -> Result<usize, Errno> {
+        let _ = (fd, pieces);
+        Err(Errno::AGAIN)
+    }
+
+    /// [`Handle::recv_now`](crate::Handle::recv_now), in no time: by default nothing is there.
+    fn recv_now(&mut self, fd: &Fd, buf: &mut [u8]) -> Result<usize, Errno> {
+        let _ = (fd, buf);
+        Err(Errno::AGAIN)
+    }
 }
 
 /// For worlds whose devices are not files: any operation is a bug.
@@ -48,6 +62,10 @@ impl VirtualTime {
         assert!(done_at >= self.now, "an operation completes after it was submitted");
         self.in_flight.insert((done_at, self.count), (key, outcome));
         self.count += 1;
+    }
+
+    pub(crate) fn files(&mut self) -> &mut dyn VirtualFiles {
+        &mut *self.files
     }
 
     pub(crate) fn look(

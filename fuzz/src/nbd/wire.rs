@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
-use voltier_block::{Buf, Bytes, Nanos};
+use voltier_block::{Bytes, Nanos};
 use voltier_ring::{Errno, Fd, Op, OpOutcome, VirtualFiles};
 
 /// Time of one receive or send.
@@ -77,7 +77,7 @@ impl Wire {
         (now + NEXT_CLIENT_NS, Ok(fd.cast_unsigned()))
     }
 
-    fn receive(&mut self, fd: &Fd, buf: &mut Buf) -> (Nanos, Result<u32, Errno>) {
+    fn receive(&mut self, fd: &Fd, buf: &mut [u8]) -> (Nanos, Result<u32, Errno>) {
         let client = &mut self.clients[self.by_fd[&fd.raw()]];
         let script = &client.script;
         let rest = &script.bytes[client.sent..];
@@ -138,5 +138,17 @@ impl VirtualFiles for Wire {
             }
             other => panic!("no business of a server: {other:?}"),
         }
+    }
+
+    fn send_now(&mut self, fd: &Fd, pieces: &[Bytes]) -> Result<usize, Errno> {
+        self.send(fd, pieces).map(|bytes| bytes as usize)
+    }
+
+    fn recv_now(&mut self, fd: &Fd, buf: &mut [u8]) -> Result<usize, Errno> {
+        let client = &self.clients[self.by_fd[&fd.raw()]];
+        if client.sent == client.script.bytes.len() {
+            return Err(Errno::AGAIN);
+        }
+        self.receive(fd, buf).1.map(|bytes| bytes as usize)
     }
 }

@@ -324,7 +324,7 @@ impl<D: BlockDevice> Connection<D> {
             let is_due = is_due || !input.unread().is_empty();
             let (mut free, lent) = input.lend();
             if self.turn.looks() {
-                match self.link.stream.try_recv(&mut free) {
+                match self.handle.recv_now(&self.link.stream, &mut free) {
                     Ok(received) if received > 0 => {
                         input.give_back(lent, free, received);
                         continue;
@@ -342,7 +342,7 @@ impl<D: BlockDevice> Connection<D> {
 
     /// Sends the replies that are held.
     fn send_held(&self) {
-        let sent = self.outbox.send_held(&self.link);
+        let sent = self.outbox.send_held(&self.handle, &self.link);
         if sent != Sent::default() {
             self.in_flight.release(sent);
         }

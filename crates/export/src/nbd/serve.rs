@@ -201,7 +201,7 @@ impl Outbox {
 
     /// Sends what waits, as far as the socket takes it without a wait; the rest is for
     /// [`send_all`](Self::send_all). What is over with that: all or nothing.
-    pub(super) fn send_held(&self, link: &Link) -> Sent {
+    pub(super) fn send_held(&self, handle: &Handle, link: &Link) -> Sent {
         if self.queue.borrow().replies.is_empty() {
             return Sent::default();
         }
@@ -211,7 +211,7 @@ impl Outbox {
         }
         let Batch { mut pieces, sent } = self.take_batch();
         if !self.broken.get() {
-            match link.stream.try_send(&pieces) {
+            match handle.send_now(&link.stream, &pieces) {
                 Ok(bytes) => cut_front(&mut pieces, bytes),
                 Err(error) if is_passing(error) => {}
                 Err(_) => self.break_off(link),
@@ -337,7 +337,7 @@ async fn send(handle: &Handle, link: &Link, mut pieces: Vec<Bytes>) -> Result<()
     let mut at_once = true;
     while !pieces.is_empty() {
         let outcome = if std::mem::take(&mut at_once) {
-            link.stream.try_send(&pieces)
+            handle.send_now(&link.stream, &pieces)
         } else {
             link.sending.begin();
             let outcome = handle.send(&link.stream, pieces.clone()).await;
