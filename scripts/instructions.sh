@@ -15,11 +15,11 @@ collected() {
     awk '/Collected/ { print $4 }'
 }
 
-cases="hit_read write_back write_back_and_destage small_write full_stripe"
-cases="$cases small_write_bitmap small_write_journal"
+cases="hit_read write_back write_back_and_destage hit_read_128k hit_read_128k_scattered"
+cases="$cases write_back_128k small_write full_stripe small_write_bitmap small_write_journal"
 for case in $cases; do
   few=320 many=3520
-  if [ "$case" = full_stripe ]; then few=160 many=960; fi
+  if [[ "$case" = full_stripe || "$case" = *_128k* ]]; then few=160 many=960; fi
   if [ "$case" = write_back_and_destage ]; then few=6400 many=19200; fi
   echo "$case $((($(collected "$case" "$many") - $(collected "$case" "$few")) / (many - few)))"
 done

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::mem::{self, ManuallyDrop};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -416,11 +416,12 @@ impl Handle {
         }
     }
 
-    /// Receives what is there already: how many bytes; 0 when the peer is done. `AGAIN` when there is nothing.
-    pub fn recv_now(&self, stream: &Stream, buf: &mut [u8]) -> Result<usize, Errno> {
+    /// Receives what is there already, into one buffer after the other: how many bytes; 0 when the peer is done.
+    /// `AGAIN` when there is nothing.
+    pub fn recv_now(&self, stream: &Stream, bufs: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
         match &mut *self.core.driver.borrow_mut() {
-            Driver::Real(_) => stream.recv_now(buf),
-            Driver::Virtual(time) => time.files().recv_now(&stream.fd, buf),
+            Driver::Real(_) => stream.recv_now(bufs),
+            Driver::Virtual(time) => time.files().recv_now(&stream.fd, bufs),
         }
     }
 }

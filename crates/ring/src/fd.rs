@@ -1,6 +1,6 @@
 //! Descriptors: of the kernel, or of the simulator.
 
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -197,9 +197,15 @@ impl Stream {
         net::sendmsg(self.fd.real(), &pieces, &mut net::SendAncillaryBuffer::default(), flags)
     }
 
-    /// Receives what is there already: how many bytes; 0 when the peer is done. `AGAIN` when there is nothing.
-    pub(crate) fn recv_now(&self, buf: &mut [u8]) -> Result<usize, Errno> {
-        net::recv(self.fd.real(), buf, net::RecvFlags::DONTWAIT).map(|(bytes, _)| bytes)
+    /// Receives what is there already, into one buffer after the other: how many bytes; 0 when the peer is done.
+    /// `AGAIN` when there is nothing.
+    pub(crate) fn recv_now(&self, bufs: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        let flags = net::RecvFlags::DONTWAIT;
+        if let [buf] = bufs {
+            return net::recv(self.fd.real(), &mut **buf, flags).map(|(bytes, _)| bytes);
+        }
+        let mut no_descriptors = net::RecvAncillaryBuffer::default();
+        net::recvmsg(self.fd.real(), bufs, &mut no_descriptors, flags).map(|message| message.bytes)
     }
 
     /// Sends small packets at once (TCP only; an error on other sockets).

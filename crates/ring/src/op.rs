@@ -92,6 +92,11 @@ pub enum Op {
 }
 
 impl Op {
+    /// Whether it waits until somebody else does something: nothing is won if the kernel has it earlier.
+    pub(crate) fn waits_for_peer(&self) -> bool {
+        matches!(self, Self::Readable { .. } | Self::Accept { .. } | Self::Recv { .. })
+    }
+
     /// The descriptor that the operation is on.
     pub(crate) fn fd(&self) -> &Fd {
         match self {

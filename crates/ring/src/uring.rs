@@ -58,6 +58,8 @@ pub(crate) struct Uring {
     wake_armed: bool,
     /// Entries that the kernel does not have yet.
     queued: bool,
+    /// There are some among them that a device is to work on while the core does other things.
+    is_work_queued: bool,
     /// Entries for which the queue has no room: the kernel was too short of memory to empty it.
     waiting: VecDeque<squeue::Entry>,
     /// Descriptors with cancellations that the kernel may not have yet. No other file gets the number of one
@@ -106,6 +108,7 @@ impl Uring {
             wake_word: Box::new(0),
             wake_armed: false,
             queued: false,
+            is_work_queued: false,
             waiting: VecDeque::new(),
             cancelled: Vec::new(),
             rest_ns: 0,
@@ -120,11 +123,13 @@ impl Uring {
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
     }
 
+    /// Whether something is queued that should not wait until the core is idle.
     pub(crate) fn has_submissions(&self) -> bool {
-        self.queued
+        self.is_work_queued
     }
 
     pub(crate) fn submit(&mut self, key: Key, op: Op) {
+        self.is_work_queued |= !op.waits_for_peer();
         let (entry, in_flight) = prepare(op);
         let token = self.in_flight.insert_with(|_| (key, in_flight));
         self.push(entry.user_data(token.0));
@@ -167,6 +172,7 @@ impl Uring {
         }
         self.queued = !(self.waiting.is_empty() && self.ring.submission().is_empty());
         if !self.queued {
+            self.is_work_queued = false;
             self.cancelled.clear();
         }
     }

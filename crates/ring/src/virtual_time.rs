@@ -1,6 +1,7 @@
 //! The other world: time jumps to the next event, files are whatever the simulator says.
 
 use std::collections::BTreeMap;
+use std::io::IoSliceMut;
 
 use rustix::io::Errno;
 use voltier_block::{Bytes, Nanos};
@@ -21,8 +22,8 @@ pub trait VirtualFiles: 'static {
     }
 
     /// [`Handle::recv_now`](crate::Handle::recv_now), in no time: by default nothing is there.
-    fn recv_now(&mut self, fd: &Fd, buf: &mut [u8]) -> Result<usize, Errno> {
-        let _ = (fd, buf);
+    fn recv_now(&mut self, fd: &Fd, bufs: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        let _ = (fd, bufs);
         Err(Errno::AGAIN)
     }
 }

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::IoSliceMut;
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
@@ -144,11 +145,19 @@ impl VirtualFiles for Wire {
         self.send(fd, pieces).map(|bytes| bytes as usize)
     }
 
-    fn recv_now(&mut self, fd: &Fd, buf: &mut [u8]) -> Result<usize, Errno> {
-        let client = &self.clients[self.by_fd[&fd.raw()]];
-        if client.sent == client.script.bytes.len() {
-            return Err(Errno::AGAIN);
+    fn recv_now(&mut self, fd: &Fd, bufs: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        let mut received = 0;
+        for buf in bufs {
+            let client = &self.clients[self.by_fd[&fd.raw()]];
+            if client.sent == client.script.bytes.len() {
+                break;
+            }
+            let count = self.receive(fd, buf).1?;
+            received += count as usize;
+            if (count as usize) < buf.len() {
+                break;
+            }
         }
-        self.receive(fd, buf).1.map(|bytes| bytes as usize)
+        if received == 0 { Err(Errno::AGAIN) } else { Ok(received) }
     }
 }

@@ -9,6 +9,7 @@
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
+use std::io::IoSliceMut;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -222,6 +223,7 @@ impl<D: BlockDevice> Connection<D> {
             if self.link.is_leaving()
                 && let Some(point) = session.point()
             {
+                input.mend_ahead();
                 if !out.is_empty() {
                     self.room(0).await?;
                     self.outbox.push_raw(Bytes::copy_of(&out));
@@ -274,7 +276,10 @@ impl<D: BlockDevice> Connection<D> {
                     return Err(Over);
                 }
             },
-            _ => None,
+            _ => {
+                input.expect(0);
+                None
+            }
         };
         self.turn.took();
         let job = Job { request, data, structured, cost_bytes };
@@ -285,26 +290,59 @@ impl<D: BlockDevice> Connection<D> {
         Ok(())
     }
 
+    /// The data of a write. Long data go straight to a buffer of their own.
     async fn payload(&self, input: &mut Input, bytes: usize) -> Result<Bytes, Over> {
         let large = bytes > COPIED_WRITE_BYTES_MAX;
         input.expect_large(large);
-        if !large {
+        let ahead = input.take_ahead(bytes);
+        if ahead.is_none() {
+            input.mend_ahead();
+        }
+        let was_expected = input.expects(bytes);
+        input.expect(0);
+        if !large && !was_expected {
             self.fill(input, bytes, None, true).await?;
             let data = Bytes::copy_of(&input.unread()[..bytes]);
             input.consume(bytes);
+            input.expect(bytes);
             return Ok(data);
         }
-        let mut rest = Buf::new(bytes);
-        let here = input.unread().len().min(bytes);
+        let (mut rest, here) = ahead.unwrap_or_else(|| {
+            let mut data = Buf::new(bytes);
+            let here = input.unread().len().min(bytes);
+            data[..here].copy_from_slice(&input.unread()[..here]);
+            input.consume(here);
+            (data, here)
+        });
         let mut filled = rest.split_to(here);
-        filled.copy_from_slice(&input.unread()[..here]);
-        input.consume(here);
         while !rest.is_empty() {
+            if rest.len() <= COPIED_WRITE_BYTES_MAX
+                && let Ok(received @ 1..) = self.receive_now(&mut rest)
+            {
+                filled = filled.join(rest.split_to(received));
+                continue;
+            }
             let (buf, received) = self.receive(rest, None, true).await?;
             rest = buf;
             filled = filled.join(rest.split_to(received));
         }
+        input.expect(bytes);
         Ok(filled.freeze())
+    }
+
+    /// Receives what is there already.
+    fn look_for_more(&self, input: &mut Input) -> Result<usize, Errno> {
+        if input.looks_ahead() {
+            return input.receive_ahead(|bufs| self.handle.recv_now(&self.link.stream, bufs));
+        }
+        let (mut free, lent) = input.lend();
+        let received = self.receive_now(&mut free);
+        input.give_back(lent, free, received.unwrap_or(0));
+        received
+    }
+
+    fn receive_now(&self, buf: &mut [u8]) -> Result<usize, Errno> {
+        self.handle.recv_now(&self.link.stream, &mut [IoSliceMut::new(buf)])
     }
 
     /// Receives until `bytes` are unread. `is_due` says that the peer owes the first of them already: between
@@ -321,18 +359,18 @@ impl<D: BlockDevice> Connection<D> {
             if !is_due && self.link.is_leaving() && self.link.is_greeted() {
                 return Ok(());
             }
+            if input.mend_ahead() {
+                continue;
+            }
             let is_due = is_due || !input.unread().is_empty();
-            let (mut free, lent) = input.lend();
             if self.turn.looks() {
-                match self.handle.recv_now(&self.link.stream, &mut free) {
-                    Ok(received) if received > 0 => {
-                        input.give_back(lent, free, received);
-                        continue;
-                    }
+                match self.look_for_more(input) {
+                    Ok(1..) => continue,
                     // The end, or an error: the receive sees it.
                     _ => self.turn.found_nothing(),
                 }
             }
+            let (free, lent) = input.lend();
             self.turn.end();
             let (free, received) = self.receive(free, deadline, is_due).await?;
             input.give_back(lent, free, received);

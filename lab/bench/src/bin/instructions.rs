@@ -112,6 +112,16 @@ fn main() {
         match case.as_str() {
             "hit_read" => load(&handle, &cache(&handle).await, read, 4 * KIB, count).await,
             "write_back" => load(&handle, &cache(&handle).await, write, 4 * KIB, count).await,
+            "hit_read_128k" => load(&handle, &cache(&handle).await, read, 128 * KIB, count).await,
+            "hit_read_128k_scattered" => {
+                let cache = cache(&handle).await;
+                // Neighbours on the volume are none on the SSD.
+                load(&handle, &cache, write, 4 * KIB, SPAN_BYTES / KIB).await;
+                load(&handle, &cache, read, 128 * KIB, count).await;
+            }
+            "write_back_128k" => {
+                load(&handle, &cache(&handle).await, write, 128 * KIB, count).await
+            }
             "write_back_and_destage" => {
                 let cache = cache(&handle).await;
                 for _ in 0..count / WRITES_BEFORE_DRAIN {
