@@ -9,7 +9,7 @@
 #                     licences, fuzzing, the crash test, the cross-check against md, virtual machines, the demo
 #   make demo         the main job: a published test (MaxIO) on modelled drives, with a report
 #   make bench        speed against named peers (docs/benchmarks.md):
-#                     BENCH=cache, worst, exports, start, parity, array, btrfs, mrc
+#                     BENCH=cache, worst, worst-files, exports, start, parity, array, btrfs, mrc
 #   make fuzz         MINUTES (10) of every fuzz target, or of TARGET (see docs/internals/fuzzing.md)
 #   make fuzz-smoke   some seconds of every fuzz target
 #   make sim          seeds of the simulator: SIM_SEEDS (see docs/proof.md)

@@ -10,7 +10,8 @@ const USAGE: &str = "\
 usage: cargo xtask TASK
   tidy            the house rules that the compiler and clippy do not know
   doc-test        runs the commands shown in README.md and docs/guide
-  bench NAME      speed against named peers; NAME: cache, worst, exports, start, parity, array, btrfs, mrc
+  bench NAME      speed against named peers; NAME: cache, worst, worst-files, exports, start, parity, array, btrfs,
+                  mrc; behind worst and worst-files a word limits the cases to those that have it
   vm [SCENARIO]...   the product in a virtual machine: boots, power cuts, drives that move (see docs/proof.md)
   sim [OPTION]... the simulator: --seeds N, --minutes M, --manage N, --seed S (see docs/proof.md)";
 
@@ -20,7 +21,7 @@ fn main() -> ExitCode {
     let result = match words.as_slice() {
         ["tidy"] => tidy::run(),
         ["doc-test"] => tasks::run("voltier-tasks", &words, false),
-        ["bench", _] => tasks::run("voltier-tasks", &words, true),
+        ["bench", _] | ["bench", _, _] => tasks::run("voltier-tasks", &words, true),
         ["vm", scenarios @ ..] => tasks::run("voltier-vm", scenarios, false),
         ["sim", arguments @ ..] => sim::run(arguments),
         _ => {

@@ -8,7 +8,11 @@
 //! | `destage` | I/Os of an array's drives for each line that a cache destages |
 //! | `parity` | the parity kernels beside ISA-L |
 //! | `instructions` | requests of one kind, for callgrind to count (`scripts/instructions.sh`) |
+//! | `worst` | a cache where caches are worst, on modelled drives |
+//! | `worst_files` | the same on files, by the clock |
 //! | `serve_memory` | nothing by itself: serves a memory drive to load generators |
+
+pub mod worst;
 
 use voltier_block::DriveControl;
 use voltier_cache::policy::PolicyKind;

@@ -6,14 +6,15 @@ mod doc_test;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask doc-test | cargo xtask bench NAME";
+const USAGE: &str = "usage: cargo xtask doc-test | cargo xtask bench NAME [WORD]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
         ["doc-test"] => doc_test::run(),
-        ["bench", name] => bench::run(name),
+        ["bench", name] => bench::run(name, ""),
+        ["bench", name @ ("worst" | "worst-files"), word] => bench::run(name, word),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

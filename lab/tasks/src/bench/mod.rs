@@ -18,9 +18,10 @@ use voltier_lab::machine::Machine;
 
 use xtask::{Failure, workspace};
 
-/// Runs the benchmark of that name.
-pub(crate) fn run(name: &str) -> Result<(), Failure> {
-    let effort = Effort::from_env()?;
+/// Runs the benchmark of that name, or those of its cases whose names have a word.
+pub(crate) fn run(name: &str, word: &str) -> Result<(), Failure> {
+    let rounds = if name == "worst-files" { worst::FILES_ROUNDS } else { 5 };
+    let effort = Effort::from_env(rounds)?;
     let rows = match name {
         "cache" => cache::measure(effort)?,
         "start" => in_process("start", &[], Effort { rounds: 1, ..effort })?,
@@ -29,10 +30,12 @@ pub(crate) fn run(name: &str) -> Result<(), Failure> {
         "btrfs" => btrfs::measure(effort)?,
         "exports" => exports::measure(effort)?,
         "mrc" => mrc::measure()?,
-        "worst" => worst::measure(effort)?,
+        "worst" => worst::measure(word, effort)?,
+        "worst-files" => worst::measure_files(word, effort)?,
         _ => {
             let message = format!(
-                "there is no benchmark {name}: try cache, worst, exports, start, parity, array, btrfs or mrc"
+                "there is no benchmark {name}: try cache, worst, worst-files, exports, start, parity, \
+                 array, btrfs or mrc"
             );
             return Err(message.into());
         }
@@ -40,6 +43,7 @@ pub(crate) fn run(name: &str) -> Result<(), Failure> {
     println!("{}", Machine::this().describe());
     match name {
         "start" | "mrc" | "worst" => println!("one run\n"),
+        "worst-files" => println!("medians of {} pairs\n", effort.rounds),
         _ => println!(
             "medians of {} runs of {} s each; a ratio is the median of the runs' own\n",
             effort.rounds, effort.seconds
@@ -47,6 +51,7 @@ pub(crate) fn run(name: &str) -> Result<(), Failure> {
     }
     match name {
         "worst" => print!("{}", report::table(&worst::lowest(&rows))),
+        "worst-files" => print!("{}", worst::summary(&rows)),
         _ => print!("{}", report::table(&rows)),
     }
     let folder = workspace::metadata()?.target_directory.join("bench");

@@ -31,6 +31,9 @@ pub(super) struct Row {
     /// The median of the rounds' own ratios. Measurements one after the other are compared, so that a
     /// machine that is slower for a while does not count.
     ratio: f64,
+    /// The least and the greatest of these ratios, if there was more than one round.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spread: Option<[f64; 2]>,
 }
 
 #[derive(Serialize)]
@@ -47,6 +50,22 @@ pub(super) fn parse_lines(text: &str) -> Result<Vec<Measured>, Failure> {
                 .map_err(|error| format!("not a case: {line}: {error}").into())
         })
         .collect()
+}
+
+/// Lines of rounds that were taken case by case: the first of each case, the second of each, and so on.
+pub(super) fn rounds_of(lines: Vec<Measured>) -> Vec<Vec<Measured>> {
+    let mut rounds: Vec<Vec<Measured>> = Vec::new();
+    let mut round = 0;
+    let mut before: Option<String> = None;
+    for line in lines {
+        round = if before.is_some_and(|case| case == line.case) { round + 1 } else { 0 };
+        before = Some(line.case.clone());
+        if rounds.len() == round {
+            rounds.push(Vec::new());
+        }
+        rounds[round].push(line);
+    }
+    rounds
 }
 
 /// Reduces rounds of the same cases to one.
@@ -67,7 +86,10 @@ pub(super) fn medians(rounds: &[Vec<Measured>]) -> Result<Vec<Row>, String> {
             theirs: median_by(|other| other.theirs),
             ..row.clone()
         };
-        Ok(Row { measured, ratio: median_by(|other| other.ours / other.theirs) })
+        let ratios = || same.iter().map(|other| other.ours / other.theirs);
+        let spread = [ratios().fold(f64::MAX, f64::min), ratios().fold(0.0, f64::max)];
+        let spread = (same.len() > 1).then_some(spread);
+        Ok(Row { measured, ratio: median(ratios().collect()), spread })
     };
     first.iter().map(median_of).collect()
 }
@@ -89,9 +111,30 @@ pub(super) fn lowest(rows: &[Row], kind: impl Fn(&str) -> &str) -> Vec<Row> {
     lowest
 }
 
+/// For each kind of cases how many of them are below a bar, and the lowest, with its spread.
+pub(super) fn summary(rows: &[Row], bar: f64, kind: impl Fn(&str) -> &str + Copy) -> String {
+    let cells = |row: &Row| {
+        let own = kind(&row.measured.case);
+        let alike = || rows.iter().filter(|other| kind(&other.measured.case) == own);
+        let below = alike().filter(|other| other.ratio < bar).count();
+        let place = row.measured.case.strip_prefix(own).unwrap_or_default();
+        let spread = row.spread.map(|[least, most]| format!("{least:.2}-{most:.2}"));
+        vec![
+            own.to_owned(),
+            format!("{below} of {}", alike().count()),
+            format!("{:.2}", median(alike().map(|other| other.ratio).collect())),
+            format!("{:.2}", row.ratio),
+            spread.unwrap_or_default(),
+            place.trim_start_matches(", ").to_owned(),
+        ]
+    };
+    let cells: Vec<Vec<String>> = lowest(rows, kind).iter().map(cells).collect();
+    render(&["kind", &format!("below {bar}"), "median", "lowest", "spread", "where"], &cells)
+}
+
 /// The table that is printed.
 pub(super) fn table(rows: &[Row]) -> String {
-    let cells = |Row { measured: row, ratio }: &Row| {
+    let cells = |Row { measured: row, ratio, .. }: &Row| {
         vec![
             row.case.clone(),
             row.unit.clone(),
@@ -105,7 +148,7 @@ pub(super) fn table(rows: &[Row]) -> String {
     render(&["case", "unit", "ours", "peer", "theirs", "ratio"], &cells)
 }
 
-/// The file that is stored: `{"rows":[{case, unit, ours, peer, theirs, ratio}]}`.
+/// The file that is stored: `{"rows":[{case, unit, ours, peer, theirs, ratio, spread}]}`.
 pub(super) fn json(rows: &[Row]) -> Result<String, Failure> {
     Ok(serde_json::to_string_pretty(&Stored { rows })? + "\n")
 }
@@ -142,7 +185,8 @@ mod tests {
     fn one_outlier_does_not_move_the_result() {
         let rounds =
             [vec![row("a", 10.0, 5.0)], vec![row("a", 9999.0, 4.0)], vec![row("a", 9.0, 6.0)]];
-        let expected = Row { measured: row("a", 10.0, 5.0), ratio: 2.0 };
+        let spread = Some([1.5, 9999.0 / 4.0]);
+        let expected = Row { measured: row("a", 10.0, 5.0), ratio: 2.0, spread };
         assert_eq!(medians(&rounds).unwrap(), [expected]);
     }
 
@@ -151,7 +195,9 @@ mod tests {
         // The machine is twice as fast in the second round, and ours was measured first in the third.
         let rounds =
             [vec![row("a", 10.0, 10.0)], vec![row("a", 20.0, 20.0)], vec![row("a", 10.0, 20.0)]];
-        let [Row { measured, ratio }] = &medians(&rounds).unwrap()[..] else { panic!("one case") };
+        let [Row { measured, ratio, .. }] = &medians(&rounds).unwrap()[..] else {
+            panic!("one case")
+        };
         assert_eq!((measured.ours, measured.theirs, *ratio), (10.0, 20.0, 1.0));
     }
 
@@ -163,6 +209,17 @@ mod tests {
         ];
         let rows = medians(&rounds).unwrap();
         assert_eq!(rows.iter().map(|row| row.ratio).collect::<Vec<_>>(), [1.0, 4.0]);
+    }
+
+    #[test]
+    fn rounds_taken_case_by_case_are_put_apart_and_summed_up_by_kind() {
+        let lines =
+            [("a 1", 9.0), ("a 1", 7.0), ("a 1", 8.0), ("a 2", 5.0), ("a 2", 5.0), ("a 2", 6.0)];
+        let lines = lines.map(|(case, ours)| row(case, ours, 10.0));
+        let rows = medians(&rounds_of(lines.to_vec())).unwrap();
+        let summary = summary(&rows, 0.9, |case| &case[..1]);
+        let words: Vec<&str> = summary.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(words.join(" "), "a 2 of 2 0.65 0.50 0.50-0.60 2");
     }
 
     #[test]
