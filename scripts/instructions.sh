@@ -15,8 +15,9 @@ collected() {
     awk '/Collected/ { print $4 }'
 }
 
-cases="hit_read write_back write_back_and_destage hit_read_128k hit_read_128k_scattered"
-cases="$cases write_back_128k small_write full_stripe small_write_bitmap small_write_journal"
+cases="hit_read write_back write_back_and_destage miss_read write_through write_around write_around_part"
+cases="$cases hit_read_128k hit_read_128k_scattered write_back_128k"
+cases="$cases small_write full_stripe small_write_bitmap small_write_journal"
 for case in $cases; do
   few=320 many=3520
   if [[ "$case" = full_stripe || "$case" = *_128k* ]]; then few=160 many=960; fi

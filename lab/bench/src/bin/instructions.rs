@@ -6,21 +6,34 @@ use voltier_array::{Array, Consistency, CreateOptions, Geometry, Integrity, Layo
 use voltier_bench::new_cache;
 use voltier_block::{BlockDevice, Buf, Durability, KIB, Lba, MIB, Prng, SECTOR_BYTES};
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, LineSize};
+use voltier_cache::{Cache, LineSize, Mode, Settings};
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, Handle, NoFiles};
 
 const SPAN_BYTES: u64 = 16 * MIB;
+/// Wide enough that few random requests meet again.
+const WIDE_BYTES: u64 = 64 * MIB;
 const DEPTH: u64 = 32;
 /// Writes after which all that is dirty goes to the origin.
 const WRITES_BEFORE_DRAIN: u64 = 3_200;
 
-/// `count` requests of `bytes` at random places, [`DEPTH`] at once.
+/// `count` requests of `bytes` at random places of [`SPAN_BYTES`], [`DEPTH`] at once.
 async fn load<D: BlockDevice + Clone>(
     handle: &Handle,
     device: &D,
     is_write: bool,
     bytes: u64,
+    count: u64,
+) {
+    load_span(handle, device, is_write, (SPAN_BYTES, bytes), count).await;
+}
+
+/// The same of a span.
+async fn load_span<D: BlockDevice + Clone>(
+    handle: &Handle,
+    device: &D,
+    is_write: bool,
+    (span_bytes, bytes): (u64, u64),
     count: u64,
 ) {
     let tasks: Vec<_> = (0..DEPTH)
@@ -29,7 +42,7 @@ async fn load<D: BlockDevice + Clone>(
             let handle = handle.clone();
             handle.clone().spawn(async move {
                 for _ in 0..count / DEPTH {
-                    let at = Lba(prng.below(SPAN_BYTES / bytes) * (bytes / SECTOR_BYTES));
+                    let at = Lba(prng.below(span_bytes / bytes) * (bytes / SECTOR_BYTES));
                     let data = Buf::new(bytes as usize);
                     if is_write {
                         device
@@ -58,6 +71,22 @@ async fn cache(handle: &Handle) -> Cache<MemoryDevice, MemoryDevice> {
         let at = Lba(megabyte * (MIB / SECTOR_BYTES));
         cache.write(at, data.clone().into(), Durability::Cached).await.expect("a write works");
     }
+    cache
+}
+
+/// A cache that has nothing of a wide origin.
+async fn cold_cache(handle: &Handle, mode: Mode) -> Cache<MemoryDevice, MemoryDevice> {
+    let (ssd, origin) = (MemoryDevice::new(6 * SPAN_BYTES), MemoryDevice::new(WIDE_BYTES));
+    // Memory that is touched for the first time is not a matter of requests.
+    let data = Buf::zeroed(MIB as usize).freeze();
+    for drive in [&ssd, &origin] {
+        for at in (0..drive.limits().bytes()).step_by(MIB as usize) {
+            let written = drive.write(Lba::from_bytes(at), data.clone().into(), Durability::Cached);
+            written.await.expect("a write works");
+        }
+    }
+    let cache = new_cache(handle, ssd, origin, LineSize::DEFAULT, PolicyKind::Lru).await;
+    cache.configure(Settings { mode, ..cache.settings() }).expect("settings that go together");
     cache
 }
 
@@ -128,6 +157,22 @@ fn main() {
                     load(&handle, &cache, write, 4 * KIB, WRITES_BEFORE_DRAIN).await;
                     cache.drain().await.expect("the origin takes what is dirty");
                 }
+            }
+            "miss_read" => {
+                let cache = cold_cache(&handle, Mode::WriteThrough).await;
+                load_span(&handle, &cache, read, (WIDE_BYTES, 4 * KIB), count).await;
+            }
+            "write_through" => {
+                let cache = cold_cache(&handle, Mode::WriteThrough).await;
+                load_span(&handle, &cache, write, (WIDE_BYTES, 4 * KIB), count).await;
+            }
+            "write_around" => {
+                let cache = cold_cache(&handle, Mode::ReadOnly).await;
+                load_span(&handle, &cache, write, (WIDE_BYTES, 4 * KIB), count).await;
+            }
+            "write_around_part" => {
+                let cache = cold_cache(&handle, Mode::ReadOnly).await;
+                load_span(&handle, &cache, write, (WIDE_BYTES, SECTOR_BYTES), count).await;
             }
             "small_write" => {
                 load(&handle, &array(&handle, None).await, write, 4 * KIB, count).await
