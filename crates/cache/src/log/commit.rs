@@ -190,6 +190,12 @@ impl<S: DriveControl> Log<S> {
         }
     }
 
+    /// Whether every record formed so far is on the SSD's interface, and the SSD takes more.
+    pub(crate) fn has_acked_all(&self) -> bool {
+        let state = self.state.borrow();
+        state.acked_sequence() >= state.next_sequence() && self.ssd.takes_writes()
+    }
+
     /// Waits until every record formed so far is on the SSD's interface.
     pub(crate) async fn all_acked(&self) -> IoResult<()> {
         let formed = self.state.borrow().next_sequence();

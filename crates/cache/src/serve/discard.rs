@@ -4,6 +4,7 @@
 //! which the log has the newest copy stay in the log, as data: all rules of dirty lines hold for them. The
 //! other runs keep the rules of a write past the log.
 
+use std::pin::pin;
 use std::rc::Rc;
 
 use voltier_block::{
@@ -111,7 +112,7 @@ impl<S: DriveControl, O: DriveControl> Discarder<S, O> {
     async fn discard_piece(&self, piece: SectorRange) -> IoResult<()> {
         let (first, last) = self.map.geometry().lines_of(piece);
         let guard = self.locks.lock_range(first, last).await;
-        let discarded = self.origin.judged(self.direct.discard(first, last, piece)).await;
+        let discarded = self.origin.judged(pin!(self.direct.discard(first, last, piece))).await;
         if discarded != Err(IoError::Gone) || self.ssd.takes_writes() {
             return discarded;
         }
@@ -121,7 +122,7 @@ impl<S: DriveControl, O: DriveControl> Discarder<S, O> {
         for part in self.parts_without_ssd(piece) {
             let _guard = self.direct.lock_part_without_ssd(&ticket, part).await?;
             let (first, last) = self.map.geometry().lines_of(part);
-            self.origin.judged(self.direct.discard_without_ssd(first, last, part)).await?;
+            self.origin.judged(pin!(self.direct.discard_without_ssd(first, last, part))).await?;
         }
         Ok(())
     }
@@ -150,7 +151,7 @@ impl<S: DriveControl, O: DriveControl> Discarder<S, O> {
             return Err(IoError::Unsupported);
         }
         // Before the flush: a durable request is no more durable than its pieces.
-        self.origin.judged(self.zero_pieces(range, space)).await?;
+        self.origin.judged(pin!(self.zero_pieces(range, space))).await?;
         match durability {
             Durability::Cached => Ok(()),
             Durability::Durable => self.flusher.flush().await,

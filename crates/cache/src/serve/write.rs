@@ -5,7 +5,7 @@
 //! lines at its ends.
 
 use std::cell::Cell;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 
 use voltier_block::{
@@ -200,7 +200,7 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
         let mut written = match path {
             WritePath::Log => self.write_to_log(range, data).await,
             WritePath::Through | WritePath::Around => {
-                let past = self.direct.write_past(&self.parts, access, range, data, path);
+                let past = pin!(self.direct.write_past(&self.parts, access, range, data, path));
                 self.origin.judged(past).await
             }
         };
@@ -217,7 +217,7 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
         }
         if written == Err(IoError::Gone) && !self.ssd.takes_writes() {
             let _guard = self.direct.lock_without_ssd(guard, range).await?;
-            let again = self.direct.write_without_ssd(range, data);
+            let again = pin!(self.direct.write_without_ssd(range, data));
             written = self.origin.judged(again).await;
         } else {
             drop(guard);
@@ -407,23 +407,26 @@ impl<S: DriveControl, O: DriveControl> DirectWriter<S, O> {
             members.iter().for_each(Member::make_void);
             self.drops(first, last)
         };
-        let write = async {
-            let _order = self.origin.lock_as(first, last, access).await;
-            self.origin.write(range.start, data.clone()).await
-        };
+        // Of lines of which nothing is cached there is nothing to tell, unless what was formed before is on its way.
+        let has_news = is_kept || !changes.is_empty() || !self.log.has_acked_all();
+        let write = || self.write_origin(range, data, access);
         let news = async {
             let parts = async {
                 if is_kept { write_parts(&members, range, data, || false).await } else { Ok(()) }
             };
             self.commit_past(changes, parts, first, last).await
         };
-        let both: [Pin<Box<dyn Future<Output = IoResult<()>> + '_>>; 2] =
-            [Box::pin(write), Box::pin(news)];
         // A write that is dropped may not have reached the origin.
         let undone = Undone(Some(|| self.void_copies(&members, first, last)));
-        let done = join_all(both).await;
+        let (written, committed) = if has_news {
+            let both: [Pin<Box<dyn Future<Output = IoResult<()>> + '_>>; 2] =
+                [Box::pin(write()), Box::pin(news)];
+            let done = join_all(both).await;
+            (done[0], done[1])
+        } else {
+            (write().await, Ok(()))
+        };
         undone.forget();
-        let (written, committed) = (done[0], done[1]);
         if written.is_err() {
             // Nobody knows what the origin holds: cached copies are void too.
             members.iter().for_each(Member::make_void);
@@ -431,6 +434,18 @@ impl<S: DriveControl, O: DriveControl> DirectWriter<S, O> {
         }
         committed?;
         written
+    }
+
+    /// Writes to the origin in the order of changes of the lines.
+    async fn write_origin(
+        &self,
+        range: SectorRange,
+        data: &Payload,
+        access: Access,
+    ) -> IoResult<()> {
+        let (first, last) = self.map.geometry().lines_of(range);
+        let _order = self.origin.lock_as(first, last, access).await;
+        self.origin.write(range.start, data.clone()).await
     }
 
     /// Drops the copies of lines that the log may have newer than the origin.
