@@ -35,7 +35,7 @@ const SIZES: [u64; 6] = [512, 4096, 16384, 65536, 131_072, 1_048_576];
 const DEPTHS: [u64; 3] = [1, 8, 32];
 /// Fast files: runs of 10 to 100 ms.
 const ALIKE: Selection<'static> = Selection {
-    offsets: &OFFSETS,
+    offsets: &[0, 32256],
     sizes: &[512, 4096, 16384, 131_072, 1_048_576],
     depths: &[1, 8, 32],
     random_max: 6000,

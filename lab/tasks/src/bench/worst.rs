@@ -8,7 +8,7 @@ use xtask::Failure;
 /// Of the files: a cache should cost no more.
 const BAR: f64 = 0.9;
 
-/// Rounds of the files, if nothing is said: all cases take a quarter of an hour then.
+/// Rounds of the files, if nothing is said: all cases take 18 minutes then.
 pub(super) const FILES_ROUNDS: u32 = 3;
 
 /// All cases on modelled drives, or those whose names have a word. They are the same each time.
