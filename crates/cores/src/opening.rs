@@ -13,8 +13,8 @@ use voltier_control::safety::REMOTE_PATIENCE;
 use voltier_control::{ControlError, ControlResult, DeviceSpec, ModelBacking};
 use voltier_drive::model::Profile;
 use voltier_drive::{
-    Connecting, FileDevice, FileOptions, MemoryDevice, ModelDevice, NbdDevice, NbdNews, OpenError,
-    OpenFile,
+    Connecting, FileDevice, FileOptions, Held, Links, MemoryDevice, ModelDevice, NbdDevice,
+    NbdNews, OpenError, OpenFile,
 };
 use voltier_nbd::{Connected, ExportUri, connect};
 use voltier_ring::Handle;
@@ -105,7 +105,7 @@ pub(super) async fn open(
                 }));
             }
         },
-        DeviceSpec::Nbd(uri) => return open_export(handle, uri).await.map(Ok),
+        DeviceSpec::Nbd(uri) => return open_export(handle, uri).await,
         DeviceSpec::Array(name) => {
             return Err(ControlError::failed(format!("array:{name} cannot be a member")));
         }
@@ -163,8 +163,25 @@ async fn opened(path: &Path, options: FileOptions) -> ControlResult<Result<OpenF
 /// Most connections to one server.
 const CONNECTIONS_MAX: usize = 4;
 
+/// Exports that were drives here, with what their servers have of these. One is not opened again before.
+static EXPORTS: Mutex<Vec<(ExportUri, Held)>> = Mutex::new(Vec::new());
+
+/// Whether a server has requests of a drive that this process gave up.
+fn is_undrained(uri: &ExportUri) -> bool {
+    let mut exports = EXPORTS.lock().unwrap_or_else(PoisonError::into_inner);
+    exports.retain(|(_, held)| held.count() > 0 || !held.is_final());
+    exports.iter().any(|(own, held)| own == uri && held.count() > 0)
+}
+
+fn note_export(uri: &ExportUri, held: Held) {
+    EXPORTS.lock().unwrap_or_else(PoisonError::into_inner).push((uri.clone(), held));
+}
+
 /// Connects to an export of a server.
-async fn open_export(handle: &Handle, uri: &ExportUri) -> ControlResult<Leaf> {
+async fn open_export(handle: &Handle, uri: &ExportUri) -> ControlResult<Result<Leaf, OpenError>> {
+    if is_undrained(uri) {
+        return Ok(Err(OpenError::Undrained(uri.to_string().into())));
+    }
     let failed = |why: String| ControlError::failed(format!("{uri}: {why}"));
     let connected = connecting(uri.clone()).await.map_err(failed)?;
     let (own, shown) = (uri.clone(), uri.to_string());
@@ -175,7 +192,8 @@ async fn open_export(handle: &Handle, uri: &ExportUri) -> ControlResult<Leaf> {
         move |news| log_news(&shown, &news),
     );
     let opened = opened.map_err(|refusal| ControlError::failed(format!("{uri} {refusal}")))?;
-    Ok(Leaf::Nbd(Box::new(opened)))
+    note_export(uri, opened.held());
+    Ok(Ok(Leaf::Nbd(Box::new(opened))))
 }
 
 /// Connections to an export, made on a thread of its own: a resolver or a server may take long.
@@ -186,7 +204,7 @@ fn connecting(uri: ExportUri) -> Connecting {
             Ok(connected) => connected.await.map_err(|error| error.to_string()),
             Err(error) => Err(format!("no thread to connect: {error}")),
         };
-        connected
+        connected.map(Links::from)
     })
 }
 

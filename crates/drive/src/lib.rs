@@ -8,6 +8,7 @@
 //! | `file/mod`, `file/open` | a file or block device through the ring; how one is opened and locked |
 //! | `file/left_behind` | drives with I/O in flight of a device that was given up ("undrained") |
 //! | `nbd/mod`, `nbd/session` | an export of an NBD server: a drive that reconnects; its connections |
+//! | `nbd/held` | requests that a server has, counted beyond the drive that sent them |
 //! | `nbd/unflushed` | what a server that dies may lose, kept until a flush |
 //! | `align` | sectors over larger blocks |
 //! | `overlay` | a device that is only read: what is written to it stays in memory |
@@ -25,5 +26,5 @@ pub use align::AlignDevice;
 pub use file::{FileDevice, FileFacts, FileOptions, OpenError, OpenFile, is_undrained};
 pub use memory::MemoryDevice;
 pub use model::ModelDevice;
-pub use nbd::{Connecting, NbdDevice, NbdNews, NbdRefusal};
+pub use nbd::{Connecting, Held, Links, NbdDevice, NbdNews, NbdRefusal};
 pub use overlay::OverlayDevice;

@@ -184,11 +184,13 @@ impl<T> Client<T> {
         cookie
     }
 
-    /// Ends the connection: all that is under way, each with its buffers.
-    pub fn drain(&mut self) -> Vec<(T, Vec<Buf>)> {
-        self.vacant.clear();
-        let slots = std::mem::take(&mut self.slots).into_iter().flatten();
-        slots.map(|slot| (slot.token, slot.wanted.map_or_else(Vec::new, |it| it.bufs))).collect()
+    /// Gives the buffers of all that is under way back. Replies are still understood, and their data go nowhere.
+    pub fn forsake(&mut self, mut told: impl FnMut(&mut T, Vec<Buf>)) {
+        for slot in self.slots.iter_mut().flatten() {
+            let bufs =
+                slot.wanted.as_mut().map_or_else(Vec::new, |it| std::mem::take(&mut it.bufs));
+            told(&mut slot.token, bufs);
+        }
     }
 
     /// Looks at the unread input: how many of its bytes are used up, and what they mean.
@@ -468,9 +470,23 @@ mod tests {
         let again = client.begin('x', None);
         assert!(again != write && again != read);
         assert_eq!(run(&mut client, &simple(0, write), 99), Err(Violation::UnknownRequest));
-        let left: Vec<char> = client.drain().into_iter().map(|(token, _)| token).collect();
-        assert_eq!(left, ['r', 'x']);
-        assert_eq!(client.under_way(), 0);
+    }
+
+    #[test]
+    fn replies_to_what_nobody_waits_for_any_more_are_understood() {
+        for part in 1..=40 {
+            let (mut client, read, write) = asked(true);
+            let ended = run(&mut client, &data(0, read, 100, b"ab"), 99).unwrap();
+            assert!(ended.is_empty());
+            let mut left = Vec::new();
+            client.forsake(|token, bufs| left.push((*token, bufs.len())));
+            left.sort_unstable();
+            assert_eq!((left, client.under_way()), (vec![('r', 2), ('w', 0)], 2));
+            let stream = [data(DONE, read, 102, b"cdefgh"), simple(0, write)].concat();
+            let expected = [('r', Ok(vec![])), ('w', Ok(vec![]))];
+            assert_eq!(run(&mut client, &stream, part).unwrap(), expected);
+            assert_eq!(client.under_way(), 0);
+        }
     }
 
     #[test]
@@ -529,7 +545,7 @@ mod tests {
             }
             let part = random.below(40) as usize + 1;
             let _ = run(&mut client, &stream, part);
-            client.drain();
+            client.forsake(|_, _| ());
         }
     }
 }

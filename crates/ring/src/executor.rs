@@ -17,7 +17,7 @@ use voltier_block::{Buf, Bytes, Nanos, Payload};
 use crate::contain::{self, TaskFuture};
 use crate::descriptor::adopt;
 use crate::domain::{Domain, Domains, FailsWith, Failure, OnFailure};
-use crate::fd::{Fd, Listener, Stream};
+use crate::fd::{Fd, Listener, Shutdown, Stream};
 use crate::finish::{Finish, Spawn};
 use crate::inbox::Inbox;
 use crate::op::{AllocateMode, Op, OpOutcome};
@@ -422,6 +422,14 @@ impl Handle {
         match &mut *self.core.driver.borrow_mut() {
             Driver::Real(_) => stream.recv_now(bufs),
             Driver::Virtual(time) => time.files().recv_now(&stream.fd, bufs),
+        }
+    }
+
+    /// Ends a connection, or its sending half. A peer that is gone already is what was wanted.
+    pub fn shutdown(&self, stream: &Stream, how: Shutdown) {
+        match &mut *self.core.driver.borrow_mut() {
+            Driver::Real(_) => stream.shutdown_as(how),
+            Driver::Virtual(time) => time.files().shutdown(&stream.fd, how),
         }
     }
 }

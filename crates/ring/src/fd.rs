@@ -171,6 +171,15 @@ pub struct KeepAlive {
     pub questions: u32,
 }
 
+/// What of a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// Nothing more is sent: the peer sees the end of the stream, and may still answer.
+    Sending,
+    /// Both directions: pending receives see the end of the stream.
+    Both,
+}
+
 /// A connected socket.
 #[derive(Clone, Debug)]
 pub struct Stream {
@@ -181,6 +190,11 @@ impl Stream {
     /// Takes over a connected socket.
     pub fn from_owned(fd: OwnedFd) -> Self {
         Self { fd: Fd::from_owned(fd) }
+    }
+
+    /// A connection of a simulator's, or one whose descriptor others hold, too.
+    pub fn over(fd: Fd) -> Self {
+        Self { fd }
     }
 
     /// The socket.
@@ -236,7 +250,15 @@ impl Stream {
 
     /// Ends both directions: pending receives see the end of the stream.
     pub fn shutdown(&self) {
+        self.shutdown_as(Shutdown::Both);
+    }
+
+    pub(crate) fn shutdown_as(&self, how: Shutdown) {
+        let how = match how {
+            Shutdown::Sending => net::Shutdown::Write,
+            Shutdown::Both => net::Shutdown::Both,
+        };
         // A peer that is already gone makes this fail, which changes nothing.
-        let _ = net::shutdown(self.fd.real().as_fd(), net::Shutdown::Both);
+        let _ = net::shutdown(self.fd.real().as_fd(), how);
     }
 }

@@ -65,7 +65,7 @@ pub use descriptor::Descriptor;
 pub use domain::{Domain, FailsWith, Failure, OnFailure};
 pub use drain_rounds::{DrainRounds, Round};
 pub use executor::{Executor, Handle, JoinHandle, TaskId};
-pub use fd::{Fd, FdWatch, KeepAlive, Listener, Stream, StreamAddress};
+pub use fd::{Fd, FdWatch, KeepAlive, Listener, Shutdown, Stream, StreamAddress};
 pub use finish::Finish;
 pub use flush_once::FlushOnce;
 pub use join::{JoinAll, join_all, join_at_most};

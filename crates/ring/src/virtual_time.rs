@@ -6,7 +6,7 @@ use std::io::IoSliceMut;
 use rustix::io::Errno;
 use voltier_block::{Bytes, Nanos};
 
-use crate::fd::Fd;
+use crate::fd::{Fd, Shutdown};
 use crate::op::{Op, OpOutcome};
 use crate::slab::Key;
 
@@ -14,6 +14,23 @@ use crate::slab::Key;
 pub trait VirtualFiles: 'static {
     /// Carries out `op` and says when it completes, at `now` or later.
     fn submit(&mut self, now: Nanos, op: Op) -> (Nanos, OpOutcome);
+
+    /// [`submit`](Self::submit) for operations that end when something else happens, as a receive does: `None` for
+    /// such a one, of which [`ended`](Self::ended) tells by its number.
+    fn begin(&mut self, now: Nanos, number: u64, op: Op) -> Option<(Nanos, OpOutcome)> {
+        let _ = number;
+        Some(self.submit(now, op))
+    }
+
+    /// What has become of operations that were begun without an end, since the last call.
+    fn ended(&mut self) -> Vec<(u64, OpOutcome)> {
+        Vec::new()
+    }
+
+    /// [`Handle::shutdown`](crate::Handle::shutdown).
+    fn shutdown(&mut self, fd: &Fd, how: Shutdown) {
+        let _ = (fd, how);
+    }
 
     /// [`Handle::send_now`](crate::Handle::send_now), in no time: by default there is no room.
     fn send_now(&mut self, fd: &Fd, pieces: &[Bytes]) -> Result<usize, Errno> {
@@ -46,12 +63,21 @@ pub(crate) struct VirtualTime {
     looks: u32,
     files: Box<dyn VirtualFiles>,
     in_flight: BTreeMap<(Nanos, u64), (Key, OpOutcome)>,
+    /// Operations without an end yet, by number.
+    open: BTreeMap<u64, Key>,
     count: u64,
 }
 
 impl VirtualTime {
     pub(crate) fn new(files: Box<dyn VirtualFiles>) -> Self {
-        Self { now: 0, looks: 0, files, in_flight: BTreeMap::new(), count: 0 }
+        Self {
+            now: 0,
+            looks: 0,
+            files,
+            in_flight: BTreeMap::new(),
+            open: BTreeMap::new(),
+            count: 0,
+        }
     }
 
     pub(crate) fn now(&self) -> Nanos {
@@ -59,10 +85,14 @@ impl VirtualTime {
     }
 
     pub(crate) fn submit(&mut self, key: Key, op: Op) {
-        let (done_at, outcome) = self.files.submit(self.now, op);
-        assert!(done_at >= self.now, "an operation completes after it was submitted");
-        self.in_flight.insert((done_at, self.count), (key, outcome));
+        let number = self.count;
         self.count += 1;
+        let Some((done_at, outcome)) = self.files.begin(self.now, number, op) else {
+            self.open.insert(number, key);
+            return;
+        };
+        assert!(done_at >= self.now, "an operation completes after it was submitted");
+        self.in_flight.insert((done_at, number), (key, outcome));
     }
 
     pub(crate) fn files(&mut self) -> &mut dyn VirtualFiles {
@@ -77,7 +107,11 @@ impl VirtualTime {
     ) {
         self.looks += 1;
         assert!(self.looks < LOOKS_AT_ONE_TIME_MAX, "tasks wake each other and no time passes");
-        if idle {
+        for (number, outcome) in self.files.ended() {
+            let key = self.open.remove(&number).expect("an operation without an end");
+            finished.push((key, outcome));
+        }
+        if idle && finished.is_empty() {
             let before = self.now;
             let next_op = self.in_flight.first_key_value().map(|(key, _)| key.0);
             let next = next_op.into_iter().chain(next_timer).min();

@@ -12,11 +12,15 @@
 //!
 //! **Order.** What was answered is made again before anything else, in the order of the answers; then come the
 //! requests that had no answer. The latter may have been carried out before: each is a change to fixed sectors,
-//! so twice is as good as once. Layers above send no two changes of the same sectors at once. What this cannot
-//! rule out is a server that carries out a request of a broken connection *after* it has answered later ones on
-//! a new connection. The protocol has no means against that; a pause before anything is sent on the new one lets
-//! the server end what it has in hand.
+//! so twice is as good as once. Layers above send no two changes of the same sectors at once.
+//!
+//! **Requests of before.** A server could carry out a request of a broken connection *after* it has answered later
+//! ones on a new connection. So a connection that is given up stays, shut down for writing, until the server has
+//! answered what it had, or has closed its end; nothing is sent on new ones before ([`Held`]). The layers above see
+//! the same count, also when the drive is gone. What no client can rule out is a server that closes a connection and
+//! goes on with its requests, and a host behind a network that was cut for longer than TCP waits.
 
+mod held;
 mod session;
 mod unflushed;
 
@@ -29,9 +33,11 @@ use voltier_block::{
     AfterDiscard, BlockDevice, Buf, DriveControl, Durability, GIB, IoError, IoResult, Lba, Limits,
     MIB, Nanos, Payload, SECTOR_BYTES, SectorRange, UnderWay, zero_writes,
 };
-use voltier_nbd::{Connected, Facts, proto};
-use voltier_ring::{Handle, Signal, join_all};
+use voltier_nbd::{Facts, proto};
+use voltier_ring::{Handle, OnFailure, Signal, join_all};
 
+pub use held::Held;
+pub use session::Links;
 use session::{Answer, Asked, Owner, Session};
 use unflushed::{Change, Unflushed};
 
@@ -47,8 +53,12 @@ const TRIM_SECTORS: u64 = GIB / SECTOR_BYTES;
 const ZEROES_BYTES: u64 = MIB;
 /// Changes that are made again at once.
 const AGAIN_AT_ONCE: usize = 64;
-/// How long a server that has let us in again has for requests of the connections before, in nanoseconds.
+/// How long a server that has let us in again has for requests of the connections before, in nanoseconds: at least,
+/// for what it does after a connection has ended; and at most, as long as the kernel takes to call a silent host dead.
 const SETTLE_NS: Nanos = 100_000_000;
+const SETTLE_NS_MAX: Nanos = 20_000_000_000;
+/// How often it is looked whether the server has ended them, in nanoseconds.
+const SETTLE_LOOK_NS: Nanos = 10_000_000;
 /// Sessions in a row in which a server refuses to make a change again, after which the drive ends.
 const REFUSED_MAX: u32 = 8;
 /// The first and the longest pause between two attempts to connect, in nanoseconds.
@@ -56,7 +66,7 @@ const PAUSE_NS_MIN: Nanos = 50_000_000;
 const PAUSE_NS_MAX: Nanos = 1_000_000_000;
 
 /// Connections under way to the server, or one line that says why there are none.
-pub type Connecting = Pin<Box<dyn Future<Output = Result<Connected, String>>>>;
+pub type Connecting = Pin<Box<dyn Future<Output = Result<Links, String>>>>;
 
 /// News of a drive for the log, each in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,6 +130,9 @@ struct Shared {
     refused: Cell<u32>,
     /// The last session ended with requests under way.
     left_requests: Cell<bool>,
+    /// The requests of all sessions that the server has.
+    held: Held,
+    _on_failure: OnFailure,
     has_ended: Cell<bool>,
 }
 
@@ -137,12 +150,14 @@ impl NbdDevice {
     /// [`NbdRefusal`], for an export that cannot be a drive.
     pub fn new(
         handle: &Handle,
-        connected: Connected,
+        links: Links,
         connect: impl Fn() -> Connecting + 'static,
         tell: impl Fn(NbdNews) + 'static,
     ) -> Result<Self, NbdRefusal> {
-        let facts = connected.facts;
+        let facts = links.facts;
         let limits = limits_of(&facts)?;
+        let held = Held::default();
+        let lost = held.clone();
         let shared = Rc::new(Shared {
             handle: handle.clone(),
             facts,
@@ -160,9 +175,11 @@ impl NbdDevice {
             preparing: RefCell::default(),
             refused: Cell::new(0),
             left_requests: Cell::new(false),
+            _on_failure: handle.on_failure(move |_| lost.lose_sight()),
+            held,
             has_ended: Cell::new(false),
         });
-        let session = Session::begin(handle, &shared, connected);
+        let session = Session::begin(handle, &shared, links, &shared.held);
         shared.session.replace(Some(session));
         Ok(Self { shared, limits })
     }
@@ -175,6 +192,11 @@ impl NbdDevice {
     /// Connections to the server now; none while there is no session.
     pub fn connections(&self) -> usize {
         self.shared.session.borrow().as_ref().map_or(0, |session| session.connections())
+    }
+
+    /// The requests that the server has, also when the drive is gone.
+    pub fn held(&self) -> Held {
+        self.shared.held.clone()
     }
 
     fn has(&self, flags: u16) -> bool {
@@ -411,22 +433,20 @@ impl Shared {
             if self.has_ended.get() {
                 return;
             }
-            let connected = connected.and_then(|connected| match self.refusal(&connected.facts) {
+            let connected = connected.and_then(|links| match self.refusal(&links.facts) {
                 Some(why) => {
-                    connected.leave();
+                    links.leave(&self.handle);
                     Err(why)
                 }
-                None => Ok(connected),
+                None => Ok(links),
             });
             match connected {
-                Ok(connected) => {
-                    if self.left_requests.take() {
-                        self.handle.sleep(SETTLE_NS).await;
-                    }
+                Ok(links) => {
+                    self.settle().await;
                     if self.has_ended.get() {
                         return;
                     }
-                    let session = Session::begin(&self.handle, &self, connected);
+                    let session = Session::begin(&self.handle, &self, links, &self.held);
                     self.preparing.replace(Some(session.clone()));
                     let again = self.make_again(&session).await;
                     self.preparing.take();
@@ -451,6 +471,17 @@ impl Shared {
             }
             self.handle.sleep(pause_ns).await;
             pause_ns = (2 * pause_ns).min(PAUSE_NS_MAX);
+        }
+    }
+
+    /// Waits until the server has ended what it had of the connections before.
+    async fn settle(&self) {
+        if self.left_requests.take() {
+            self.handle.sleep(SETTLE_NS).await;
+        }
+        let late_ns = self.handle.now() + SETTLE_NS_MAX;
+        while self.held.count() > 0 && self.handle.now() < late_ns && !self.has_ended.get() {
+            self.handle.sleep(SETTLE_LOOK_NS).await;
         }
     }
 
@@ -520,14 +551,14 @@ impl Owner for Shared {
         Answer::Ended(result)
     }
 
-    fn lost(self: &Rc<Self>, session: &Rc<Session<Self>>, why: String) {
-        let left_requests = session.under_way() > 0;
+    fn lost(self: &Rc<Self>, session: &Session<Self>, why: String) {
+        let left_requests = session.has_requests();
         if !session.end() || self.has_ended.get() {
             return;
         }
         self.left_requests.set(self.left_requests.get() || left_requests);
         let is_current =
-            self.session.borrow().as_ref().is_some_and(|current| Rc::ptr_eq(current, session));
+            self.session.borrow().as_ref().is_some_and(|current| std::ptr::eq(&**current, session));
         // One that ends before it is the session has somebody who waits for it.
         if is_current {
             self.session.replace(None);
@@ -655,14 +686,10 @@ impl BlockDevice for NbdDevice {
 }
 
 impl DriveControl for NbdDevice {
-    /// What the server has and has not answered. Of a broken connection nobody knows.
+    /// What the server has and has not ended, of all connections; see [`Held`].
     fn under_way(&self) -> UnderWay {
-        let shared = Rc::downgrade(&self.shared);
-        UnderWay::of(move || {
-            let shared = shared.upgrade();
-            let session = shared.and_then(|shared| shared.session.borrow().clone());
-            session.map_or(0, |session| session.under_way())
-        })
+        let held = self.held();
+        UnderWay::of(move || held.count())
     }
 
     fn abandon(&self) {

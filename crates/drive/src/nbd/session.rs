@@ -6,8 +6,12 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use voltier_block::{Buf, Bytes, Payload};
-use voltier_nbd::{Client, Connected, Event, Input, cut_front, proto, request_header};
-use voltier_ring::{Errno, Handle, OneshotSender, Signal, Stream, WakerCell, oneshot};
+use voltier_nbd::{
+    Client, Connected, Event, Facts, Input, Violation, cut_front, proto, request_header,
+};
+use voltier_ring::{Errno, Handle, OneshotSender, Shutdown, Signal, Stream, WakerCell, oneshot};
+
+use super::held::Held;
 
 /// Asked of the kernel for sockets, per direction.
 const SOCKET_BUFFER_BYTES: usize = 1 << 20;
@@ -45,7 +49,7 @@ pub(super) trait Owner: 'static {
     fn answered(self: &Rc<Self>, then: Self::Then, result: Result<Vec<Buf>, u32>) -> Answer;
 
     /// The session is of no use any more.
-    fn lost(self: &Rc<Self>, session: &Rc<Session<Self>>, why: String)
+    fn lost(self: &Rc<Self>, session: &Session<Self>, why: String)
     where
         Self: Sized;
 }
@@ -57,15 +61,55 @@ struct Outgoing {
 
 struct Link<T> {
     stream: Stream,
-    client: RefCell<Client<Waiter<T>>>,
+    /// Without a waiter: nobody waits for the answer any more.
+    client: RefCell<Client<Option<Waiter<T>>>>,
     outbox: RefCell<Vec<Outgoing>>,
     is_sending: Cell<bool>,
     sender: WakerCell,
+    /// Requests of this connection in the count of the drive.
+    owed: Cell<usize>,
+    held: Held,
+}
+
+/// Connections to an export, ready for requests, and what its server says of it.
+pub struct Links {
+    /// The connections.
+    pub streams: Vec<Stream>,
+    /// What is said.
+    pub facts: Facts,
+}
+
+impl From<Connected> for Links {
+    fn from(connected: Connected) -> Self {
+        let streams = connected.sockets.into_iter().map(|socket| {
+            let stream = Stream::from_owned(socket);
+            // It only makes things faster, and Unix sockets may refuse it.
+            let _ = stream.set_buffer_bytes(SOCKET_BUFFER_BYTES);
+            stream
+        });
+        Self { streams: streams.collect(), facts: connected.facts }
+    }
+}
+
+impl Links {
+    /// Takes leave of the server.
+    pub(super) fn leave(self, handle: &Handle) {
+        self.streams.iter().for_each(|stream| take_leave(handle, stream));
+    }
+}
+
+/// Tells a server that nothing more comes, and ends the connection.
+fn take_leave(handle: &Handle, stream: &Stream) {
+    let goodbye = Bytes::copy_of(&request_header(proto::CMD_DISC, 0, 0, 0, 0));
+    // A server that is gone already is what we want.
+    let _ = handle.send_now(stream, &[goodbye]);
+    handle.shutdown(stream, Shutdown::Both);
 }
 
 /// A session: connections that began together and end together. Which of them a server has lost with its memory
 /// could not be told, so one that breaks ends all.
 pub(super) struct Session<O: Owner> {
+    handle: Handle,
     links: Vec<Link<O::Then>>,
     is_over: Cell<bool>,
     /// Told when a request has ended, and at the end.
@@ -73,38 +117,35 @@ pub(super) struct Session<O: Owner> {
 }
 
 impl<O: Owner> Session<O> {
-    /// Begins one: its tasks run until it is over.
-    pub(super) fn begin(handle: &Handle, owner: &Rc<O>, connected: Connected) -> Rc<Self> {
-        let Connected { sockets, facts } = connected;
-        let links = sockets.into_iter().map(|socket| {
-            let stream = Stream::from_owned(socket);
-            // It only makes things faster, and Unix sockets may refuse it.
-            let _ = stream.set_buffer_bytes(SOCKET_BUFFER_BYTES);
+    /// Begins one: its tasks run until it is over, and its server has ended what it had.
+    pub(super) fn begin(handle: &Handle, owner: &Rc<O>, links: Links, held: &Held) -> Rc<Self> {
+        let structured = links.facts.structured;
+        let links = links.streams.into_iter().map(|stream| {
             handle.close_on_failure(stream.fd());
             Link {
                 stream,
-                client: RefCell::new(Client::new(facts.structured)),
+                client: RefCell::new(Client::new(structured)),
                 outbox: RefCell::default(),
                 is_sending: Cell::new(false),
                 sender: WakerCell::default(),
+                owed: Cell::new(0),
+                held: held.clone(),
             }
         });
         let session = Rc::new(Self {
+            handle: handle.clone(),
             links: links.collect(),
             is_over: Cell::new(false),
             room: Signal::new(),
         });
         for place in 0..session.links.len() {
-            let (own, of, at) = (session.clone(), owner.clone(), handle.clone());
+            let (own, of) = (session.clone(), owner.clone());
             drop(handle.spawn(async move {
-                let why = own.send_all(&at, place).await;
+                let why = own.send_all(place).await;
                 of.lost(&own, why);
             }));
-            let (own, of, at) = (session.clone(), owner.clone(), handle.clone());
-            drop(handle.spawn(async move {
-                let why = own.receive_all(&at, place, &of).await;
-                of.lost(&own, why);
-            }));
+            let (own, of) = (session.clone(), owner.clone());
+            drop(handle.spawn(async move { own.receive_all(place, of).await }));
         }
         session
     }
@@ -113,9 +154,9 @@ impl<O: Owner> Session<O> {
         self.links.len()
     }
 
-    /// Requests that the server has and has not answered.
-    pub(super) fn under_way(&self) -> usize {
-        self.links.iter().map(|link| link.client.borrow().under_way()).sum()
+    /// Whether somebody waits for an answer.
+    pub(super) fn has_requests(&self) -> bool {
+        self.links.iter().any(|link| link.client.borrow().under_way() > 0)
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -128,13 +169,21 @@ impl<O: Owner> Session<O> {
             return false;
         }
         for link in &self.links {
-            link.take_leave();
-            link.stream.shutdown();
-            link.sender.wake();
-            let left = link.client.borrow_mut().drain();
-            for (waiter, bufs) in left {
-                waiter.sender.send(Answer::Broken(bufs));
+            let unsent = link.outbox.take().len();
+            link.settle(unsent);
+            if link.owed.get() > 0 {
+                self.handle.shutdown(&link.stream, Shutdown::Sending);
+            } else if link.is_sending.get() {
+                self.handle.shutdown(&link.stream, Shutdown::Both);
+            } else {
+                take_leave(&self.handle, &link.stream);
             }
+            link.sender.wake();
+            link.client.borrow_mut().forsake(|waiter, bufs| {
+                if let Some(waiter) = waiter.take() {
+                    waiter.sender.send(Answer::Broken(bufs));
+                }
+            });
         }
         self.room.notify();
         true
@@ -156,7 +205,9 @@ impl<O: Owner> Session<O> {
         };
         let (sender, receiver) = oneshot();
         let read = is_read.then_some((asked.offset, bufs));
-        let cookie = link.client.borrow_mut().begin(Waiter { sender, then }, read);
+        let cookie = link.client.borrow_mut().begin(Some(Waiter { sender, then }), read);
+        link.owed.set(link.owed.get() + 1);
+        link.held.add(1);
         let Asked { kind, flags, offset, length, data } = asked;
         let header = request_header(kind, flags, cookie, offset, length);
         link.outbox.borrow_mut().push(Outgoing { header, data });
@@ -165,7 +216,7 @@ impl<O: Owner> Session<O> {
     }
 
     /// Sends requests as they come, many at once, until the session is over; why it is.
-    async fn send_all(&self, handle: &Handle, place: usize) -> String {
+    async fn send_all(&self, place: usize) -> String {
         let link = &self.links[place];
         loop {
             let batch = poll_fn(|context| {
@@ -183,7 +234,7 @@ impl<O: Owner> Session<O> {
             link.is_sending.set(true);
             let mut pieces = gather(&batch);
             while !pieces.is_empty() {
-                match handle.send(&link.stream, pieces.clone()).await {
+                match self.handle.send(&link.stream, pieces.clone()).await {
                     Ok(0) => return "the server has hung up".to_owned(),
                     Ok(sent) => cut_front(&mut pieces, sent as usize),
                     Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED) => {}
@@ -196,57 +247,82 @@ impl<O: Owner> Session<O> {
         }
     }
 
-    /// Receives answers until the session is over; why it is.
-    async fn receive_all(&self, handle: &Handle, place: usize, owner: &Rc<O>) -> String {
+    /// Receives answers until the session is over and the server has ended all that it had of this connection.
+    async fn receive_all(&self, place: usize, owner: Rc<O>) {
         let link = &self.links[place];
-        let mut input = Input::with(&[]);
-        while !self.is_over.get() {
-            let advanced = link.client.borrow_mut().advance(input.unread());
-            let (used, event) = match advanced {
-                Ok(step) => step,
-                Err(violation) => return format!("the server sent {violation}"),
+        let (mut input, mut makes_sense) = (Input::with(&[]), true);
+        loop {
+            if makes_sense && let Err(why) = self.take_answers(link, &owner, &mut input) {
+                owner.lost(self, format!("the server sent {why}"));
+                makes_sense = false;
+            }
+            if !makes_sense {
+                // Only the end of the stream says something now.
+                input.consume(input.unread().len());
+            }
+            if self.is_over.get() && link.owed.get() == 0 {
+                break;
+            }
+            let (free, lent) = input.lend();
+            let (free, received) = self.handle.recv(&link.stream, free).await;
+            let (bytes, why) = match received {
+                Ok(0) => (0, Some("the server has hung up".to_owned())),
+                Ok(bytes) => (bytes as usize, None),
+                Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED) => (0, None),
+                Err(errno) => (0, Some(std::io::Error::from(errno).to_string())),
             };
-            input.consume(used);
-            match event {
-                Event::Used => {}
-                Event::Ended(Waiter { sender, then }, result) => {
-                    if result.as_ref().is_err_and(|number| *number == proto::SHUTDOWN) {
-                        // Not done: the next session does it.
-                        sender.send(Answer::Broken(Vec::new()));
-                        return "the server is ending".to_owned();
-                    }
-                    sender.send(owner.answered(then, result));
-                    self.room.notify();
-                }
-                Event::Need(_) => {
-                    let (free, lent) = input.lend();
-                    let (free, received) = handle.recv(&link.stream, free).await;
-                    let bytes = match received {
-                        Ok(0) => return "the server has hung up".to_owned(),
-                        Ok(bytes) => bytes as usize,
-                        Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED) => 0,
-                        Err(errno) => return format!("{}", std::io::Error::from(errno)),
-                    };
-                    input.give_back(lent, free, bytes);
-                }
+            input.give_back(lent, free, bytes);
+            if let Some(why) = why {
+                link.settle(link.owed.get());
+                owner.lost(self, why);
+                break;
             }
         }
-        String::new()
+        self.handle.shutdown(&link.stream, Shutdown::Both);
+    }
+
+    /// Takes the answers that have come.
+    fn take_answers(
+        &self,
+        link: &Link<O::Then>,
+        owner: &Rc<O>,
+        input: &mut Input,
+    ) -> Result<(), Violation> {
+        loop {
+            let (used, event) = link.client.borrow_mut().advance(input.unread())?;
+            input.consume(used);
+            let (waiter, result) = match event {
+                Event::Need(_) => return Ok(()),
+                Event::Used => continue,
+                Event::Ended(waiter, result) => (waiter, result),
+            };
+            link.settle(1);
+            let Some(Waiter { sender, then }) = waiter else { continue };
+            if result.as_ref().is_err_and(|number| *number == proto::SHUTDOWN) {
+                // Not done: the next session does it.
+                sender.send(Answer::Broken(Vec::new()));
+                owner.lost(self, "the server is ending".to_owned());
+            } else {
+                sender.send(owner.answered(then, result));
+                self.room.notify();
+            }
+        }
     }
 }
 
 impl<T> Link<T> {
-    /// Tells the server that nothing more comes, if nothing is under way.
-    fn take_leave(&self) {
-        let is_idle = self.client.borrow().under_way() == 0
-            && self.outbox.borrow().is_empty()
-            && !self.is_sending.get();
-        if is_idle {
-            let goodbye = request_header(proto::CMD_DISC, 0, 0, 0, 0);
-            let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
-            // A server that is gone already is what we want.
-            let _ = rustix::net::send(self.stream.fd(), &goodbye, flags);
-        }
+    /// So many requests are not with the server any more.
+    fn settle(&self, requests: usize) {
+        // A server may answer what it has not got yet.
+        let requests = requests.min(self.owed.get());
+        self.owed.set(self.owed.get() - requests);
+        self.held.take(requests);
+    }
+}
+
+impl<T> Drop for Link<T> {
+    fn drop(&mut self) {
+        self.settle(self.owed.get());
     }
 }
 

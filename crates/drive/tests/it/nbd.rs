@@ -5,12 +5,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Bytes, DriveControl, Durability, IoError, Lba, MIB, Payload,
-    SectorRange,
+    AfterDiscard, BlockDevice, Buf, Bytes, DriveControl, Durability, IoError, IoResult, Lba, MIB,
+    Payload, SectorRange,
 };
 use voltier_drive::{Connecting, NbdDevice, NbdNews};
 use voltier_nbd::{ExportUri, connect, proto};
-use voltier_ring::{Executor, Handle, join_all};
+use voltier_ring::{Executor, Handle, JoinHandle, join_all};
 
 use crate::support::fake_server::{ALL_FLAGS, Conduct, FakeServer};
 
@@ -23,7 +23,7 @@ type News = Rc<RefCell<Vec<NbdNews>>>;
 fn connecting(uri: &ExportUri) -> Connecting {
     // The server has threads of its own, and answers at once.
     let outcome = connect(uri, 4, PATIENCE).map_err(|error| error.to_string());
-    Box::pin(async move { outcome })
+    Box::pin(async move { outcome.map(Into::into) })
 }
 
 /// A device over the server, and what it says for the log.
@@ -33,7 +33,7 @@ pub(crate) fn open(handle: &Handle, uri: &ExportUri) -> (NbdDevice, News) {
     let connected = connect(uri, 4, PATIENCE).unwrap();
     let device = NbdDevice::new(
         handle,
-        connected,
+        connected.into(),
         move || connecting(&own),
         move |news| told.borrow_mut().push(news),
     );
@@ -98,7 +98,8 @@ fn an_export_of_too_large_blocks_or_without_any_is_refused() {
         run(async move |handle| {
             let connected = connect(&server.uri, 1, PATIENCE).unwrap();
             let uri = server.uri.clone();
-            let refused = NbdDevice::new(&handle, connected, move || connecting(&uri), |_| {});
+            let refused =
+                NbdDevice::new(&handle, connected.into(), move || connecting(&uri), |_| {});
             let told = refused.err().unwrap().to_string();
             assert!(told.contains(words), "{told}");
         });
@@ -304,5 +305,74 @@ fn a_request_that_nobody_waits_for_any_more_is_answered_all_the_same() {
         }
         assert_eq!(first_byte(&device, 0).await, 0);
         assert!(news.borrow().is_empty());
+    });
+}
+
+/// A write that the server has received, and does not carry out for now.
+async fn held_write(
+    handle: &Handle,
+    server: &FakeServer,
+    device: &Rc<NbdDevice>,
+) -> JoinHandle<IoResult<()>> {
+    server.state().conduct.holds_writes = true;
+    let own = device.clone();
+    let written =
+        handle.spawn(async move { own.write(Lba(0), block(1), Durability::Cached).await });
+    while server.state().held_writes == 0 {
+        handle.sleep(MS).await;
+    }
+    written
+}
+
+#[test]
+fn requests_that_a_server_has_count_beyond_the_drive_until_the_server_has_ended_them() {
+    run(async |handle| {
+        for gives_up in [true, false] {
+            let server = FakeServer::start(BYTES, Conduct::default());
+            let device = Rc::new(open(&handle, &server.uri).0);
+            let written = held_write(&handle, &server, &device).await;
+            let (under_way, held) = (device.under_way(), device.held());
+            if gives_up {
+                device.abandon();
+                assert_eq!(written.await, Err(IoError::Gone));
+            } else {
+                drop(written);
+            }
+            drop(device);
+            for _ in 0..20 {
+                handle.sleep(MS).await;
+                assert_eq!((under_way.count(), held.count()), (1, 1));
+            }
+            server.state().conduct.holds_writes = false;
+            while under_way.count() > 0 {
+                handle.sleep(MS).await;
+            }
+            assert_eq!(server.state().cached[0], 1, "it was carried out");
+        }
+    });
+}
+
+#[test]
+fn nothing_goes_to_a_server_that_has_requests_of_a_broken_session() {
+    run(async |handle| {
+        let server = FakeServer::start(BYTES, Conduct::default());
+        let (device, news) = open(&handle, &server.uri);
+        let device = Rc::new(device);
+        let written = held_write(&handle, &server, &device).await;
+        server.state().conduct.instead = Some(vec![0; 16]);
+        let own = device.clone();
+        let read = handle.spawn(async move { first_byte(&own, 8).await });
+        while server.state().connections < 8 {
+            handle.sleep(MS).await;
+        }
+        assert!(matches!(news.borrow()[..], [NbdNews::Lost(_)]));
+        let requests = server.state().requests;
+        for _ in 0..50 {
+            handle.sleep(10 * MS).await;
+            assert_eq!((server.state().requests, device.under_way().count()), (requests, 1));
+        }
+        server.state().conduct.holds_writes = false;
+        assert_eq!((written.await, read.await), (Ok(()), 0));
+        assert_eq!((first_byte(&device, 0).await, device.under_way().count()), (1, 0));
     });
 }

@@ -25,6 +25,8 @@ pub(crate) struct Conduct {
     pub(crate) flush_error: u32,
     /// Nobody is let in.
     pub(crate) is_closed: bool,
+    /// Writes wait: they are received, and carried out later.
+    pub(crate) holds_writes: bool,
 }
 
 pub(crate) const ALL_FLAGS: u16 = proto::FLAG_HAS_FLAGS
@@ -44,6 +46,7 @@ impl Default for Conduct {
             instead: None,
             flush_error: 0,
             is_closed: false,
+            holds_writes: false,
         }
     }
 }
@@ -59,6 +62,8 @@ pub(crate) struct State {
     pub(crate) requests: u64,
     pub(crate) flushes: u64,
     pub(crate) deaths: u64,
+    /// Writes that wait.
+    pub(crate) held_writes: u64,
     prng: Prng,
 }
 
@@ -91,6 +96,7 @@ impl FakeServer {
             requests: 0,
             flushes: 0,
             deaths: 0,
+            held_writes: 0,
             prng: Prng::new(5),
         }));
         let of = state.clone();
@@ -232,6 +238,13 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) -> std::io::Result<()> {
         let mut data = vec![0; if kind == proto::CMD_WRITE { length } else { 0 }];
         stream.read_exact(&mut data)?;
         let mut state = shared.lock().unwrap();
+        while kind == proto::CMD_WRITE && state.conduct.holds_writes {
+            state.held_writes += 1;
+            drop(state);
+            thread::park_timeout(Duration::from_millis(1));
+            state = shared.lock().unwrap();
+            state.held_writes -= 1;
+        }
         if state.epoch != epoch || kind == proto::CMD_DISC {
             return Ok(());
         }
