@@ -9,6 +9,7 @@
 //! | `file/left_behind` | drives with I/O in flight of a device that was given up ("undrained") |
 //! | `nbd/mod`, `nbd/session` | an export of an NBD server: a drive that reconnects; its connections |
 //! | `nbd/held` | requests that a server has, counted beyond the drive that sent them |
+//! | `nbd/outage` | how long the next attempt to connect waits, and what was said of an outage |
 //! | `nbd/unflushed` | what a server that dies may lose, kept until a flush |
 //! | `align` | sectors over larger blocks |
 //! | `overlay` | a device that is only read: what is written to it stays in memory |

@@ -21,6 +21,7 @@
 //! goes on with its requests, and a host behind a network that was cut for longer than TCP waits.
 
 mod held;
+mod outage;
 mod session;
 mod unflushed;
 
@@ -37,6 +38,7 @@ use voltier_nbd::{Facts, proto};
 use voltier_ring::{Handle, OnFailure, Signal, join_all};
 
 pub use held::Held;
+use outage::Outage;
 pub use session::Links;
 use session::{Answer, Asked, Owner, Session};
 use unflushed::{Change, Unflushed};
@@ -64,6 +66,10 @@ const REFUSED_MAX: u32 = 8;
 /// The first and the longest pause between two attempts to connect, in nanoseconds.
 const PAUSE_NS_MIN: Nanos = 50_000_000;
 const PAUSE_NS_MAX: Nanos = 1_000_000_000;
+/// A session that has lasted so long stands, also if nothing was asked of it, in nanoseconds.
+const STANDS_NS: Nanos = 10_000_000_000;
+/// Different states of one outage that are told at most.
+const TOLD_MAX: usize = 16;
 
 /// Connections under way to the server, or one line that says why there are none.
 pub type Connecting = Pin<Box<dyn Future<Output = Result<Links, String>>>>;
@@ -97,7 +103,9 @@ pub enum NbdRefusal {
 
 /// What a device knows a request by.
 enum Then {
-    Nothing,
+    Read,
+    /// A change that is made again.
+    Again,
     /// A change, and whether it is durable when it is answered.
     Changed(SectorRange, Change, bool),
     /// A flush: what it covers, and the flushes that had failed when it began.
@@ -130,6 +138,7 @@ struct Shared {
     refused: Cell<u32>,
     /// The last session ended with requests under way.
     left_requests: Cell<bool>,
+    outage: Outage,
     /// The requests of all sessions that the server has.
     held: Held,
     _on_failure: OnFailure,
@@ -175,6 +184,7 @@ impl NbdDevice {
             preparing: RefCell::default(),
             refused: Cell::new(0),
             left_requests: Cell::new(false),
+            outage: Outage::default(),
             _on_failure: handle.on_failure(move |_| lost.lose_sight()),
             held,
             has_ended: Cell::new(false),
@@ -208,7 +218,7 @@ impl NbdDevice {
         let length = bufs.iter().map(|buf| buf.len()).sum::<usize>() as u32;
         let asked =
             || Asked { kind: proto::CMD_READ, flags: 0, offset: at.bytes(), length, data: None };
-        self.shared.request(asked, || Then::Nothing, bufs).await
+        self.shared.request(asked, || Then::Read, bufs).await
     }
 
     /// Makes a change, as one request.
@@ -427,8 +437,11 @@ impl Shared {
 
     /// Connects until there is a session.
     async fn reconnect(self: Rc<Self>) {
-        let (mut pause_ns, mut told) = (PAUSE_NS_MIN, String::new());
         while !self.has_ended.get() {
+            self.handle.sleep(self.outage.pause_ns()).await;
+            if self.has_ended.get() {
+                return;
+            }
             let connected = (self.connect)().await;
             if self.has_ended.get() {
                 return;
@@ -453,24 +466,44 @@ impl Shared {
                     if let Some(again) = again
                         && !self.has_ended.get()
                     {
-                        self.session.replace(Some(session));
-                        self.changed.notify();
-                        (self.tell)(NbdNews::Back(again));
+                        self.begin_service(session, again);
                         return;
                     }
                     session.end();
-                    if self.refused.get() == 0 {
-                        pause_ns = PAUSE_NS_MIN;
-                    }
                 }
-                Err(why) if why != told => {
-                    told.clone_from(&why);
-                    (self.tell)(NbdNews::StillLost(why));
-                }
-                Err(_) => {}
+                Err(why) => self.still_lost(why),
             }
-            self.handle.sleep(pause_ns).await;
-            pause_ns = (2 * pause_ns).min(PAUSE_NS_MAX);
+        }
+    }
+
+    fn begin_service(self: &Rc<Self>, session: Rc<Session<Self>>, again: usize) {
+        let (own, begun) = (Rc::downgrade(self), Rc::downgrade(&session));
+        self.session.replace(Some(session));
+        self.changed.notify();
+        if let Some(news) = self.outage.let_in(again) {
+            (self.tell)(news);
+        }
+        let handle = self.handle.clone();
+        drop(self.handle.spawn(async move {
+            handle.sleep(STANDS_NS).await;
+            if let (Some(own), Some(session)) = (own.upgrade(), begun.upgrade())
+                && !session.is_over()
+            {
+                own.has_worked();
+            }
+        }));
+    }
+
+    /// A session is of use.
+    fn has_worked(&self) {
+        if let Some(news) = self.outage.end() {
+            (self.tell)(news);
+        }
+    }
+
+    fn still_lost(&self, why: String) {
+        if let Some(news) = self.outage.goes_on(why) {
+            (self.tell)(news);
         }
     }
 
@@ -506,7 +539,7 @@ impl Shared {
             }
             let count = apart.len();
             let asked = apart.iter().map(|(range, change)| {
-                session.ask(self.asked(*range, change, false), Then::Nothing, Vec::new())
+                session.ask(self.asked(*range, change, false), Then::Again, Vec::new())
             });
             for answer in join_all(asked.collect::<Vec<_>>()).await {
                 match answer {
@@ -532,8 +565,11 @@ impl Owner for Shared {
     type Then = Then;
 
     fn answered(self: &Rc<Self>, then: Then, result: Result<Vec<Buf>, u32>) -> Answer {
+        if result.is_ok() && !matches!(then, Then::Again) {
+            self.has_worked();
+        }
         match (then, &result) {
-            (Then::Nothing, _) | (Then::Changed(..), Err(_)) => {}
+            (Then::Read | Then::Again, _) | (Then::Changed(..), Err(_)) => {}
             (Then::Changed(range, change, is_durable), Ok(_)) => {
                 self.keep(range, change, is_durable);
             }
@@ -559,10 +595,14 @@ impl Owner for Shared {
         self.left_requests.set(self.left_requests.get() || left_requests);
         let is_current =
             self.session.borrow().as_ref().is_some_and(|current| std::ptr::eq(&**current, session));
+        if is_current && self.outage.begin() {
+            (self.tell)(NbdNews::Lost(why));
+        } else {
+            self.still_lost(format!("the server lets us in, and then: {why}"));
+        }
         // One that ends before it is the session has somebody who waits for it.
         if is_current {
             self.session.replace(None);
-            (self.tell)(NbdNews::Lost(why));
             drop(self.handle.spawn(self.clone().reconnect()));
         }
     }

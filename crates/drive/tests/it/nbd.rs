@@ -376,3 +376,31 @@ fn nothing_goes_to_a_server_that_has_requests_of_a_broken_session() {
         assert_eq!((first_byte(&device, 0).await, device.under_way().count()), (1, 0));
     });
 }
+
+#[test]
+fn a_server_that_lets_the_drive_in_and_drops_it_is_told_of_once_and_asked_ever_less_often() {
+    run(async |handle| {
+        let server = FakeServer::start(BYTES, Conduct { structured: false, ..Conduct::default() });
+        let (device, news) = open(&handle, &server.uri);
+        let device = Rc::new(device);
+        write(&device, 0, 1, Durability::Durable).await;
+        server.state().conduct.error = proto::SHUTDOWN;
+        let own = device.clone();
+        let read = handle.spawn(async move { first_byte(&own, 0).await });
+        while server.state().connections < 4 * 5 {
+            handle.sleep(MS).await;
+        }
+        let told = news.borrow_mut().drain(..).collect::<Vec<_>>();
+        let [NbdNews::Lost(lost), NbdNews::Back(0), NbdNews::StillLost(why)] = &told[..] else {
+            panic!("{told:?}");
+        };
+        assert!(lost.contains("is ending") && why.contains("lets us in, and then"), "{told:?}");
+        server.state().conduct.error = 0;
+        assert_eq!(read.await, 1);
+        assert_eq!(*news.borrow(), [NbdNews::Back(0)]);
+        // The next outage is another one.
+        server.state().die();
+        assert_eq!(first_byte(&device, 0).await, 1);
+        assert!(matches!(news.borrow()[1..], [NbdNews::Lost(_), NbdNews::Back(0)]));
+    });
+}

@@ -25,6 +25,8 @@ pub(crate) struct Conduct {
     pub(crate) flush_error: u32,
     /// Nobody is let in.
     pub(crate) is_closed: bool,
+    /// Every request ends with this error, and 0 is none.
+    pub(crate) error: u32,
     /// Writes wait: they are received, and carried out later.
     pub(crate) holds_writes: bool,
 }
@@ -46,6 +48,7 @@ impl Default for Conduct {
             instead: None,
             flush_error: 0,
             is_closed: false,
+            error: 0,
             holds_writes: false,
         }
     }
@@ -251,6 +254,10 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) -> std::io::Result<()> {
         state.requests += 1;
         if let Some(instead) = state.conduct.instead.take() {
             stream.write_all(&instead)?;
+            continue;
+        }
+        if state.conduct.error > 0 {
+            answers.push(simple(state.conduct.error, &header[8..16]));
             continue;
         }
         let odds = state.conduct.breaks_one_in;
