@@ -384,7 +384,7 @@ impl Shared {
         if is_durable && unflushed.is_empty() {
             return;
         }
-        unflushed.push(range, change);
+        unflushed.push(range, change, is_durable);
         let is_half_full = unflushed.is_half_full();
         drop(unflushed);
         if is_half_full {
@@ -538,8 +538,10 @@ impl Shared {
                 return (!session.is_over()).then_some(place);
             }
             let count = apart.len();
-            let asked = apart.iter().map(|(range, change)| {
-                session.ask(self.asked(*range, change, false), Then::Again, Vec::new())
+            // One that is durable is so again before anybody is served: nothing else says that it has to be flushed.
+            let asked = apart.iter().map(|kept| {
+                let asked = self.asked(kept.range, &kept.change, kept.is_durable);
+                session.ask(asked, Then::Again, Vec::new())
             });
             for answer in join_all(asked.collect::<Vec<_>>()).await {
                 match answer {

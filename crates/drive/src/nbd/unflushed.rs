@@ -37,18 +37,27 @@ impl Change {
     }
 }
 
+/// A change that is kept.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    pub(super) range: SectorRange,
+    pub(super) change: Change,
+    /// It was durable when it was answered, and has to be when it has been made again.
+    pub(super) is_durable: bool,
+}
+
 /// The changes in the order of their answers.
 #[derive(Default)]
 pub(super) struct Unflushed {
     /// The first one has the number `next - changes.len()`.
-    changes: VecDeque<(SectorRange, Change)>,
+    changes: VecDeque<Kept>,
     bytes: u64,
     next: u64,
 }
 
 impl Unflushed {
     /// Keeps a change that has been answered. The data are copied: what they lie in may be much larger.
-    pub(super) fn push(&mut self, range: SectorRange, change: Change) {
+    pub(super) fn push(&mut self, range: SectorRange, change: Change, is_durable: bool) {
         let change = match change {
             Change::Write(data) => {
                 let mut copy = Buf::new(data.len());
@@ -59,7 +68,7 @@ impl Unflushed {
         };
         self.bytes += change.bytes();
         self.next += 1;
-        self.changes.push_back((range, change));
+        self.changes.push_back(Kept { range, change, is_durable });
     }
 
     /// The number of the change to come: a flush that begins now covers all before it.
@@ -70,9 +79,9 @@ impl Unflushed {
     /// Forgets the changes before a mark: they are durable.
     pub(super) fn forget_before(&mut self, mark: u64) {
         while self.next - (self.changes.len() as u64) < mark
-            && let Some((_, change)) = self.changes.pop_front()
+            && let Some(kept) = self.changes.pop_front()
         {
-            self.bytes -= change.bytes();
+            self.bytes -= kept.change.bytes();
         }
     }
 
@@ -82,7 +91,7 @@ impl Unflushed {
 
     /// Whether a change of this range would be over one that is kept.
     pub(super) fn overlaps(&self, range: SectorRange) -> bool {
-        self.changes.iter().any(|(kept, _)| kept.overlaps(range))
+        self.changes.iter().any(|kept| kept.range.overlaps(range))
     }
 
     #[cfg(test)]
@@ -101,13 +110,13 @@ impl Unflushed {
     }
 
     /// Changes from the one in this place on, at most so many, that do not overlap: they may be made at once.
-    pub(super) fn apart_from(&self, place: usize, most: usize) -> Vec<(SectorRange, Change)> {
-        let mut apart: Vec<(SectorRange, Change)> = Vec::new();
-        for (range, change) in self.changes.iter().skip(place).take(most) {
-            if apart.iter().any(|(other, _)| other.overlaps(*range)) {
+    pub(super) fn apart_from(&self, place: usize, most: usize) -> Vec<Kept> {
+        let mut apart: Vec<Kept> = Vec::new();
+        for kept in self.changes.iter().skip(place).take(most) {
+            if apart.iter().any(|other| other.range.overlaps(kept.range)) {
                 break;
             }
-            apart.push((*range, change.clone()));
+            apart.push(kept.clone());
         }
         apart
     }
@@ -129,9 +138,9 @@ mod tests {
     #[test]
     fn a_flush_covers_what_was_answered_before_it_began() {
         let mut kept = Unflushed::default();
-        kept.push(range(0, 1), write(1));
+        kept.push(range(0, 1), write(1), false);
         let mark = kept.mark();
-        kept.push(range(1, 1), write(2));
+        kept.push(range(1, 1), write(2), false);
         kept.forget_before(mark);
         assert_eq!((kept.len(), kept.bytes), (1, 512));
         kept.forget_before(mark);
@@ -144,7 +153,7 @@ mod tests {
     fn changes_of_the_same_sectors_are_made_one_after_the_other() {
         let mut kept = Unflushed::default();
         for (start, count) in [(0, 1), (1, 2), (4, 1), (2, 1), (0, 8)] {
-            kept.push(range(start, count), Change::Trim);
+            kept.push(range(start, count), Change::Trim, false);
         }
         let mut place = 0;
         let mut rounds = Vec::new();
@@ -161,11 +170,11 @@ mod tests {
     fn room_is_bounded_in_bytes_and_in_changes() {
         let mut kept = Unflushed::default();
         for _ in 0..=CHANGES_MAX {
-            kept.push(range(0, 1), Change::Zeroes(0));
+            kept.push(range(0, 1), Change::Zeroes(0), false);
         }
         assert!(kept.is_full() && kept.is_half_full());
         let mut kept = Unflushed::default();
-        kept.push(range(0, 65 * 2048), Change::Write(Payload::zeroes(65 * MIB, MIB)));
+        kept.push(range(0, 65 * 2048), Change::Write(Payload::zeroes(65 * MIB, MIB)), false);
         assert!(kept.is_full());
     }
 }

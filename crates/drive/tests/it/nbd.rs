@@ -318,7 +318,7 @@ async fn held_write(
     let own = device.clone();
     let written =
         handle.spawn(async move { own.write(Lba(0), block(1), Durability::Cached).await });
-    while server.state().held_writes == 0 {
+    while server.state().held == 0 {
         handle.sleep(MS).await;
     }
     written
@@ -402,5 +402,32 @@ fn a_server_that_lets_the_drive_in_and_drops_it_is_told_of_once_and_asked_ever_l
         server.state().die();
         assert_eq!(first_byte(&device, 0).await, 1);
         assert!(matches!(news.borrow()[1..], [NbdNews::Lost(_), NbdNews::Back(0)]));
+    });
+}
+
+#[test]
+fn a_durable_change_that_is_made_again_is_durable_again() {
+    run(async |handle| {
+        let server = FakeServer::start(BYTES, Conduct::default());
+        let device = Rc::new(open(&handle, &server.uri).0);
+        write(&device, 0, 1, Durability::Cached).await;
+        // Over one that no flush covers: it is kept, and the flush that is to follow meets a dead server.
+        server.state().conduct.holds_flushes = true;
+        let own = device.clone();
+        let written =
+            handle.spawn(async move { own.write(Lba(0), block(2), Durability::Durable).await });
+        while server.state().held == 0 {
+            handle.sleep(MS).await;
+        }
+        assert_eq!(server.state().durable[0], 2);
+        server.state().durable.fill(0);
+        server.state().die();
+        let requests = server.state().requests;
+        while server.state().requests < requests + 2 {
+            handle.sleep(MS).await;
+        }
+        assert_eq!(server.state().durable[0], 2, "no flush was needed");
+        server.state().conduct.holds_flushes = false;
+        written.await.unwrap();
     });
 }

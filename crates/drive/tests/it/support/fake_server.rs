@@ -23,6 +23,8 @@ pub(crate) struct Conduct {
     pub(crate) instead: Option<Vec<u8>>,
     /// The error that the next flush ends with.
     pub(crate) flush_error: u32,
+    /// Flushes wait.
+    pub(crate) holds_flushes: bool,
     /// Nobody is let in.
     pub(crate) is_closed: bool,
     /// Every request ends with this error, and 0 is none.
@@ -47,6 +49,7 @@ impl Default for Conduct {
             breaks_one_in: 0,
             instead: None,
             flush_error: 0,
+            holds_flushes: false,
             is_closed: false,
             error: 0,
             holds_writes: false,
@@ -65,8 +68,8 @@ pub(crate) struct State {
     pub(crate) requests: u64,
     pub(crate) flushes: u64,
     pub(crate) deaths: u64,
-    /// Writes that wait.
-    pub(crate) held_writes: u64,
+    /// Requests that wait.
+    pub(crate) held: u64,
     prng: Prng,
 }
 
@@ -99,7 +102,7 @@ impl FakeServer {
             requests: 0,
             flushes: 0,
             deaths: 0,
-            held_writes: 0,
+            held: 0,
             prng: Prng::new(5),
         }));
         let of = state.clone();
@@ -241,12 +244,14 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) -> std::io::Result<()> {
         let mut data = vec![0; if kind == proto::CMD_WRITE { length } else { 0 }];
         stream.read_exact(&mut data)?;
         let mut state = shared.lock().unwrap();
-        while kind == proto::CMD_WRITE && state.conduct.holds_writes {
-            state.held_writes += 1;
+        while kind == proto::CMD_WRITE && state.conduct.holds_writes
+            || kind == proto::CMD_FLUSH && state.conduct.holds_flushes && state.epoch == epoch
+        {
+            state.held += 1;
             drop(state);
             thread::park_timeout(Duration::from_millis(1));
             state = shared.lock().unwrap();
-            state.held_writes -= 1;
+            state.held -= 1;
         }
         if state.epoch != epoch || kind == proto::CMD_DISC {
             return Ok(());
