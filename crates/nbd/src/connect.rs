@@ -7,11 +7,12 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use voltier_block::Buf;
 
 use crate::client::{Client, Event, Violation, request_header};
@@ -205,6 +206,22 @@ fn until(patience: Duration) -> Instant {
     now() + patience
 }
 
+/// Connects to a Unix socket. A listener whose queue is full has the kernel wait, for as long as sending may take.
+fn unix_connect(path: &Path, until: Instant) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let family = AddressFamily::UNIX;
+    let socket = net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    loop {
+        let left = until.saturating_duration_since(now()).max(Duration::from_millis(1));
+        sockopt::set_socket_timeout(&socket, Timeout::Send, Some(left))?;
+        match net::connect(&socket, &address) {
+            Ok(()) => return Ok(socket),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
 /// A connection that is waited for.
 struct Dialog<'a> {
     socket: File,
@@ -216,8 +233,8 @@ impl<'a> Dialog<'a> {
     fn begin(uri: &'a ExportUri, patience: Duration) -> Result<Self, ConnectError> {
         let until = until(patience);
         let socket = match &uri.server {
-            Server::Unix(path) => match UnixStream::connect(path) {
-                Ok(stream) => OwnedFd::from(stream),
+            Server::Unix(path) => match unix_connect(path, until) {
+                Ok(socket) => socket,
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     return Err(ConnectError::NoSocket(path.clone()));
                 }
@@ -316,5 +333,26 @@ impl<'a> Dialog<'a> {
                 Err(error) => return Err(network(self.uri, error)),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_accepts_nobody_is_waited_for_as_long_as_the_patience_lasts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let family = AddressFamily::UNIX;
+        let listener = net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let listener = listener.unwrap();
+        net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        net::listen(&listener, 0).unwrap();
+        let uri = ExportUri { server: Server::Unix(path.clone()), export: "disk".to_owned() };
+        // The first ones are let into the queue, and say nothing all the same.
+        let _queued = [(); 3].map(|()| unix_connect(&path, until(Duration::from_millis(20))));
+        let refused = connect(&uri, 1, Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(refused, ConnectError::Silent { .. }), "{refused}");
     }
 }
