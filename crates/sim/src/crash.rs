@@ -75,7 +75,7 @@ async fn record(world: World, fixture: Rc<CacheFixture>, plan: Plan, points: Rc<
     let mode = profile.modes[0];
     let dut = fixture.open(&world, profile, mode).await.expect("a new cache opens");
     run_clients(&dut, profile, plan.warm_up_steps).await;
-    fixture.inject(profile);
+    fixture.inject(&world, profile);
     fixture.inject_all(profile);
     watch(&world, &fixture, &plan, points);
     run_clients(&dut, profile, profile.steps).await;

@@ -144,6 +144,30 @@ impl SimDisk {
         self.0.order.get() - self.0.flushes.get()
     }
 
+    /// Whether it is the SSD of a cache.
+    pub(crate) fn is_ssd(&self) -> bool {
+        self.0.spec.number == SSD
+    }
+
+    /// Whether this is the same drive.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether a server in front of the drive has died in this world.
+    pub(crate) fn is_behind_a_dead_server(&self) -> bool {
+        self.0.world.network().is_some_and(|network| network.has_lost(self))
+    }
+
+    /// Any part of what no flush has covered is lost, and nobody is told: a server in front of the drive has died.
+    pub(crate) fn forget_unflushed(&self) {
+        let mut prng = self.0.world.prng();
+        let block_bytes = u64::from(self.0.spec.block_bytes);
+        let lost = self.0.medium.borrow_mut().lose_unflushed(block_bytes, &mut prng);
+        self.tell(|| format!("has lost {} writes, in part", lost.len()));
+        self.next_order();
+    }
+
     /// From now on every request fails with `Gone`.
     pub fn lose(&self) {
         if !self.0.gone.replace(true) {

@@ -60,6 +60,10 @@ pub enum FaultKind {
     LateDrive,
     /// A drive refuses requests for a time, alone or with all others of its adapter.
     Refusal,
+    /// The connection to a server breaks, with requests carried out or not.
+    BrokenConnection,
+    /// A server dies with what was not flushed, and comes back.
+    ServerDeath,
 }
 
 /// A request, as far as faults are concerned.
@@ -74,7 +78,7 @@ pub(crate) enum Request {
 
 impl FaultKind {
     /// All kinds, in the order of the tables.
-    pub const ALL: [FaultKind; 26] = [
+    pub const ALL: [FaultKind; 28] = [
         FaultKind::ReadErrorOnce,
         FaultKind::ReadErrorRange,
         FaultKind::ReadErrorForEver,
@@ -101,6 +105,8 @@ impl FaultKind {
         FaultKind::GrownOrigin,
         FaultKind::LateDrive,
         FaultKind::Refusal,
+        FaultKind::BrokenConnection,
+        FaultKind::ServerDeath,
     ];
 
     /// Kinds that a drive makes at one of its requests, and that a seed draws. A seed has no slow reads
@@ -149,6 +155,8 @@ impl FaultKind {
             FaultKind::GrownOrigin => "grown-origin",
             FaultKind::LateDrive => "late-drive",
             FaultKind::Refusal => "refusal",
+            FaultKind::BrokenConnection => "broken-connection",
+            FaultKind::ServerDeath => "server-death",
         }
     }
 
@@ -170,6 +178,8 @@ impl FaultKind {
                 | FaultKind::DaemonKill
                 | FaultKind::LateDrive
                 | FaultKind::Refusal
+                | FaultKind::BrokenConnection
+                | FaultKind::ServerDeath
         )
     }
 

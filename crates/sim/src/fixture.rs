@@ -198,7 +198,10 @@ impl CacheFixture {
     }
 
     /// Has the drives fail as the profile says.
-    pub(crate) fn inject(&self, profile: &Profile) {
+    pub(crate) fn inject(&self, world: &World, profile: &Profile) {
+        if let Some(network) = world.network() {
+            network.go_wrong();
+        }
         let (ssd, origin) = self.drives.borrow().clone();
         let damaged = self.ssd_damaged.clone();
         let refuses = |rate: &(FaultKind, u64)| REFUSE_WRITES.contains(&rate.0);
@@ -225,7 +228,10 @@ impl CacheFixture {
     }
 
     /// The drives work again, but those that are gone.
-    pub(crate) fn mend(&self) {
+    pub(crate) fn mend(&self, world: &World) {
+        if let Some(network) = world.network() {
+            network.mend();
+        }
         let (ssd, origin) = self.drives.borrow().clone();
         ssd.mend();
         origin.mend();
@@ -267,6 +273,10 @@ impl CacheFixture {
     /// Copies of what a crash at this moment leaves. Everything goes on.
     pub(crate) fn left_by(&self, mut crash: Crash, prng: &mut Prng) -> Left {
         let (ssd, origin) = self.drives.borrow().clone();
+        // A server has died: what was to be made again there is lost with the process.
+        if origin.is_behind_a_dead_server() {
+            crash.origin = Cut::Power;
+        }
         // A drive that is gone has lost its power.
         if ssd.is_gone() {
             crash.ssd = Cut::Power;

@@ -61,6 +61,7 @@ mod medium;
 mod mix;
 mod model;
 mod origin;
+mod remote;
 pub mod report;
 pub mod rest;
 pub mod scenario;

@@ -154,7 +154,7 @@ pub(crate) async fn dissolve(dut: &Rc<DeviceUnderTest<SimCache>>, fixture: &Cach
 
 /// Holds the origin alone to the model.
 pub(crate) async fn check_plain(world: &World, fixture: &CacheFixture, profile: &Profile) {
-    let device = SimDrive::any_sector(fixture.drives.borrow().1.clone());
+    let device = SimDrive::in_world(world, fixture.drives.borrow().1.clone());
     let (world, model) = (world.clone(), fixture.model.clone());
     let dut = DeviceUnderTest { world, model, device, windows: profile.windows().into() };
     dut.check_all("the plain origin after a crash").await;

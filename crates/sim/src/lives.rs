@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use voltier_block::Prng;
 use voltier_cache::Mode;
-use voltier_ring::{Executor, NoFiles, WakerCell, race};
+use voltier_ring::{Executor, WakerCell, race};
 
 use crate::fault::FaultKind;
 use crate::fixture::{CacheFixture, Crash, Left};
@@ -16,6 +16,7 @@ use crate::life::{
 };
 use crate::loading;
 use crate::medium::{Cut, Medium};
+use crate::remote::{Network, Wire};
 use crate::scenario::{Drawn, Scenario};
 use crate::workload::{Profile, run_clients};
 use crate::world::World;
@@ -137,8 +138,13 @@ impl Life {
 /// Runs one life, and returns what the life leaves.
 fn live(mut left: Left, profile: &Profile, life: Life, ledger: &Rc<Ledger>) -> Left {
     let mut prng = life.prng.clone();
-    let mut executor = Executor::in_virtual_time(NoFiles);
+    let wire = Wire::new(prng.clone().next_u64());
+    let mut executor = Executor::in_virtual_time(wire.clone());
     let world = World::in_ledger(&executor.handle(), prng.next_u64(), ledger);
+    let network = Network::new(wire);
+    if profile.remote {
+        world.join(&network);
+    }
     ledger.at(format!("life {}", life.number), None);
     world.tell(|| format!("life {} begins", life.number));
     if life.origin_grows_bytes > 0 {
@@ -172,6 +178,7 @@ fn live(mut left: Left, profile: &Profile, life: Life, ledger: &Rc<Ledger>) -> L
     let left = crashed.borrow_mut().take();
     let left = left.unwrap_or_else(|| fixture.left_by(Crash::of(Cut::Kill), &mut prng));
     fixture.end_process();
+    network.close();
     left
 }
 
@@ -189,7 +196,7 @@ async fn serve(world: World, fixture: Rc<CacheFixture>, profile: Profile, mut li
         try_foreign_origin(&world, &fixture, &profile, &profile.settings(life.mode)).await;
     }
     if life.faulty {
-        fixture.inject(&profile);
+        fixture.inject(&world, &profile);
     }
     let begun = start(&world, &fixture, &profile, life.mode).await;
     let mut dut = match begun {
@@ -229,7 +236,7 @@ async fn serve(world: World, fixture: Rc<CacheFixture>, profile: Profile, mut li
         return hanging.stop_beside_a_hung_drive(&profile).await;
     }
     if (!life.faulty || life.prng.one_in(2)) && fixture.can_be_mended() {
-        fixture.mend();
+        fixture.mend(&world);
         calm(&world, &fixture, &profile, &dut).await;
     } else if life.prng.one_in(2) {
         fixture.stop(&dut).await;

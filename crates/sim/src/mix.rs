@@ -218,6 +218,7 @@ pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
         streams: false,
         syncs: false,
         hangs: false,
+        remote: false,
         ssd_faults: FaultMix::default(),
         origin_faults: FaultMix::default(),
     }

@@ -4,9 +4,10 @@ use voltier_block::{
     BlockDevice, Buf, DriveControl, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange,
     UnderWay,
 };
-use voltier_drive::AlignDevice;
+use voltier_drive::{AlignDevice, NbdDevice};
 
 use crate::disk::SimDisk;
+use crate::world::World;
 
 /// A simulated drive, with what aligns requests in front of it where it needs that.
 pub type SimDrive = FittedDevice<SimDisk>;
@@ -17,6 +18,25 @@ pub enum FittedDevice<D> {
     Plain(D),
     /// With 512-byte blocks over its larger ones.
     Aligned(Box<AlignDevice<D>>),
+    /// The drive of the product, over a server before the device.
+    Remote(Box<NbdDevice>),
+    /// The same with 512-byte blocks over its larger ones.
+    AlignedRemote(Box<AlignDevice<NbdDevice>>),
+}
+
+impl SimDrive {
+    /// Serves any 512-byte request: behind the network, in a world that has one.
+    pub(crate) fn in_world(world: &World, disk: SimDisk) -> Self {
+        // An SSD in the place of the origin is no export.
+        let network = world.network().filter(|_| !disk.is_ssd());
+        let Some(network) = network else { return Self::any_sector(disk) };
+        let remote = network.drive(world, &disk);
+        if remote.limits().block_bytes > 512 {
+            Self::AlignedRemote(Box::new(AlignDevice::new(remote)))
+        } else {
+            Self::Remote(Box::new(remote))
+        }
+    }
 }
 
 impl<D: DriveControl> FittedDevice<D> {
@@ -36,6 +56,8 @@ macro_rules! either {
         match $self {
             FittedDevice::Plain($device) => $call,
             FittedDevice::Aligned($device) => $call,
+            FittedDevice::Remote($device) => $call,
+            FittedDevice::AlignedRemote($device) => $call,
         }
     };
 }

@@ -18,6 +18,7 @@ use crate::mix::{
     ages, congestion, crowd, draw_faults, draw_profile, flush_losses, full_and_ordered,
     passed_ssds, refused_evacuations, streams, zeroes,
 };
+use crate::remote::remote_origins;
 use crate::sweep;
 use crate::sweep::arrays::ArrayCommand;
 use crate::sweep::volumes::{self, Command};
@@ -201,6 +202,9 @@ impl Scenario {
         }
         if !self.without.contains(&FaultKind::HungDrive) {
             hangs(&mut profile, self.seed);
+        }
+        if !sweep && !self.without.contains(&FaultKind::ServerDeath) {
+            remote_origins(&mut profile, self.seed);
         }
         profile.clients = profile.clients.min(self.clients.unwrap_or(u64::MAX)).max(1);
         profile.steps = profile.steps.min(self.steps.unwrap_or(u64::MAX));

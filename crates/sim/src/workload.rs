@@ -82,6 +82,8 @@ pub struct Profile {
     pub syncs: bool,
     /// Whether drives answer nothing for a time, now and then.
     pub hangs: bool,
+    /// Whether the origin is an export of a server, behind a network.
+    pub remote: bool,
     /// The faults of the fast drive.
     pub ssd_faults: FaultMix,
     /// The faults of the slow drive.
@@ -126,6 +128,7 @@ impl Profile {
             streams: false,
             syncs: false,
             hangs: false,
+            remote: false,
             ssd_faults: FaultMix::default(),
             origin_faults: FaultMix::default(),
         }
@@ -215,7 +218,7 @@ pub(crate) async fn open_passed(
     let uuid = Some(uuid);
     let options = OpenOptions { uuid, generation_min, passed, ..OpenOptions::with(settings) };
     let (ssd, origin) = drives.clone();
-    Cache::open(world.handle(), ssd, SimDrive::any_sector(origin), options).await
+    Cache::open(world.handle(), ssd, SimDrive::in_world(world, origin), options).await
 }
 
 /// A device under test beside the model it is held to.
@@ -502,7 +505,7 @@ pub async fn run_clients<S: DriveControl, O: DriveControl>(
 /// A dut for a plain drive: what is left when the cache is gone.
 pub fn plain_dut(like: &DeviceUnderTest<SimCache>, drive: SimDisk) -> DeviceUnderTest<SimDrive> {
     let DeviceUnderTest { world, model, windows, .. } = like;
-    let device = SimDrive::any_sector(drive);
+    let device = SimDrive::in_world(world, drive);
     DeviceUnderTest { world: world.clone(), model: model.clone(), device, windows: windows.clone() }
 }
 

@@ -9,6 +9,7 @@ use voltier_ring::Handle;
 
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
+use crate::remote::Network;
 
 /// Anything that is asked for ends within this virtual time, also beside stuck requests and drives that hang.
 const BOUND_NS: Nanos = 3_600_000_000_000;
@@ -43,6 +44,7 @@ struct Inner {
     /// The SSD of a cache may have records of writes that the cache has called failed.
     keeps_failed_writes: Cell<bool>,
     waiting_for_ever: Cell<usize>,
+    network: RefCell<Option<Network>>,
 }
 
 /// One world: drives made in it lose their power together. Clones are the same world.
@@ -68,6 +70,7 @@ impl World {
             patience_ns: Cell::default(),
             keeps_failed_writes: Cell::new(false),
             waiting_for_ever: Cell::new(0),
+            network: RefCell::default(),
         }))
     }
 
@@ -108,6 +111,16 @@ impl World {
     /// returned something older (`docs/guarantees.md`, the known gaps).
     pub(crate) fn keeps_failed_writes(&self) -> bool {
         self.0.keeps_failed_writes.get()
+    }
+
+    /// Origins are behind this network.
+    pub(crate) fn join(&self, network: &Network) {
+        self.0.network.replace(Some(network.clone()));
+    }
+
+    /// The network that origins are behind, if they are.
+    pub(crate) fn network(&self) -> Option<Network> {
+        self.0.network.borrow().clone()
     }
 
     /// Counts a fault that takes effect.

@@ -1,0 +1,101 @@
+//! Origins behind a network: the product's own drive, before a server in virtual time.
+//!
+//! ```text
+//!   cache -> NbdDevice -> wire (pieces of any length) -> server -> SimDisk
+//! ```
+//!
+//! Servers answer late and out of order, break connections with requests carried out or not, refuse them because they
+//! end, stand still, and die with what was not flushed. None of it may show: not as an error, nor as a wrong byte, nor
+//! as something that comes late over what was written since.
+//!
+//! Not drawn is what no client can know: a server that closes a connection and goes on with its requests.
+
+mod server;
+mod wire;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use voltier_drive::NbdDevice;
+
+use self::server::Server;
+pub(crate) use self::wire::Wire;
+use crate::disk::SimDisk;
+use crate::workload::Profile;
+use crate::world::World;
+use voltier_block::Prng;
+
+/// Mixed into the seed: seeds that do not draw this are as they were, and no kept seed draws it.
+const REMOTE: u64 = 0x7265_6d6f_7465_0052;
+/// One seed in so many has it.
+const REMOTE_ONE_IN: u64 = 6;
+
+/// An origin behind a network, if the seed draws it: then that is all that goes wrong with the origin.
+pub(crate) fn remote_origins(profile: &mut Profile, seed: u64) {
+    if Prng::new(seed ^ REMOTE).one_in(REMOTE_ONE_IN) {
+        profile.remote = true;
+        profile.hangs = false;
+        profile.origin_faults.rates.clear();
+    }
+}
+
+/// The servers of a world, one before each drive. Clones are the same network.
+#[derive(Clone)]
+pub(crate) struct Network {
+    wire: Wire,
+    servers: Rc<RefCell<Vec<Rc<Server>>>>,
+    is_faulty: Rc<Cell<bool>>,
+}
+
+impl Network {
+    pub(crate) fn new(wire: Wire) -> Self {
+        Self { wire, servers: Rc::default(), is_faulty: Rc::default() }
+    }
+
+    fn server_of(&self, world: &World, disk: &SimDisk) -> Rc<Server> {
+        let known = self.servers.borrow().iter().find(|it| it.disk.is_same(disk)).cloned();
+        known.unwrap_or_else(|| {
+            let server = Server::new(world, &self.wire, disk.clone(), world.prng());
+            self.servers.borrow_mut().push(server.clone());
+            if self.is_faulty.get() {
+                server.go_wrong();
+            }
+            server
+        })
+    }
+
+    /// The drive over the server of this disk.
+    pub(crate) fn drive(&self, world: &World, disk: &SimDisk) -> NbdDevice {
+        let server = self.server_of(world, disk);
+        let (links, telling) = (server.let_in(), world.clone());
+        let device = NbdDevice::new(
+            world.handle(),
+            links,
+            move || Box::pin(server.clone().connect()),
+            move |news| telling.tell(|| format!("the drive: {news:?}")),
+        );
+        device.expect("an export that can be a drive")
+    }
+
+    /// Whether what a drive has answered and not flushed may be missing there, because its server has died.
+    pub(crate) fn has_lost(&self, disk: &SimDisk) -> bool {
+        self.servers.borrow().iter().any(|it| it.disk.is_same(disk) && it.has_died())
+    }
+
+    /// Has faults happen from now on.
+    pub(crate) fn go_wrong(&self) {
+        self.is_faulty.set(true);
+        self.servers.borrow().iter().for_each(Server::go_wrong);
+    }
+
+    /// No further fault happens.
+    pub(crate) fn mend(&self) {
+        self.is_faulty.set(false);
+        self.servers.borrow().iter().for_each(|server| server.mend());
+    }
+
+    /// The world ends: servers hold it.
+    pub(crate) fn close(&self) {
+        self.servers.borrow_mut().clear();
+    }
+}
