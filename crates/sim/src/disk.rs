@@ -154,9 +154,9 @@ impl SimDisk {
         Rc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether a server in front of the drive has died in this world.
-    pub(crate) fn is_behind_a_dead_server(&self) -> bool {
-        self.0.world.network().is_some_and(|network| network.has_lost(self))
+    /// The world of the drive.
+    pub(crate) fn world(&self) -> &World {
+        &self.0.world
     }
 
     /// Any part of what no flush has covered is lost, and nobody is told: a server in front of the drive has died.

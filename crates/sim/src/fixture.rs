@@ -14,6 +14,7 @@ use crate::disk_spec::DiskSpec;
 use crate::fault::FaultKind;
 use crate::medium::{Cut, Medium};
 use crate::model::Model;
+use crate::remote::Network;
 use crate::workload::{DeviceUnderTest, Profile, SimCache, UUID, open_passed};
 use crate::world::World;
 
@@ -199,7 +200,7 @@ impl CacheFixture {
 
     /// Has the drives fail as the profile says.
     pub(crate) fn inject(&self, world: &World, profile: &Profile) {
-        if let Some(network) = world.network() {
+        if let Some(network) = Network::of(world) {
             network.go_wrong();
         }
         let (ssd, origin) = self.drives.borrow().clone();
@@ -229,7 +230,7 @@ impl CacheFixture {
 
     /// The drives work again, but those that are gone.
     pub(crate) fn mend(&self, world: &World) {
-        if let Some(network) = world.network() {
+        if let Some(network) = Network::of(world) {
             network.mend();
         }
         let (ssd, origin) = self.drives.borrow().clone();
@@ -274,7 +275,7 @@ impl CacheFixture {
     pub(crate) fn left_by(&self, mut crash: Crash, prng: &mut Prng) -> Left {
         let (ssd, origin) = self.drives.borrow().clone();
         // A server has died: what was to be made again there is lost with the process.
-        if origin.is_behind_a_dead_server() {
+        if Network::of(origin.world()).is_some_and(|network| network.has_lost(&origin)) {
             crash.origin = Cut::Power;
         }
         // A drive that is gone has lost its power.

@@ -143,7 +143,7 @@ fn live(mut left: Left, profile: &Profile, life: Life, ledger: &Rc<Ledger>) -> L
     let world = World::in_ledger(&executor.handle(), prng.next_u64(), ledger);
     let network = Network::new(wire);
     if profile.remote {
-        world.join(&network);
+        world.join(network.clone());
     }
     ledger.at(format!("life {}", life.number), None);
     world.tell(|| format!("life {} begins", life.number));

@@ -179,6 +179,20 @@ pub(crate) fn passed_ssds(profile: &mut Profile, seed: u64) {
     }
 }
 
+/// Mixed into the seed: seeds that do not draw this are as they were, and no kept seed draws it.
+const REMOTE: u64 = 0x7265_6d6f_7465_0052;
+/// One seed in so many has it.
+const REMOTE_ONE_IN: u64 = 6;
+
+/// An origin behind a network, if the seed draws it: then that is all that goes wrong with the origin.
+pub(crate) fn remote_origins(profile: &mut Profile, seed: u64) {
+    if Prng::new(seed ^ REMOTE).one_in(REMOTE_ONE_IN) {
+        profile.remote = true;
+        profile.hangs = false;
+        profile.origin_faults.rates.clear();
+    }
+}
+
 /// Draws cache, drives and clients, without faults.
 pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
     let line_bytes = *prng.pick(&[2048, 4096, 4096, 8192, 16384, 32768, 65536]);

@@ -7,6 +7,7 @@ use voltier_block::{
 use voltier_drive::{AlignDevice, NbdDevice};
 
 use crate::disk::SimDisk;
+use crate::remote::Network;
 use crate::world::World;
 
 /// A simulated drive, with what aligns requests in front of it where it needs that.
@@ -28,7 +29,7 @@ impl SimDrive {
     /// Serves any 512-byte request: behind the network, in a world that has one.
     pub(crate) fn in_world(world: &World, disk: SimDisk) -> Self {
         // An SSD in the place of the origin is no export.
-        let network = world.network().filter(|_| !disk.is_ssd());
+        let network = Network::of(world).filter(|_| !disk.is_ssd());
         let Some(network) = network else { return Self::any_sector(disk) };
         let remote = network.drive(world, &disk);
         if remote.limits().block_bytes > 512 {

@@ -16,9 +16,8 @@ use crate::fault::FaultKind;
 use crate::hanging::hangs;
 use crate::mix::{
     ages, congestion, crowd, draw_faults, draw_profile, flush_losses, full_and_ordered,
-    passed_ssds, refused_evacuations, streams, zeroes,
+    passed_ssds, refused_evacuations, remote_origins, streams, zeroes,
 };
-use crate::remote::remote_origins;
 use crate::sweep;
 use crate::sweep::arrays::ArrayCommand;
 use crate::sweep::volumes::{self, Command};

@@ -1,5 +1,6 @@
 //! The world that drives share: a clock, dice, and a count of everything that happens.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
@@ -9,7 +10,6 @@ use voltier_ring::Handle;
 
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
-use crate::remote::Network;
 
 /// Anything that is asked for ends within this virtual time, also beside stuck requests and drives that hang.
 const BOUND_NS: Nanos = 3_600_000_000_000;
@@ -44,7 +44,7 @@ struct Inner {
     /// The SSD of a cache may have records of writes that the cache has called failed.
     keeps_failed_writes: Cell<bool>,
     waiting_for_ever: Cell<usize>,
-    network: RefCell<Option<Network>>,
+    network: RefCell<Option<Rc<dyn Any>>>,
 }
 
 /// One world: drives made in it lose their power together. Clones are the same world.
@@ -114,13 +114,13 @@ impl World {
     }
 
     /// Origins are behind this network.
-    pub(crate) fn join(&self, network: &Network) {
-        self.0.network.replace(Some(network.clone()));
+    pub(crate) fn join(&self, network: Rc<dyn Any>) {
+        self.0.network.replace(Some(network));
     }
 
     /// The network that origins are behind, if they are.
-    pub(crate) fn network(&self) -> Option<Network> {
-        self.0.network.borrow().clone()
+    pub(crate) fn network<T: 'static>(&self) -> Option<Rc<T>> {
+        self.0.network.borrow().clone().and_then(|network| network.downcast().ok())
     }
 
     /// Counts a fault that takes effect.

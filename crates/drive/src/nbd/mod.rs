@@ -38,6 +38,7 @@ use voltier_nbd::{Facts, proto};
 use voltier_ring::{Handle, OnFailure, Signal, join_all};
 
 pub use held::Held;
+pub use outage::NbdNews;
 use outage::Outage;
 pub use session::Links;
 use session::{Answer, Asked, Owner, Session};
@@ -63,29 +64,11 @@ const SETTLE_NS_MAX: Nanos = 20_000_000_000;
 const SETTLE_LOOK_NS: Nanos = 10_000_000;
 /// Sessions in a row in which a server refuses to make a change again, after which the drive ends.
 const REFUSED_MAX: u32 = 8;
-/// The first and the longest pause between two attempts to connect, in nanoseconds.
-const PAUSE_NS_MIN: Nanos = 50_000_000;
-const PAUSE_NS_MAX: Nanos = 1_000_000_000;
 /// A session that has lasted so long stands, also if nothing was asked of it, in nanoseconds.
 const STANDS_NS: Nanos = 10_000_000_000;
-/// Different states of one outage that are told at most.
-const TOLD_MAX: usize = 16;
 
 /// Connections under way to the server, or one line that says why there are none.
 pub type Connecting = Pin<Box<dyn Future<Output = Result<Links, String>>>>;
-
-/// News of a drive for the log, each in one line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NbdNews {
-    /// The connection broke; why.
-    Lost(String),
-    /// There is no new connection yet; why.
-    StillLost(String),
-    /// The drive is connected again, and so many changes were made again that no flush had covered.
-    Back(usize),
-    /// The server refuses a change that is to be made again: the drive ends.
-    ChangeLost,
-}
 
 /// Why an export cannot be a drive, in one line that stands behind its name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

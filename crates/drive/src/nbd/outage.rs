@@ -8,7 +8,24 @@ use std::collections::BTreeSet;
 
 use voltier_block::Nanos;
 
-use super::{NbdNews, PAUSE_NS_MAX, PAUSE_NS_MIN, TOLD_MAX};
+/// The first and the longest pause between two attempts to connect, in nanoseconds.
+const PAUSE_NS_MIN: Nanos = 50_000_000;
+const PAUSE_NS_MAX: Nanos = 1_000_000_000;
+/// Different states of one outage that are told at most.
+const TOLD_MAX: usize = 16;
+
+/// News of a drive for the log, each in one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NbdNews {
+    /// The connection broke; why.
+    Lost(String),
+    /// There is no new connection yet; why.
+    StillLost(String),
+    /// The drive is connected again, and so many changes were made again that no flush had covered.
+    Back(usize),
+    /// The server refuses a change that is to be made again: the drive ends.
+    ChangeLost,
+}
 
 /// An outage, or none.
 #[derive(Default)]

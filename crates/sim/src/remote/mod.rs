@@ -21,35 +21,22 @@ use voltier_drive::NbdDevice;
 use self::server::Server;
 pub(crate) use self::wire::Wire;
 use crate::disk::SimDisk;
-use crate::workload::Profile;
 use crate::world::World;
-use voltier_block::Prng;
-
-/// Mixed into the seed: seeds that do not draw this are as they were, and no kept seed draws it.
-const REMOTE: u64 = 0x7265_6d6f_7465_0052;
-/// One seed in so many has it.
-const REMOTE_ONE_IN: u64 = 6;
-
-/// An origin behind a network, if the seed draws it: then that is all that goes wrong with the origin.
-pub(crate) fn remote_origins(profile: &mut Profile, seed: u64) {
-    if Prng::new(seed ^ REMOTE).one_in(REMOTE_ONE_IN) {
-        profile.remote = true;
-        profile.hangs = false;
-        profile.origin_faults.rates.clear();
-    }
-}
-
-/// The servers of a world, one before each drive. Clones are the same network.
-#[derive(Clone)]
+/// The servers of a world, one before each drive.
 pub(crate) struct Network {
     wire: Wire,
-    servers: Rc<RefCell<Vec<Rc<Server>>>>,
-    is_faulty: Rc<Cell<bool>>,
+    servers: RefCell<Vec<Rc<Server>>>,
+    is_faulty: Cell<bool>,
 }
 
 impl Network {
-    pub(crate) fn new(wire: Wire) -> Self {
-        Self { wire, servers: Rc::default(), is_faulty: Rc::default() }
+    pub(crate) fn new(wire: Wire) -> Rc<Self> {
+        Rc::new(Self { wire, servers: RefCell::default(), is_faulty: Cell::default() })
+    }
+
+    /// The network of a world, if its origins are behind one.
+    pub(crate) fn of(world: &World) -> Option<Rc<Self>> {
+        world.network()
     }
 
     fn server_of(&self, world: &World, disk: &SimDisk) -> Rc<Server> {

@@ -207,6 +207,21 @@ fn in_pieces(cookie: &[u8], offset: u64, data: &[u8], prng: &mut Prng) -> Vec<u8
     bytes
 }
 
+/// The state, when a request of this kind is to be carried out.
+fn when_let(shared: &Mutex<State>, kind: u16, epoch: u64) -> MutexGuard<'_, State> {
+    let mut state = shared.lock().unwrap();
+    while kind == proto::CMD_WRITE && state.conduct.holds_writes
+        || kind == proto::CMD_FLUSH && state.conduct.holds_flushes && state.epoch == epoch
+    {
+        state.held += 1;
+        drop(state);
+        thread::park_timeout(Duration::from_millis(1));
+        state = shared.lock().unwrap();
+        state.held -= 1;
+    }
+    state
+}
+
 fn serve(mut stream: UnixStream, shared: &Mutex<State>) -> std::io::Result<()> {
     let (conduct, bytes, epoch) = {
         let mut state = shared.lock().unwrap();
@@ -243,16 +258,7 @@ fn serve(mut stream: UnixStream, shared: &Mutex<State>) -> std::io::Result<()> {
         let (offset, length) = (be(&header[16..24]), be(&header[24..]) as usize);
         let mut data = vec![0; if kind == proto::CMD_WRITE { length } else { 0 }];
         stream.read_exact(&mut data)?;
-        let mut state = shared.lock().unwrap();
-        while kind == proto::CMD_WRITE && state.conduct.holds_writes
-            || kind == proto::CMD_FLUSH && state.conduct.holds_flushes && state.epoch == epoch
-        {
-            state.held += 1;
-            drop(state);
-            thread::park_timeout(Duration::from_millis(1));
-            state = shared.lock().unwrap();
-            state.held -= 1;
-        }
+        let mut state = when_let(shared, kind, epoch);
         if state.epoch != epoch || kind == proto::CMD_DISC {
             return Ok(());
         }
