@@ -21,6 +21,8 @@ use crate::{log, process};
 /// Longest time to come to rest: checkpoints of terabytes are written in seconds, requests in
 /// flight have five.
 const STOP_MAX: Duration = Duration::from_secs(60);
+/// How long a stop waits for Ceph clusters to take locks back.
+const IMAGES_WAIT: Duration = Duration::from_secs(10);
 const STOP_STEP: Duration = Duration::from_millis(100);
 
 /// How a daemon is to run.
@@ -107,10 +109,21 @@ pub fn run_daemon<E: Engine + Send + Sync>(
     // From here on new clients start a daemon of their own.
     let _ = std::fs::remove_file(state.socket());
     shared.come_to_rest();
+    leave_images();
     lock.release();
     tracing::info!("stopped");
     log::flush();
     Ok(())
+}
+
+/// Waits until the locks of images are given back, or their cluster does not answer: the next daemon would wait for
+/// half a minute, until the cluster knows that this one is gone.
+pub(crate) fn leave_images() {
+    if !voltier_librbd::settle(IMAGES_WAIT) {
+        tracing::warn!(
+            "a Ceph cluster does not answer; its images stay locked until it knows that this daemon ended"
+        );
+    }
 }
 
 pub(crate) fn spawn<E: Engine + Send + Sync>(

@@ -65,6 +65,7 @@ mod process;
 pub mod protocol;
 mod records;
 mod registry;
+mod remote;
 pub mod safety;
 mod server;
 mod service;
@@ -104,6 +105,7 @@ pub use records::{
     VolumeRecord,
 };
 pub use registry::{REGISTRY_FILE, REGISTRY_FORMAT, Registry, RegistryStore};
+pub use remote::Remote;
 pub use service::volumes::show::{recorded_arrays, recorded_volumes};
 pub use service::{DEVICE_WAIT_S, Service};
 pub use settings::{KEYS, LINE_BYTES, ORIGIN_KEY, SSD_KEY, Settings, parse_line_bytes};

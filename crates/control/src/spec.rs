@@ -1,5 +1,5 @@
 //! Devices as the command line names them: a path, `mem:SIZE`, `model:PROFILE[:SIZE|:/path]`,
-//! `nbd://HOST/NAME`, `array:NAME`.
+//! `nbd://HOST/NAME`, `rbd:POOL/IMAGE`, `array:NAME`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,11 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use voltier_block::SECTOR_BYTES;
-use voltier_nbd::{ExportUri, Server};
 
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::absolute;
 use crate::name::ArrayName;
+use crate::remote::Remote;
 use crate::units::{exact_size, parse_size};
 use crate::words::text_form;
 
@@ -29,7 +29,7 @@ pub struct DeviceKind {
 }
 
 /// The kinds of drives with a word of their own. They can be a member of an array or a side of a volume.
-pub static DRIVE_KINDS: [DeviceKind; 4] = [
+pub static DRIVE_KINDS: [DeviceKind; 5] = [
     DeviceKind {
         prefix: "mem:",
         form: "mem:SIZE",
@@ -53,6 +53,12 @@ pub static DRIVE_KINDS: [DeviceKind; 4] = [
         form: "nbd+unix:///NAME?socket=PATH",
         read: |text, _| parse_export(text),
         examples: &["nbd+unix:///?socket=/run/x.sock"],
+    },
+    DeviceKind {
+        prefix: "rbd:",
+        form: "rbd:POOL[/NAMESPACE]/IMAGE[@CONF]",
+        read: |text, _| Remote::rbd(text).map(DeviceSpec::Remote),
+        examples: &["rbd:pool/image", "rbd:pool/space/image@/etc/ceph/other.conf?id=voltier"],
     },
 ];
 
@@ -81,7 +87,7 @@ fn in_words<'a>(kinds: impl Iterator<Item = &'a DeviceKind>) -> String {
 }
 
 /// Kinds of device that are written down in the contract and not served yet.
-const LATER: [(&str, &str); 2] = [("rbd:", "Ceph RBD images"), ("s3://", "S3 buckets")];
+const LATER: [(&str, &str); 1] = [("s3://", "S3 buckets")];
 
 /// The make of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,8 +104,8 @@ pub enum DeviceSpec {
         /// The store of the data.
         over: ModelBacking,
     },
-    /// An export of an NBD server.
-    Nbd(ExportUri),
+    /// A drive beyond this machine.
+    Remote(Remote),
     /// An array of this instance.
     Array(ArrayName),
 }
@@ -123,7 +129,7 @@ pub enum Storage<'a> {
     /// On this machine, at a path: it can be missing, be elsewhere, be in use by others, and carry labels.
     Path(&'a Path),
     /// Behind a server, whom nobody can ask who else uses them: they can be missing, and carry labels.
-    Remote(&'a ExportUri),
+    Remote(&'a Remote),
     /// In an array of this instance, whose own record says what becomes of it.
     Array(&'a ArrayName),
 }
@@ -136,7 +142,7 @@ impl DeviceSpec {
                 Storage::Path(path)
             }
             DeviceSpec::Memory(_) | DeviceSpec::Model { .. } => Storage::Own,
-            DeviceSpec::Nbd(uri) => Storage::Remote(uri),
+            DeviceSpec::Remote(remote) => Storage::Remote(remote),
             DeviceSpec::Array(name) => Storage::Array(name),
         }
     }
@@ -157,9 +163,9 @@ impl DeviceSpec {
         if let Storage::Path(path) = self.storage() { Some(path) } else { None }
     }
 
-    /// The export, for a device that is one of a server.
-    pub fn remote(&self) -> Option<&ExportUri> {
-        if let Storage::Remote(uri) = self.storage() { Some(uri) } else { None }
+    /// The drive beyond this machine, for a device that is one.
+    pub fn remote(&self) -> Option<&Remote> {
+        if let Storage::Remote(remote) = self.storage() { Some(remote) } else { None }
     }
 
     /// The name of the array, for a device that is one.
@@ -183,10 +189,8 @@ impl DeviceSpec {
     /// # Errors
     /// When the current folder is gone.
     pub fn absolute(self) -> ControlResult<Self> {
-        if let DeviceSpec::Nbd(ExportUri { server: Server::Unix(socket), export }) = self {
-            let server = Server::Unix(absolute(&socket)?);
-            // The path of a socket has little room, and is longer now.
-            return ExportUri { server, export }.to_string().parse();
+        if let DeviceSpec::Remote(remote) = self {
+            return remote.absolute().map(DeviceSpec::Remote);
         }
         let Some(path) = self.path() else { return Ok(self) };
         let full = absolute(path)?;
@@ -227,8 +231,7 @@ impl FromStr for DeviceSpec {
 }
 
 fn parse_export(text: &str) -> ControlResult<DeviceSpec> {
-    let uri = text.parse();
-    uri.map(DeviceSpec::Nbd).map_err(|error| ControlError::usage(format!("`{text}`: {error}")))
+    Remote::nbd(text).map(DeviceSpec::Remote)
 }
 
 fn parse_model(text: &str, model: &str) -> ControlResult<DeviceSpec> {
@@ -267,7 +270,7 @@ impl fmt::Display for DeviceSpec {
         match self {
             DeviceSpec::Path(path) => write!(out, "{}", path.display()),
             DeviceSpec::Memory(bytes) => write!(out, "mem:{}", exact_size(*bytes)),
-            DeviceSpec::Nbd(uri) => write!(out, "{uri}"),
+            DeviceSpec::Remote(remote) => write!(out, "{remote}"),
             DeviceSpec::Array(name) => write!(out, "array:{name}"),
             DeviceSpec::Model { profile, over } => {
                 write!(out, "model:{profile}")?;
@@ -308,9 +311,9 @@ mod tests {
 
     #[test]
     fn kinds_of_later_versions_are_refused_by_name() {
-        for text in ["rbd:p/i", "s3://b/p"] {
+        for text in ["s3://b/p"] {
             let error = text.parse::<DeviceSpec>().unwrap_err();
-            let forms = "nbd+unix:///NAME?socket=PATH or array:NAME";
+            let forms = "rbd:POOL[/NAMESPACE]/IMAGE[@CONF] or array:NAME";
             assert!(error.message.contains("not in this version"), "{error}");
             assert!(error.message.ends_with(forms), "{error}");
             assert_eq!(error.exit_code(), 2);
@@ -318,9 +321,11 @@ mod tests {
     }
 
     #[test]
-    fn an_export_of_a_server_outlives_the_daemon_and_has_no_path() {
-        let export: DeviceSpec = "nbd://h/x".parse().unwrap();
-        assert!(export.is_external() && !export.is_volatile() && export.path().is_none());
+    fn a_drive_beyond_this_machine_outlives_the_daemon_and_has_no_path() {
+        for text in ["nbd://h/x", "rbd:p/i"] {
+            let remote: DeviceSpec = text.parse().unwrap();
+            assert!(remote.is_external() && !remote.is_volatile() && remote.path().is_none());
+        }
         let refused = "nbds://h/x".parse::<DeviceSpec>().unwrap_err().message;
         assert!(refused.contains("TLS is not in this version"), "{refused}");
     }
@@ -343,6 +348,8 @@ mod tests {
             "nbd+ssh://h/x",
             "nbd:///x",
             "nbd+unix:///x",
+            "rbd:x",
+            "rbd:p/i@snap",
         ] {
             assert_eq!(text.parse::<DeviceSpec>().unwrap_err().exit_code(), 2, "{text}");
         }
@@ -356,6 +363,8 @@ mod tests {
         assert!(model.absolute().unwrap().path().unwrap().is_absolute());
         let export: DeviceSpec = "nbd+unix:///x?socket=run/s".parse().unwrap();
         assert!(export.absolute().unwrap().to_string().contains("?socket=/"));
+        let image: DeviceSpec = "rbd:p/i@./b.conf?id=x".parse().unwrap();
+        assert!(image.absolute().unwrap().to_string().starts_with("rbd:p/i@/"));
         let memory: DeviceSpec = "mem:1G".parse().unwrap();
         assert!(memory.absolute().unwrap().is_volatile());
     }

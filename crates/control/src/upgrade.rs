@@ -14,7 +14,7 @@ use nix::unistd::execve;
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 
-use crate::daemon::spawn;
+use crate::daemon::{leave_images, spawn};
 use crate::engine::Engine;
 use crate::error::ControlError;
 use crate::server::Shared;
@@ -73,6 +73,7 @@ fn come_to_rest<E: Engine + Send + Sync>(shared: &Arc<Shared<E>>) -> bool {
     let told = Arc::clone(&is_at_rest);
     let rest = spawn("rest", shared, move |shared| {
         shared.come_to_rest();
+        leave_images();
         told.store(true, Ordering::Release);
     });
     let until = Instant::now() + REST_MAX;

@@ -10,12 +10,13 @@ use std::thread;
 use std::time::Duration;
 
 use voltier_control::safety::REMOTE_PATIENCE;
-use voltier_control::{ControlError, ControlResult, DeviceSpec, ModelBacking};
+use voltier_control::{ControlError, ControlResult, DeviceSpec, ModelBacking, Remote};
 use voltier_drive::model::Profile;
 use voltier_drive::{
     Connecting, FileDevice, FileOptions, Held, Links, MemoryDevice, ModelDevice, NbdDevice,
-    NbdNews, OpenError, OpenFile,
+    NbdNews, OpenError, OpenFile, RbdDevice,
 };
+use voltier_librbd::{Image, ImageName};
 use voltier_nbd::{Connected, ExportUri, connect};
 use voltier_ring::Handle;
 use voltier_volume::Leaf;
@@ -73,7 +74,7 @@ pub(super) fn size_of(device: &DeviceSpec) -> ControlResult<u64> {
             (_, ModelBacking::Memory(bytes)) => *bytes,
             (_, ModelBacking::Path(_)) => u64::MAX,
         },
-        DeviceSpec::Path(_) | DeviceSpec::Nbd(_) | DeviceSpec::Array(_) => u64::MAX,
+        DeviceSpec::Path(_) | DeviceSpec::Remote(_) | DeviceSpec::Array(_) => u64::MAX,
     })
 }
 
@@ -105,7 +106,8 @@ pub(super) async fn open(
                 }));
             }
         },
-        DeviceSpec::Nbd(uri) => return open_export(handle, uri).await,
+        DeviceSpec::Remote(Remote::Nbd(uri)) => return open_export(handle, uri).await,
+        DeviceSpec::Remote(Remote::Rbd(name)) => return open_image(handle, name).await.map(Ok),
         DeviceSpec::Array(name) => {
             return Err(ControlError::failed(format!("array:{name} cannot be a member")));
         }
@@ -206,6 +208,20 @@ fn connecting(uri: ExportUri) -> Connecting {
         };
         connected.map(Links::from)
     })
+}
+
+/// Opens an image with its lock.
+async fn open_image(handle: &Handle, name: &ImageName) -> ControlResult<Leaf> {
+    let failed = |why: String| ControlError::failed(format!("{name}: {why}"));
+    let own = name.clone();
+    let opened = on_a_thread(move || Image::open(&own, REMOTE_PATIENCE));
+    let opened = opened.map_err(|error| failed(format!("no thread to open it: {error}")))?;
+    let image = opened.await.map_err(|error| failed(error.to_string()))?;
+    let shown = name.to_string();
+    let device = RbdDevice::new(handle, image, move |loss| {
+        tracing::error!("{shown}: {loss}; nothing is sent to it any more");
+    });
+    Ok(Leaf::Rbd(Box::new(device.map_err(|error| failed(error.to_string()))?)))
 }
 
 fn log_news(uri: &str, news: &NbdNews) {

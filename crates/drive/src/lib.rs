@@ -11,6 +11,7 @@
 //! | `nbd/held` | requests that a server has, counted beyond the drive that sent them |
 //! | `nbd/outage` | how long the next attempt to connect waits, and what was said of an outage |
 //! | `nbd/unflushed` | what a server that dies may lose, kept until a flush |
+//! | `rbd` | a Ceph RBD image, through librbd |
 //! | `align` | sectors over larger blocks |
 //! | `overlay` | a device that is only read: what is written to it stays in memory |
 //! | `memory` | a device in memory |
@@ -22,6 +23,7 @@ mod memory;
 pub mod model;
 mod nbd;
 mod overlay;
+mod rbd;
 
 pub use align::AlignDevice;
 pub use file::{FileDevice, FileFacts, FileOptions, OpenError, OpenFile, is_undrained};
@@ -29,3 +31,4 @@ pub use memory::MemoryDevice;
 pub use model::ModelDevice;
 pub use nbd::{Connecting, Held, Links, NbdDevice, NbdNews, NbdRefusal};
 pub use overlay::OverlayDevice;
+pub use rbd::RbdDevice;

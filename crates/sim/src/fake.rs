@@ -19,9 +19,9 @@ use voltier_control::safety::{
 };
 use voltier_control::{
     ArrayDetail, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, ExportAccess,
-    ExportSpec, Identity, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
+    ExportSpec, Identity, RegisteredArray, Remote, Settings, VolumeName, VolumeRecord,
+    VolumeStatus,
 };
-use voltier_nbd::ExportUri;
 
 /// The engine of a world.
 #[derive(Clone, Debug, Default)]
@@ -76,8 +76,8 @@ answers! {
             safety::examine(&MACHINE, path, role)
         }
         // A world has no network.
-        fn examine_remote(&self, uri: &ExportUri, role: Role) -> ControlResult<Examined> {
-            Err(ControlError::failed(format!("{uri}: no server is there")))
+        fn examine_remote(&self, remote: &Remote, role: Role) -> ControlResult<Examined> {
+            Err(ControlError::failed(format!("{remote}: no server is there")))
         }
         fn id_of(&self, path: &Path) -> Option<DeviceId> { DeviceId::of_path(&MACHINE, path) }
         fn is_letting_go(&self, path: &Path) -> bool { false }

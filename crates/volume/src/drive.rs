@@ -5,7 +5,9 @@ use voltier_block::{
     BlockDevice, Buf, DriveControl, Durability, IoResult, Lba, Limits, Nanos, Payload,
     SECTOR_BYTES, SectorRange, UnderWay,
 };
-use voltier_drive::{AlignDevice, FileDevice, MemoryDevice, ModelDevice, NbdDevice, OverlayDevice};
+use voltier_drive::{
+    AlignDevice, FileDevice, MemoryDevice, ModelDevice, NbdDevice, OverlayDevice, RbdDevice,
+};
 
 /// A leaf in use: what the members of arrays are, and most drives.
 #[expect(clippy::large_enum_variant, reason = "the usual kind is reached without an indirection")]
@@ -26,6 +28,8 @@ pub enum Leaf {
     Nbd(Box<NbdDevice>),
     /// One of larger blocks, made to serve sectors.
     AlignedNbd(Box<AlignDevice<NbdDevice>>),
+    /// A Ceph RBD image.
+    Rbd(Box<RbdDevice>),
     /// A file or device that is only read, with what was written to it in memory.
     Overlay(Box<OverlayDevice<FileDevice>>),
 }
@@ -80,6 +84,7 @@ impl Leaf {
             Leaf::Overlay(overlay) => Some(overlay.below()),
             Leaf::Nbd(export) => return export.unused_tail_bytes(),
             Leaf::AlignedNbd(aligned) => return aligned.below().unused_tail_bytes(),
+            Leaf::Rbd(image) => return image.unused_tail_bytes(),
             Leaf::Memory(_) | Leaf::Model(_) => None,
         };
         file.and_then(FileDevice::facts).map_or(0, |facts| facts.unused_tail_bytes)
@@ -228,5 +233,5 @@ macro_rules! delegate {
     };
 }
 
-delegate!(Leaf: Memory, File, Model, ModelOverFile, AlignedFile, AlignedModel, Nbd, AlignedNbd, Overlay);
+delegate!(Leaf: Memory, File, Model, ModelOverFile, AlignedFile, AlignedModel, Nbd, AlignedNbd, Rbd, Overlay);
 delegate!(Drive: Leaf, AlignedLeaf, Array, AlignedArray);

@@ -1,5 +1,5 @@
 //! The layers say which crate may name which: `export -> volume -> {cache, array, drive} -> {ring,
-//! parity, nbd} -> block`. The control plane may name the data path, never the reverse. The laboratory may
+//! parity, nbd, librbd} -> block`. The control plane may name the data path, never the reverse. The laboratory may
 //! name both, and neither names the laboratory, not in tests either: `cargo build` and `cargo test` take the
 //! folder `crates`, and compile nothing of the folder `lab`. Only tests name `sim`.
 
@@ -28,7 +28,9 @@ enum Layer {
 fn layer(name: &str) -> Option<Layer> {
     Some(match name {
         "voltier-block" => Layer::DataPath(0),
-        "voltier-ring" | "voltier-parity" | "voltier-keeper" | "voltier-nbd" => Layer::DataPath(1),
+        "voltier-ring" | "voltier-parity" | "voltier-keeper" | "voltier-nbd" | "voltier-librbd" => {
+            Layer::DataPath(1)
+        }
         "voltier-deadline" => Layer::DataPath(2),
         "voltier-cache" | "voltier-array" | "voltier-drive" => Layer::DataPath(3),
         "voltier-volume" => Layer::DataPath(4),
@@ -58,8 +60,8 @@ fn breach(from: &str, to: &str) -> Option<String> {
             "the daemon contains no laboratory: `voltier lab` runs the program voltier-lab"
         }
         (Layer::DataPath(above), Layer::DataPath(below)) if below >= above => {
-            "the order is export -> volume -> {cache, array, drive} -> deadline -> {ring, parity, nbd} \
-             -> block"
+            "the order is export -> volume -> {cache, array, drive} -> deadline -> {ring, parity, nbd, \
+             librbd} -> block"
         }
         _ => return None,
     };

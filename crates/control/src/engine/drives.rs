@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use voltier_nbd::ExportUri;
-
 use crate::error::ControlResult;
 use crate::records::Identity;
+use crate::remote::Remote;
 use crate::safety::{self, DeviceId, DriveIdentity, Examined, Machine, Role, WriteProtection};
 use crate::spec::DeviceSpec;
 
@@ -31,12 +30,12 @@ pub trait Drives {
         safety::examine(self.machine(), path, role)
     }
 
-    /// Looks at an export of a server before it is used.
+    /// Looks at a drive beyond this machine before it is used.
     ///
     /// # Errors
     /// As [`safety::examine_remote`].
-    fn examine_remote(&self, uri: &ExportUri, role: Role) -> ControlResult<Examined> {
-        safety::examine_remote(uri, role)
+    fn examine_remote(&self, remote: &Remote, role: Role) -> ControlResult<Examined> {
+        safety::examine_remote(remote, role)
     }
 
     /// The storage that a path leads to now; `None` when nothing is there.

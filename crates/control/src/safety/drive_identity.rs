@@ -27,12 +27,14 @@ use crate::records::Identity;
 /// | `loop` | the same of the file behind it | loop devices |
 /// | `array` | the uuid of the array | Voltier's own arrays |
 /// | `nbd` | size in bytes and name of the export | exports of NBD servers |
+/// | `rbd` | size in bytes, the id that the cluster gave it, pool, namespace and name | Ceph RBD images |
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DriveIdentity(String);
 
 const ARRAY_KIND: &str = "array:";
 const EXPORT_KIND: &str = "nbd:";
+const IMAGE_KIND: &str = "rbd:";
 
 impl DriveIdentity {
     /// The identity of what a path leads to now; `None` when nothing is there, and when it has no mark that
@@ -91,9 +93,20 @@ impl DriveIdentity {
         Self(format!("{EXPORT_KIND}{bytes}:{name}"))
     }
 
-    /// The size in bytes in an identity of an export.
-    pub fn export_bytes(&self) -> Option<u64> {
-        self.0.strip_prefix(EXPORT_KIND)?.split(':').next()?.parse().ok()
+    /// The identity of a Ceph RBD image: one that was deleted and made again has another id. It finds no drive.
+    pub fn of_image(place: &str, id: &str, bytes: u64) -> Self {
+        Self(format!("{IMAGE_KIND}{bytes}:{id}:{place}"))
+    }
+
+    /// The size in bytes in an identity of a drive beyond this machine.
+    pub fn remote_bytes(&self) -> Option<u64> {
+        let rest = self.0.strip_prefix(EXPORT_KIND).or_else(|| self.0.strip_prefix(IMAGE_KIND))?;
+        rest.split(':').next()?.parse().ok()
+    }
+
+    /// The id in an identity of a Ceph RBD image.
+    pub fn image_id(&self) -> Option<&str> {
+        self.0.strip_prefix(IMAGE_KIND)?.split(':').nth(1)
     }
 
     /// The identity that a superblock has as its text; `None` when none is recorded.
@@ -108,7 +121,8 @@ impl DriveIdentity {
 
     /// Whether there is a mark to know the drive by.
     pub fn is_known(&self) -> bool {
-        self.0 != "none" && !self.0.starts_with(EXPORT_KIND)
+        let is_remote = self.0.starts_with(EXPORT_KIND) || self.0.starts_with(IMAGE_KIND);
+        self.0 != "none" && !is_remote
     }
 
     /// Whether this is the mark of the other drive, or of a partition of it.

@@ -18,6 +18,8 @@ pub enum Finding {
     PartitionInUse(String),
     /// Another program has it open for itself.
     Busy,
+    /// Another client has it; the text says which.
+    InUse(String),
     /// It takes no writes.
     WriteProtected(WriteProtection),
     /// The same storage has another part in this command or in another volume.
@@ -49,6 +51,7 @@ impl fmt::Display for Finding {
                 "is in use by another program, or by Voltier itself; \
                                           release it first"
             ),
+            Finding::InUse(by) => write!(out, "cannot be used now: {by}"),
             Finding::WriteProtected(how) => write!(out, "{how}"),
             Finding::SameDevice(what) => write!(out, "is {what}; use another device"),
             Finding::Content(what) => {

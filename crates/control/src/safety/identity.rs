@@ -5,9 +5,8 @@ use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use voltier_nbd::ExportUri;
-
 use super::machine::Machine;
+use crate::remote::Remote;
 
 /// Identity of a piece of storage, with what it lies on as far as the kernel shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,8 +39,8 @@ pub(super) enum Node {
     File(u64, u64),
     /// A block device: its number.
     Block(u32, u32),
-    /// An export of a server, as it is named.
-    Remote(ExportUri),
+    /// A drive beyond this machine, as it is named.
+    Remote(Remote),
 }
 
 impl DeviceId {
@@ -63,9 +62,9 @@ impl DeviceId {
         Self { own: Node::File(u64::MAX, number), beneath: Vec::new() }
     }
 
-    /// The identity of an export of a server: two names of one server, or of one export, are not seen to be one.
-    pub fn remote(uri: &ExportUri) -> Self {
-        Self { own: Node::Remote(uri.clone()), beneath: Vec::new() }
+    /// The identity of a drive beyond this machine: two names of one are not seen to be one.
+    pub fn remote(remote: &Remote) -> Self {
+        Self { own: Node::Remote(remote.clone()), beneath: Vec::new() }
     }
 
     /// The identity of what `meta` was read from (symbolic links followed).

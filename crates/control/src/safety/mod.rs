@@ -34,10 +34,9 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use voltier_nbd::ExportUri;
-
 use crate::error::{ControlError, ControlResult};
 use crate::file_lock;
+use crate::remote::Remote;
 use looks::ANSWER_MAX;
 use signature::Content;
 
@@ -50,6 +49,8 @@ pub struct Examined {
     pub size_bytes: u64,
     /// The findings against writing to the device, gravest first.
     pub findings: Vec<Finding>,
+    /// What a drive beyond this machine is known by.
+    pub remote_identity: Option<DriveIdentity>,
 }
 
 /// Whether a device has a mark of Voltier's: a cache, a member, a journal or a spare of an array.
@@ -142,19 +143,25 @@ fn examine_now(machine: &Machine, path: &Path, role: Role) -> ControlResult<Exam
         .map_err(|error| ControlError::io(format!("reading {shown}"), &error))?;
     findings.extend(protection.map(Finding::WriteProtected));
     findings.extend(counting(content, role));
-    Ok(Examined { id, size_bytes, findings })
+    Ok(Examined { id, size_bytes, findings, remote_identity: None })
 }
 
-/// Looks at an export of a server. Who else uses it, only the server knows, and it does not say.
+/// Looks at a drive beyond this machine. Who else uses an export, only its server knows, and it does not say; of an
+/// image the cluster says it.
 ///
 /// # Errors
-/// When the server cannot be reached, does not have the export, or it has no whole sector.
-pub fn examine_remote(uri: &ExportUri, role: Role) -> ControlResult<Examined> {
-    let seen = remote::see(uri, HEAD_BYTES)?;
-    let protection = seen.is_read_only.then_some(WriteProtection::Server);
-    let mut findings: Vec<Finding> = protection.map(Finding::WriteProtected).into_iter().collect();
+/// When the server or cluster cannot be reached, does not have the drive, or it has no whole sector; also when an image
+/// cannot be opened for writing.
+pub fn examine_remote(remote: &Remote, role: Role) -> ControlResult<Examined> {
+    let seen = remote::see(remote, HEAD_BYTES)?;
+    let mut findings = seen.findings;
     findings.extend(findings_in(&seen.head, role));
-    Ok(Examined { id: DeviceId::remote(uri), size_bytes: seen.size_bytes, findings })
+    Ok(Examined {
+        id: DeviceId::remote(remote),
+        size_bytes: seen.size_bytes,
+        findings,
+        remote_identity: Some(seen.identity),
+    })
 }
 
 /// How many of its first bytes say what a device holds.

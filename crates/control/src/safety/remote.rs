@@ -1,28 +1,53 @@
-//! A look at an export of an NBD server: who else uses it, only the server knows, and it does not say.
+//! Looks at drives beyond this machine.
 
 use std::time::Duration;
 
 use voltier_block::SECTOR_BYTES;
+use voltier_librbd::ImageName;
 use voltier_nbd::{ConnectError, Connected, ExportUri, connect, proto};
 
+use super::drive_identity::DriveIdentity;
+use super::finding::Finding;
+use super::protection::WriteProtection;
 use crate::error::{ControlError, ControlResult};
+use crate::remote::Remote;
 
 /// How long a server may take to answer, from the first packet to the last.
 pub const REMOTE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is seen of an export.
+/// What is seen of a drive.
 pub(super) struct Seen {
     pub(super) size_bytes: u64,
-    pub(super) is_read_only: bool,
+    pub(super) identity: DriveIdentity,
+    /// What stands against writing to it, but for its content.
+    pub(super) findings: Vec<Finding>,
     /// Its first bytes, and zeroes behind its end.
     pub(super) head: Vec<u8>,
 }
 
-/// Looks at an export of a server, and at so many of its first bytes.
+/// Looks at a drive beyond this machine, and at so many of its first bytes.
 ///
 /// # Errors
-/// When the server cannot be reached, does not have the export, or it has no whole sector.
-pub(super) fn see(uri: &ExportUri, head_bytes: usize) -> ControlResult<Seen> {
+/// As [`super::examine_remote`].
+pub(super) fn see(remote: &Remote, head_bytes: usize) -> ControlResult<Seen> {
+    match remote {
+        Remote::Nbd(uri) => see_export(uri, head_bytes),
+        Remote::Rbd(name) => see_image(name, head_bytes),
+    }
+}
+
+fn see_image(name: &ImageName, head_bytes: usize) -> ControlResult<Seen> {
+    let seen = voltier_librbd::look(name, head_bytes, REMOTE_PATIENCE)
+        .map_err(|error| ControlError::failed(format!("{name}: {error}")))?;
+    Ok(Seen {
+        size_bytes: seen.size_bytes,
+        identity: DriveIdentity::of_image(&name.place(), &seen.id, seen.size_bytes),
+        findings: seen.in_use.map(|by| Finding::InUse(by.to_string())).into_iter().collect(),
+        head: seen.head,
+    })
+}
+
+fn see_export(uri: &ExportUri, head_bytes: usize) -> ControlResult<Seen> {
     let failed = |error: ConnectError| ControlError::failed(format!("{uri}: {error}"));
     let connected = connect(uri, 1, REMOTE_PATIENCE).map_err(failed)?;
     let (size_bytes, is_read_only) =
@@ -34,7 +59,13 @@ pub(super) fn see(uri: &ExportUri, head_bytes: usize) -> ControlResult<Seen> {
     }
     let head = head_of(uri, &connected, head_bytes).map_err(failed)?;
     connected.leave();
-    Ok(Seen { size_bytes, is_read_only, head })
+    let protection = is_read_only.then_some(WriteProtection::Server);
+    Ok(Seen {
+        size_bytes,
+        identity: DriveIdentity::of_export(&uri.export, size_bytes),
+        findings: protection.map(Finding::WriteProtected).into_iter().collect(),
+        head,
+    })
 }
 
 /// The first bytes of an export, and zeroes behind its end.

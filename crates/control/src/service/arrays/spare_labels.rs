@@ -40,7 +40,7 @@ pub(crate) fn check(
 ) -> ControlResult<()> {
     let examined = match device.storage() {
         Storage::Path(path) => engine.examine(path, Role::Spare)?,
-        Storage::Remote(uri) => engine.examine_remote(uri, Role::Spare)?,
+        Storage::Remote(remote) => engine.examine_remote(remote, Role::Spare)?,
         Storage::Own | Storage::Array(_) => return Ok(()),
     };
     safety::judge_findings(device, &examined.findings, false)?;

@@ -9,9 +9,8 @@ use crate::spec::DeviceSpec;
 /// The mark that a device is to be known by from now on. The answer is `none` if the device has no mark,
 /// or shares its mark with another drive. `None` of a device without a path.
 pub(crate) fn identity_of(engine: &dyn Engine, device: &DeviceSpec) -> Option<DriveIdentity> {
-    if let Some(uri) = device.remote() {
-        let examined = engine.examine_remote(uri, Role::Origin).ok()?;
-        return Some(DriveIdentity::of_export(&uri.export, examined.size_bytes));
+    if let Some(remote) = device.remote() {
+        return engine.examine_remote(remote, Role::Origin).ok()?.remote_identity;
     }
     let path = device.path()?;
     let mark = engine.drive_identity(path);

@@ -106,8 +106,8 @@ pub(crate) fn write_protection(turn: &mut Turn, device: &DeviceSpec) -> Option<W
     let step = format!("checking whether {device} takes writes");
     match device.storage() {
         Storage::Path(path) => turn.apart(step).write_protection(path),
-        Storage::Remote(uri) => {
-            let examined = turn.apart(step).examine_remote(uri, Role::Origin).ok()?;
+        Storage::Remote(remote) => {
+            let examined = turn.apart(step).examine_remote(remote, Role::Origin).ok()?;
             examined.findings.into_iter().find_map(|found| match found {
                 Finding::WriteProtected(how) => Some(how),
                 _ => None,
@@ -128,8 +128,8 @@ pub(crate) fn takes_writes(turn: &mut Turn, device: &DeviceSpec, side: &str) -> 
     }
 }
 
-/// Refuses an export of a server that is not the one on record: smaller or larger, it is another one until the
-/// user says that it is not.
+/// Refuses a drive beyond this machine that is not the one on record: smaller, larger or made anew, it is another one
+/// until the user says that it is not.
 pub(crate) fn is_as_recorded(
     turn: &mut Turn,
     volume: &VolumeName,
@@ -137,16 +137,29 @@ pub(crate) fn is_as_recorded(
     device: &DeviceSpec,
     identity: Option<&DriveIdentity>,
 ) -> ControlResult<()> {
-    let known_bytes = identity.and_then(DriveIdentity::export_bytes);
-    let (Some(_), Some(known_bytes)) = (device.remote(), known_bytes) else { return Ok(()) };
-    let size_bytes = look(turn, device).map_err(|(_, why)| ControlError::failed(why))?;
-    if size_bytes == known_bytes {
+    let Some(remote) = device.remote() else { return Ok(()) };
+    let Some(known) = identity.filter(|known| known.remote_bytes().is_some()) else {
         return Ok(());
-    }
+    };
+    let step = format!("asking the server of {remote}");
+    let examined = turn.apart(step).examine_remote(remote, Role::Origin)?;
+    let Some(found) = examined.remote_identity.filter(|found| found != known) else {
+        return Ok(());
+    };
+    let what = match (known.remote_bytes(), found.image_id().zip(known.image_id())) {
+        (Some(bytes), _) if bytes != examined.size_bytes => {
+            format!("has {} bytes now and had {bytes}", examined.size_bytes)
+        }
+        (_, Some((found, known))) if found != known => {
+            format!("is another image of this name (its id is {found} and was {known})")
+        }
+        // The same image under another name, which only the user can have given.
+        _ => return Ok(()),
+    };
     Err(ControlError::failed(format!(
-        "its {side} {device} has {size_bytes} bytes now and had {known_bytes}: nothing is changed; have the server \
-         serve the export that it served before, or, if this one holds the data, \
-         `voltier set {volume} {key}={device}`"
+        "its {side} {device} {what}: nothing is changed; {}, or, if this one holds the data, \
+         `voltier set {volume} {key}={device}`",
+        remote.way_back()
     )))
 }
 

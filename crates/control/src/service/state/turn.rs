@@ -118,8 +118,9 @@ impl Turn {
     ) -> Option<ControlResult<Examined>> {
         match device.storage() {
             Storage::Path(path) => Some(self.looking_at(path).examine(path, role)),
-            Storage::Remote(uri) => {
-                Some(self.apart(format!("asking the server of {uri}")).examine_remote(uri, role))
+            Storage::Remote(remote) => {
+                let step = format!("asking the server of {remote}");
+                Some(self.apart(step).examine_remote(remote, role))
             }
             Storage::Own | Storage::Array(_) => None,
         }
@@ -311,8 +312,8 @@ impl Turn {
 
     /// The storage that a device is now; `None` of one that is not there, or not of this machine.
     pub(crate) fn id_of(&self, device: &DeviceSpec) -> Option<DeviceId> {
-        if let Some(uri) = device.remote() {
-            return Some(DeviceId::remote(uri));
+        if let Some(remote) = device.remote() {
+            return Some(DeviceId::remote(remote));
         }
         self.id_at(device.path()?)
     }

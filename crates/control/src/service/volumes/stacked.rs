@@ -80,6 +80,6 @@ pub(crate) fn stands_on(
     let served = lower.exports.iter().filter_map(|export| export.uri(&lower.name).parse().ok());
     let servers: Vec<Server> = served.map(|uri: ExportUri| uri.server).collect();
     let mut remotes = devices_of(state, upper).filter_map(|device| device.remote());
-    remotes.any(|remote| servers.contains(&remote.server))
+    remotes.any(|remote| remote.server().is_some_and(|server| servers.contains(server)))
         || paths_of(state, upper).any(|path| is_export(&behind(state, machine, path)))
 }

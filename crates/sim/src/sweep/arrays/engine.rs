@@ -115,7 +115,12 @@ impl FakeEngine for ArrayWorld {
         let is_ours = is_member || is_spare || is_journal.is_ok_and(|it| it.is_some());
         let findings =
             if is_ours { vec![Finding::Content("a part of an array".into())] } else { Vec::new() };
-        Ok(Examined { id: DeviceId::simulated(number as u64), size_bytes, findings })
+        Ok(Examined {
+            id: DeviceId::simulated(number as u64),
+            size_bytes,
+            findings,
+            remote_identity: None,
+        })
     }
 
     fn id_of(&self, path: &Path) -> Option<DeviceId> {

@@ -1,0 +1,30 @@
+//! Ceph RBD images through librbd, Ceph's own client library.
+//!
+//! The library is loaded when the first image is used, so Voltier is built, packaged and started without Ceph. All
+//! calls that wait for the cluster run on threads of this crate and are given up after a time. What a core calls
+//! only submits and collects.
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `name` | how an image is named: `rbd:POOL[/NAMESPACE]/IMAGE[@CONF][?id=USER]` |
+//! | `error` | why an image cannot be used, in one line each |
+//! | `api` | the functions of the library, and loading it |
+//! | `patience` | calls that may wait for ever, on threads of their own |
+//! | `connection` | a connection to a cluster, and an image that is open over it |
+//! | `owner` | who else has an image |
+//! | `look` | a look at an image before it is used |
+//! | `image` | an image with its lock: requests, and the thread that watches it and closes it |
+
+mod api;
+mod connection;
+mod error;
+mod image;
+mod look;
+mod name;
+mod owner;
+mod patience;
+
+pub use error::{ImageError, Loss};
+pub use image::{Done, Image, Op, UnderWayCount, settle};
+pub use look::{Seen, look};
+pub use name::{DEFAULT_CONF, DEFAULT_USER, ImageName, NameError};
