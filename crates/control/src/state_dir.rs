@@ -70,6 +70,11 @@ impl StateDir {
         self.0.join("control.sock")
     }
 
+    /// The connections of the daemon to Ceph clusters.
+    pub(crate) fn ceph_clients(&self) -> PathBuf {
+        self.0.join("ceph-clients")
+    }
+
     /// The process id of the daemon that serves this folder.
     pub fn pid_file(&self) -> PathBuf {
         self.0.join("daemon.pid")

@@ -82,6 +82,7 @@ functions! {
     rbd_lock_acquire(Handle, c_int) -> c_int;
     rbd_lock_get_owners(Handle, *mut c_int, *mut *mut c_char, *mut usize) -> c_int;
     rbd_lock_get_owners_cleanup(*mut *mut c_char, usize);
+    rbd_lock_break(Handle, c_int, *const c_char) -> c_int;
     rbd_is_exclusive_lock_owner(Handle, *mut c_int) -> c_int;
     rbd_watchers_list(Handle, *mut Watcher, *mut usize) -> c_int;
     rbd_watchers_list_cleanup(*mut Watcher, usize);
@@ -134,9 +135,12 @@ pub(crate) fn load() -> Result<&'static Api, ImageError> {
         return Ok(api);
     }
     let file = std::env::var_os(STAND_IN).unwrap_or_else(|| OsString::from(FILE));
-    let failed = |error: libloading::Error| ImageError::NoLibrary {
-        file: file.to_string_lossy().into_owned(),
-        why: error.to_string().replace('\n', " "),
+    let failed = |error: libloading::Error| {
+        let why = std::error::Error::source(&error).map(ToString::to_string);
+        ImageError::NoLibrary {
+            file: file.to_string_lossy().into_owned(),
+            why: why.unwrap_or_else(|| error.to_string()).replace('\n', " "),
+        }
     };
     // SAFETY: loading runs the library's initializers: those of Ceph's library make its own tables. That the file is
     // Ceph's library is what its name says, and who sets the environment of the daemon may run any code as it.

@@ -18,6 +18,7 @@ use voltier_block::SECTOR_BYTES;
 
 use crate::api::{Api, FEATURE_EXCLUSIVE_LOCK, Handle, Pointer, load};
 use crate::error::{ImageError, words};
+use crate::former;
 use crate::name::ImageName;
 
 /// Longest id of an image, in bytes.
@@ -89,6 +90,9 @@ impl Connection {
         let mut connection = Self { api, cluster, pool: None, image: None, address: String::new() };
         connection.configure(name, purpose)?;
         connection.connect(name)?;
+        if let Purpose::Drive(_) = purpose {
+            former::add(&connection.address);
+        }
         connection.open_pool(name)?;
         connection.open_image(name)?;
         connection.check(name)?;
@@ -289,6 +293,7 @@ impl Drop for Connection {
         // SAFETY: nobody uses the cluster after this.
         unsafe { (self.api.rados_shutdown)(self.cluster.get()) };
         OWN.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.address);
+        former::remove(&self.address);
     }
 }
 

@@ -193,6 +193,7 @@ impl Image {
         let place = Place::take(&key, patience)?;
         let connection = Connection::open(name, Purpose::Drive(patience))?;
         owner::check(&connection, name)?;
+        owner::break_former(&connection);
         let api = connection.api();
         // SAFETY: the image is a handle of the library.
         let locked =

@@ -12,12 +12,14 @@
 //! | `patience` | calls that may wait for ever, on threads of their own |
 //! | `connection` | a connection to a cluster, and an image that is open over it |
 //! | `owner` | who else has an image |
+//! | `former` | connections of a daemon that was killed, whose locks are broken at once |
 //! | `look` | a look at an image before it is used |
 //! | `image` | an image with its lock: requests, and the thread that watches it and closes it |
 
 mod api;
 mod connection;
 mod error;
+mod former;
 mod image;
 mod look;
 mod name;
@@ -25,6 +27,7 @@ mod owner;
 mod patience;
 
 pub use error::{ImageError, Loss};
+pub use former::note_clients_in;
 pub use image::{Done, Image, Op, UnderWayCount, settle};
 pub use look::{Seen, look};
 pub use name::{DEFAULT_CONF, DEFAULT_USER, ImageName, NameError};

@@ -4,12 +4,13 @@
 //! there is copied and given back before the call returns.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::ptr::null_mut;
 
 use crate::api::{LOCK_MODE_EXCLUSIVE, Watcher};
 use crate::connection::{Connection, errno, is_own, plain_address};
 use crate::error::ImageError;
+use crate::former::is_former;
 use crate::name::ImageName;
 
 /// Most owners and watchers that are listed.
@@ -71,7 +72,8 @@ fn watchers(connection: &Connection) -> Result<Vec<(i64, String)>, i32> {
 /// Refuses an image that somebody has who is alive: the lock, or the image without it.
 ///
 /// A client that the cluster has not heard of for half a minute is no watcher any more. A lock that it left is broken
-/// by whoever takes it next, and the cluster refuses that client from then on.
+/// by whoever takes it next, and the cluster refuses that client from then on. The lock of a daemon that is known to be
+/// dead does not count.
 ///
 /// # Errors
 /// [`ImageError::Locked`], [`ImageError::Watched`], [`ImageError::OwnLock`], or when the cluster cannot be asked.
@@ -82,12 +84,31 @@ pub(crate) fn check(connection: &Connection, name: &ImageName) -> Result<(), Ima
         if is_own(&owner) {
             return Err(ImageError::OwnLock);
         }
+        if is_former(&owner) {
+            continue;
+        }
         if let Some((id, _)) = watchers.iter().find(|(_, address)| *address == owner) {
             return Err(ImageError::Locked(format!("client.{id} at {owner}")));
         }
     }
-    match watchers.iter().find(|(_, address)| !is_own(address)) {
+    match watchers.iter().find(|(_, address)| !is_own(address) && !is_former(address)) {
         Some((id, address)) => Err(ImageError::Watched(format!("client.{id} at {address}"))),
         None => Ok(()),
+    }
+}
+
+/// Breaks the lock of a daemon that is known to be dead: the cluster refuses what it may have sent.
+pub(crate) fn break_former(connection: &Connection) {
+    for owner in owners(connection).unwrap_or_default().iter().filter(|owner| is_former(owner)) {
+        let Ok(owner) = CString::new(owner.as_bytes()) else { continue };
+        // One that is not broken is refused when the lock is taken.
+        // SAFETY: the image is a handle of the library, and the text ends with a zero byte.
+        unsafe {
+            (connection.api().rbd_lock_break)(
+                connection.image(),
+                LOCK_MODE_EXCLUSIVE,
+                owner.as_ptr(),
+            );
+        }
     }
 }

@@ -38,7 +38,7 @@ fn layer(name: &str) -> Option<Layer> {
         "voltier" | "voltier-control" | "voltier-cores" => Layer::Control,
         "voltier-results" | "voltier-trace" | "voltier-lab" | "voltier-lab-cli"
         | "voltier-bench" | "voltier-tasks" | "voltier-vm" | "xtask" => Layer::Laboratory,
-        "voltier-sim" | "voltier-filter" => Layer::Sim,
+        "voltier-sim" | "voltier-filter" | "voltier-librbd-fake" => Layer::Sim,
         "voltier-fuzz" => Layer::Fuzz,
         _ => return None,
     })
