@@ -6,7 +6,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use crate::cluster::{Cluster, address, beside, break_lock, id, number_of, owner, watchers};
@@ -496,7 +496,6 @@ unsafe extern "C" fn rbd_aio_write_zeroes(
     unsafe { begin(image, job(Kind::Zeroes, at, bytes as u64, completion)) }
 }
 
-/// Only the folder is asked, so a path that no image has is fine.
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -510,7 +509,7 @@ mod tests {
         fs::write(beside(&image, "lock"), cluster.address()).unwrap();
         assert_eq!(owner(&image), Some(cluster.address()));
         assert!(!cluster.is_refused());
-        break_lock(&folder, Path::new(&image), &cluster.address());
+        break_lock(&folder, &image, &cluster.address());
         assert!(cluster.is_refused() && owner(&image).is_none());
         fs::remove_dir_all(&folder).unwrap();
     }
