@@ -1,7 +1,7 @@
 //! Connections, pools, locks, watchers, as the library's header has them.
 //!
-//! UNSAFETY: the functions of a library in C. Handles are boxes that were given away and come back once, texts end with a
-//! zero byte, and results go where the caller has room: what the header asks of a caller.
+//! UNSAFETY: the functions of a library in C. Handles are boxes that were given away and come back once, texts end
+//! with a zero byte, and results go where the caller has room: what the header asks of a caller.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};

@@ -1,5 +1,6 @@
 //! Why an image cannot be used, and how one is lost. Each is one line.
 
+use std::io;
 use std::path::PathBuf;
 
 /// Why an image cannot be used, in words that stand behind its name and a colon.
@@ -118,6 +119,11 @@ impl ImageError {
     pub fn is_in_use(&self) -> bool {
         matches!(self, Self::Locked(_) | Self::Watched(_) | Self::OwnLock | Self::StillClosing)
     }
+
+    /// The refusal of a process that can have no more descriptors.
+    pub fn descriptors(error: &io::Error) -> Self {
+        Self::Failed { doing: "watching for completions", why: error.to_string() }
+    }
 }
 
 /// How an image that is open was lost, in words that stand behind its name and a colon. It is not used again.
@@ -144,7 +150,18 @@ pub enum Loss {
     Deleted,
 }
 
+impl Loss {
+    /// The loss that the error number of a request means, if it means one.
+    pub fn of_errno(number: i32) -> Option<Self> {
+        match number {
+            libc::ESHUTDOWN | libc::EROFS => Some(Self::LockBroken),
+            libc::ENOENT => Some(Self::Deleted),
+            _ => None,
+        }
+    }
+}
+
 /// The system's words for an error number.
 pub(crate) fn words(errno: i32) -> String {
-    std::io::Error::from_raw_os_error(errno).to_string()
+    io::Error::from_raw_os_error(errno).to_string()
 }

@@ -30,7 +30,7 @@ use voltier_block::{Buf, Payload};
 
 use crate::api::{Api, EVENT_TYPE_EVENTFD, Handle, LOCK_MODE_EXCLUSIVE, Pointer};
 use crate::connection::{Connection, Purpose, errno, is_own};
-use crate::error::{ImageError, Loss, words};
+use crate::error::{ImageError, Loss};
 use crate::name::ImageName;
 use crate::owner;
 use crate::patience::bounded;
@@ -543,7 +543,7 @@ impl Guard {
                 return Some(Loss::Smaller { was: self.size_bytes, is });
             }
             Ok(_) => {}
-            Err(number) => return loss_of(number),
+            Err(number) => return Loss::of_errno(number),
         }
         let mut is_owner: c_int = 0;
         // SAFETY: the image is a handle of the library, and the result goes into a place of the right type.
@@ -551,7 +551,7 @@ impl Guard {
             (self.inner.api.rbd_is_exclusive_lock_owner)(self.connection.image(), &mut is_owner)
         });
         if let Err(number) = asked {
-            return loss_of(number);
+            return Loss::of_errno(number);
         }
         // The library believes what it was told; the cluster knows.
         let was_free = std::mem::take(&mut self.is_lock_free);
@@ -568,33 +568,7 @@ impl Guard {
                 Some(owner) => owner.clone(),
                 None => "nobody".to_owned(),
             })),
-            Err(number) => loss_of(number),
-        }
-    }
-}
-
-/// The loss that an error number means, if it means one.
-fn loss_of(number: i32) -> Option<Loss> {
-    match number {
-        libc::ESHUTDOWN | libc::EROFS => Some(Loss::LockBroken),
-        libc::ENOENT => Some(Loss::Deleted),
-        _ => None,
-    }
-}
-
-impl Loss {
-    /// The loss that the error number of a request means, if it means one.
-    pub fn of_errno(number: i32) -> Option<Self> {
-        loss_of(number)
-    }
-}
-
-impl ImageError {
-    /// The refusal of a process that can have no more descriptors.
-    pub fn descriptors(error: &io::Error) -> Self {
-        Self::Failed {
-            doing: "watching for completions",
-            why: words(error.raw_os_error().unwrap_or(0)),
+            Err(number) => Loss::of_errno(number),
         }
     }
 }

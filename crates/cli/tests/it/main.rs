@@ -31,6 +31,7 @@ mod own_volume;
 mod packaging;
 mod plain_volumes;
 mod pulled_drives;
+mod rbd;
 mod read_only_arrays;
 mod refusing_members;
 mod remote_drives;
