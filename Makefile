@@ -19,6 +19,7 @@
 #   make cross-check-md  members of RAID 5, 6 and 10 byte for byte against those of Linux md, in a guest
 #   make test-vm      Debian in QEMU with the unit and the rules of packaging/: restarts, power cuts, drives
 #                     that move, come late or stay away, a full state folder: SCENARIO (see docs/proof.md)
+#   make test-cluster  Ceph on the loopback address: an RBD image as a disk, locks, kill -9, a host that is pushed off
 #   make crash        kill -9 and upgrades under write load, 50 times: CRASH_ROUNDS
 #   make clean        removes everything that was built or written
 
@@ -26,7 +27,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
 .PHONY: build test test-lab check test-long lint docs deny doc-test unit-test demo bench fuzz fuzz-smoke sim \
-  canaries coverage cross-check-md test-vm crash clean
+  canaries coverage cross-check-md test-vm test-cluster crash clean
 
 BENCH ?= cache
 # A minute or two on two cores; a number of seeds, so that every machine runs the same.
@@ -117,6 +118,11 @@ cross-check-md:
 test-vm:
 	@scripts/deps.sh vm
 	$(XTASK) vm $(SCENARIO)
+
+test-cluster:
+	@scripts/deps.sh cluster
+	cargo build --locked --package voltier
+	scripts/test-cluster.sh
 
 crash:
 	VOLTIER_CRASH_ROUNDS=$(or $(CRASH_ROUNDS),50) \

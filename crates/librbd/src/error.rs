@@ -49,7 +49,9 @@ pub enum ImageError {
     #[error("the cluster does not answer; check `ceph -s`")]
     Silent,
     /// An earlier call about the same image has not ended.
-    #[error("the cluster has not answered an earlier request about this image; check `ceph -s`")]
+    #[error(
+        "the cluster does not answer: an earlier request about this image has not ended; check `ceph -s`"
+    )]
     StillAsked,
     /// An earlier use of the same image by this daemon has not ended.
     #[error("this daemon still has requests of this image under way, from before; check `ceph -s`")]

@@ -1,10 +1,11 @@
 #!/bin/bash
-# Starts a small Ceph on the loopback address, in the foreground's own folder: one monitor, one manager, one OSD, the
-# pool `rbd` with one copy. `ceph-up.sh FOLDER` starts it, `ceph-up.sh FOLDER down` ends the processes that it started,
-# by the numbers in FOLDER/pids, and nothing else. FOLDER/ceph.conf is what clients name.
+# usage: scripts/ceph.sh FOLDER [down]
+# Starts a small Ceph on the loopback address, in a folder: one monitor, one manager, one OSD, the pool `rbd` with one
+# copy. It ends, with `down`, the processes that it started, by the numbers in FOLDER/pids, and nothing else. Clients
+# name FOLDER/ceph.conf. Packages: scripts/deps.sh cluster.
 set -euo pipefail
 
-folder=$(realpath -m "${1:?ceph-up.sh FOLDER [down]}")
+folder=$(realpath -m "${1:?usage: scripts/ceph.sh FOLDER [down]}")
 conf=$folder/ceph.conf
 
 ceph() { command ceph --conf "$conf" --connect-timeout 20 "$@"; }

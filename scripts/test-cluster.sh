@@ -1,0 +1,119 @@
+#!/bin/bash
+# usage: scripts/test-cluster.sh [PROGRAM]
+# What `make test-cluster` runs: RBD images of a real Ceph on the loopback address as disks. A daemon that is killed
+# comes back, an image that others have is refused, a host whose lock is broken writes nothing more, an OSD that does
+# not answer is a disk that does not. Ends only what it started.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+voltier=$(realpath "${1:-target/debug/voltier}")
+scratch=$(mktemp -d -t voltier-cluster.XXXXXX)
+state=$scratch/state
+conf=$scratch/ceph/ceph.conf
+export VOLTIER_EXPORT=none VOLTIER_DEVICE_WAIT=0 VOLTIER_STOP_WAIT=0
+
+v() { "$voltier" --state "$state" "$@"; }
+rbd() { command rbd --conf "$conf" "$@"; }
+step() { echo "== $*"; }
+fail() {
+  echo "FAILED: $*" >&2
+  tail -n 20 "$state/daemon.log" >&2 || true
+  exit 1
+}
+refused() {
+  local words=$1
+  shift
+  local said
+  if said=$(v "$@" 2>&1); then fail "voltier $* was not refused"; fi
+  [[ $said == *"$words"* ]] || fail "voltier $* said: $said"
+  echo "   refused: ${said##*: }"
+}
+is_running() { v show "$1" 2>/dev/null | grep -q '^state *running'; }
+await() {
+  for _ in $(seq 120); do
+    if "$@"; then return 0; fi
+    sleep 0.5
+  done
+  fail "not in time: $*"
+}
+daemon() { cat "$state/daemon.pid"; }
+end_all() {
+  set +e
+  v stop >/dev/null 2>&1
+  scripts/ceph.sh "$scratch/ceph" down
+  rm -rf "$scratch"
+}
+trap end_all EXIT
+
+step "a Ceph of one monitor, one manager and one OSD"
+scripts/ceph.sh "$scratch/ceph" >/dev/null
+truncate -s 128M "$scratch/ssd.img"
+rbd create rbd/a --size 256M
+rbd create rbd/b --size 64M
+rbd create rbd/nolock --size 64M --image-feature layering
+a=rbd:rbd/a@$conf
+uri="nbd+unix:///v?socket=$state/v.nbd.sock"
+
+step "refusals"
+refused "no image" create w -p "rbd:rbd/none@$conf"
+refused "no pool" create w -p "rbd:none/none@$conf"
+refused "lacks the feature exclusive-lock" create w -p "rbd:rbd/nolock@$conf"
+refused "a snapshot takes no writes" create w -p rbd:rbd/a@snap
+
+step "an image behind a cache takes writes, and is written back"
+v create v -s "$scratch/ssd.img" -p "$a" -t wb >/dev/null
+v export v --nbd >/dev/null
+write() {
+  fio --name=w --ioengine=nbd --uri="$uri" --rw=randwrite --bs=4k --size=64M --iodepth=16 --number_ios=4000 \
+    --randseed="$1" --verify=crc32c --do_verify=1 --minimal >/dev/null || fail "fio"
+}
+content() { nbdcopy "$uri" - | sha256sum; }
+write 1
+v flush v >/dev/null 2>&1
+[ "$(content)" = "$(rbd export rbd/a - --no-progress | sha256sum)" ] || fail "the image differs after a flush"
+
+step "kill -9: the next daemon breaks the lock of the dead one, and nothing is lost"
+write 2
+before=$(content)
+kill -9 "$(daemon)"
+v start v >/dev/null
+is_running v || fail "v does not run"
+[ "$(content)" = "$before" ] || fail "content was lost"
+
+step "another host that holds nothing but the wish is refused by the cluster"
+if rbd bench --io-type write --io-total 4096 --io-size 4096 rbd/a >/dev/null 2>&1; then
+  fail "a second writer was let in"
+fi
+
+step "an OSD that stands still is a disk that does not answer"
+v set v deadline=2s >/dev/null
+osd=$(tail -n 1 "$scratch/ceph/pids")
+write 3
+kill -STOP "$osd"
+refused "has not answered" flush v
+kill -CONT "$osd"
+await v flush v >/dev/null 2>&1
+v set v deadline=30s >/dev/null
+
+step "a host whose lock is broken writes nothing more"
+locker=$(rbd lock ls rbd/a --format json | sed 's/.*"locker":"\([^"]*\)".*/\1/')
+id=$(rbd lock ls rbd/a --format json | sed 's/.*"id":"\([^"]*\)".*/\1/')
+rbd lock rm rbd/a "$id" "$locker"
+rbd bench --io-type write --io-total 4M --io-size 4096 rbd/a >/dev/null || fail "the new host may not write"
+after=$(rbd export rbd/a - --no-progress | sha256sum)
+fio --name=w --ioengine=nbd --uri="$uri" --rw=write --bs=4k --size=1M --minimal >/dev/null 2>&1 || true
+if v flush v >/dev/null 2>&1; then fail "dirty lines were called written back"; fi
+[ "$(rbd export rbd/a - --no-progress | sha256sum)" = "$after" ] || fail "the old host wrote over the new one"
+await grep -q 'the lock is lost' "$state/daemon.log"
+kill -9 "$(daemon)"
+
+step "an image that was made again is not the one on record"
+await_free() { ! rbd status rbd/a | grep -q watcher=; }
+await await_free
+rbd rm rbd/a --no-progress
+rbd create rbd/a --size 256M
+v start >/dev/null 2>&1 || true
+shown=$(v show v 2>&1 || true)
+[[ $shown == *"another image of this name"* ]] || fail "$shown"
+
+echo "1 passed, 0 failed"
