@@ -121,7 +121,8 @@ impl Life {
             mode: *prng.pick(&profile.modes),
             faulty: faulty && !last,
             stale: older.filter(|_| stale && allowed(FaultKind::StaleSsd)).map(|it| it.1.clone()),
-            swapped: swapped && allowed(FaultKind::WrongOrder),
+            // A disk of this machine is not taken for one behind a network.
+            swapped: swapped && allowed(FaultKind::WrongOrder) && !profile.remote,
             foreign: foreign && allowed(FaultKind::ForeignOrigin),
             origin_grows_bytes: match grows && allowed(FaultKind::GrownOrigin) {
                 true => grown_bytes,

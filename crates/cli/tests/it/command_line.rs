@@ -46,7 +46,7 @@ fn wrong_usage_is_one_line_with_a_hint_and_exit_code_two() {
         (&["create", "-p", "mem:1M"], "<NAME>"),
         (&["create", "-p", "mem:1M", "../x"], "not a volume name"),
         (&["create", "-p", "mem:0", "x"], "mem:1G"),
-        (&["create", "-p", "rbd:pool/image", "x"], "not in this version"),
+        (&["create", "-p", "rbd:image", "x"], "rbd:POOL/IMAGE"),
         (&["create", "-p", "mem:1M", "-s", "s3://b/p", "x"], "not in this version"),
         (&["create", "-p", "mem:1M", "-s", "mem:1M", "-t", "wbb", "x"], "did you mean `wb`"),
         (&["create", "-p", "mem:1M", "-s", "mem:1M", "-r", "lur", "x"], "did you mean `lru`"),

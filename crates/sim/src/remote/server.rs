@@ -51,6 +51,9 @@ pub(super) struct Server {
     /// It has lost what was not flushed, at least once.
     has_died: Cell<bool>,
     is_faulty: Cell<bool>,
+    /// A drive of this process has had everything made durable. Before that, what a killed process wrote and nobody
+    /// flushed would be lost with the server, and the clients' model of a kill keeps it.
+    has_flushed: Cell<bool>,
 }
 
 /// One request.
@@ -87,6 +90,7 @@ impl Server {
             is_away: Cell::new(false),
             has_died: Cell::new(false),
             is_faulty: Cell::new(false),
+            has_flushed: Cell::new(false),
         })
     }
 
@@ -209,6 +213,8 @@ impl Server {
         if done.is_err() {
             // A server of the kernel's has seen to it when it says so.
             self.disk.forget_failed_flush();
+        } else if kind == proto::CMD_FLUSH {
+            self.has_flushed.set(true);
         }
         done.map(|()| Vec::new()).map_err(|error| error.errno() as u32)
     }
@@ -274,8 +280,8 @@ impl Server {
             }
             self.world.note_slow(OUTAGE_NS);
             match self.below(8) {
-                0..2 => self.die().await,
-                2..5 => {
+                0..2 if self.has_flushed.get() => self.die().await,
+                0..5 => {
                     self.world.fault(FaultKind::BrokenConnection);
                     let links = self.links.borrow().clone();
                     if !links.is_empty() {
