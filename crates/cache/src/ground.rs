@@ -65,7 +65,8 @@ impl<S: DriveControl, O: DriveControl> Ground<Guarded<S>, Guarded<O>> {
         recovered: Recovered,
         settings: Settings,
     ) -> Result<Self, NoMemory> {
-        let Recovered { superblock, owner, map, log, intents, passed, .. } = recovered;
+        let Recovered { superblock, owner, map, log, intents, passed, origin_may_lack, .. } =
+            recovered;
         let limits = limits_over(origin.limits(), map.geometry());
         let admission = Admission::new(settings.admission, map.geometry().capacity_lines())?;
         let (settings, counters) = (Rc::new(RefCell::new(settings)), Rc::new(Counters::default()));
@@ -79,6 +80,9 @@ impl<S: DriveControl, O: DriveControl> Ground<Guarded<S>, Guarded<O>> {
         let log = Log::new(log, map.clone(), ssd.clone());
         let silence = Silence::new(origin.requests());
         let origin = Origin::new(handle.clone(), origin, silence, counters.clone());
+        if origin_may_lack {
+            origin.note_loss();
+        }
         let intents = Rc::new(intents);
         let checkpointer = Checkpointer::new(
             map.clone(),

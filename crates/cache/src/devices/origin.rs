@@ -281,7 +281,8 @@ impl<O: DriveControl> Origin<O> {
         self.device.forget_failed_flush();
     }
 
-    fn note_loss(&self) {
+    /// Changes past the log may be lost, of this process or of one before it.
+    pub(crate) fn note_loss(&self) {
         self.last_loss.set(self.failed_flushes.get());
         self.lost_requests.set(self.ended_requests.get());
         self.is_loss_untold.set(true);

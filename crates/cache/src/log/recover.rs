@@ -38,6 +38,8 @@ pub(crate) struct Recovered {
     pub(crate) has_new_bits: bool,
     /// Lines of which the SSD may have something that does not count any more.
     pub(crate) passed: LineRanges,
+    /// The origin has lost what an earlier process wrote there, or may have: no client knows.
+    pub(crate) origin_may_lack: bool,
     pub(crate) opened: Opened,
 }
 
@@ -219,7 +221,7 @@ pub(crate) async fn recover<S: DriveControl, O: DriveControl>(
     let records = replay(ssd, &found, &mut map, &mut log).await?;
     // Replayed records may sit in a volatile cache of the SSD: nothing may build on them before.
     ssd.flush().await.map_err(ssd_error)?;
-    flush_origin(origin, found.generation.get() == 0).await?;
+    let is_flushed = flush_origin(origin, found.generation.get() == 0).await?;
     log.begin_generation(found.generation.get() + 1);
     // A replay from an earlier life (ordered mode) brings back what that life's end made suspect,
     // after a stop in order too.
@@ -263,9 +265,18 @@ pub(crate) async fn recover<S: DriveControl, O: DriveControl>(
         differing_lines: sample.differing,
         evacuates: false,
     };
-    let owner = owner_now(owner, options);
-    let has_new_bits = changed || !is_whole;
-    Ok(Recovered { superblock, owner, map, log, intents, has_new_bits, passed, opened })
+    Ok(Recovered {
+        superblock,
+        owner: owner_now(owner, options),
+        map,
+        log,
+        intents,
+        has_new_bits: changed || !is_whole,
+        passed,
+        // A stop in order has flushed the origin itself.
+        origin_may_lack: !is_flushed && !clean,
+        opened,
+    })
 }
 
 /// The lines that an evacuation has let clients change past the SSD.
@@ -279,16 +290,19 @@ fn lines_passed(geometry: &Geometry, options: &OpenOptions) -> LineRanges {
 }
 
 /// Makes durable what an earlier process has left in the volatile cache of the origin. The SSD would keep a
-/// line of it that the origin loses with the power, and no intent bit tells of that process.
+/// line of it that the origin loses with the power, and no intent bit tells of that process. Whether the
+/// flush has worked.
 ///
 /// # Errors
 /// The origin's, if the cache is new. Others are of more use open, with lines that are dirty.
-async fn flush_origin<O: DriveControl>(origin: &O, is_new: bool) -> Result<(), OpenError> {
-    let flushed = origin.flush().await;
-    if flushed.is_err() {
-        origin.forget_failed_flush();
+async fn flush_origin<O: DriveControl>(origin: &O, is_new: bool) -> Result<bool, OpenError> {
+    match origin.flush().await {
+        Ok(()) => Ok(true),
+        Err(error) => {
+            origin.forget_failed_flush();
+            if is_new { Err(origin_error(error)) } else { Ok(false) }
+        }
     }
-    if is_new { flushed.map_err(origin_error) } else { Ok(()) }
 }
 
 /// The owner that the superblock of this opening names.

@@ -208,3 +208,31 @@ fn a_stop_after_a_failed_flush_takes_no_fingerprint_of_what_the_origin_may_lose(
         cache.stop().await.expect("it stops");
     });
 }
+
+/// The process that wrote is gone, its clients are not: they ask the next one whether all is there.
+#[test]
+fn a_flush_that_fails_at_the_start_after_a_kill_is_told_to_the_clients_of_the_process_before() {
+    with_world(|world| async move {
+        write(&world.cache, 1).await.expect("the origin takes it");
+        world.cache.kill();
+        let faulty = |faults: &Faults| {
+            FaultDevice::new(world.handle.clone(), world.origin_memory.clone(), faults.clone())
+        };
+        let faults = Faults::new();
+        faults.inject(Fault::FlushError);
+        let (ssd, origin) = (world.ssd_memory.clone(), faulty(&faults));
+        let options = || OpenOptions::with(settings(Mode::WriteThrough));
+        let opened = Cache::open(&world.handle, ssd, origin, options()).await;
+        let cache = opened.expect("a cache that is there opens all the same").0;
+        assert!(cache.status().origin_loss_untold);
+        assert_eq!(cache.flush().await, Err(IoError::Medium), "the loss is told");
+        cache.flush().await.expect("and told once");
+        cache.stop().await.expect("it stops");
+        // Nothing was under way at a stop in order: there is nothing to tell.
+        faults.inject(Fault::FlushError);
+        let (ssd, origin) = (world.ssd_memory.clone(), faulty(&faults));
+        let opened = Cache::open(&world.handle, ssd, origin, options()).await;
+        let cache = opened.expect("and opens").0;
+        cache.flush().await.expect("a stop has flushed the origin");
+    });
+}
