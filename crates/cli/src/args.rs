@@ -45,6 +45,8 @@ pub(crate) enum Verb {
     Upgrade,
     /// Show state, mode, sizes, hit rates, dirty lines and exports
     Show(Show),
+    /// Say what is wrong and what to do next, with the exit codes of monitoring plugins
+    Health(HealthArgs),
     /// Change settings of a cache while the volume serves
     Set(Set),
     /// Write all dirty lines back to the backing disk
@@ -79,6 +81,18 @@ pub(crate) enum Verb {
     Udev(Udev),
     /// Measure a disk, an SSD and the cached volume on modelled drives, and write a report
     Demo,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Exit codes: 0 ok, 1 warning, 2 degraded or failed, 3 unknown. \
+    The first line is for a monitoring program.")]
+pub(crate) struct HealthArgs {
+    /// Volume or array; without it everything
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Also what is well
+    #[arg(short, long)]
+    pub(crate) all: bool,
 }
 
 /// The name of a volume; `-c NAME` is EnhanceIO's spelling.

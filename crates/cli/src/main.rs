@@ -7,6 +7,7 @@ mod array_table;
 mod doctor;
 mod export_args;
 mod fstab;
+mod health;
 mod import;
 mod laboratory;
 mod mount;
@@ -33,18 +34,19 @@ use crate::session::Session;
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     if laboratory::is_asked(&arguments) {
-        return usage::exit_code(Err(laboratory::become_it()));
+        return usage::exit_code::<()>(Err(laboratory::become_it()));
     }
     usage::main_of(run)
 }
 
-fn run(cli: &Cli) -> ControlResult<()> {
+fn run(cli: &Cli) -> ControlResult<ExitCode> {
     let state = match &cli.state {
         Some(path) => StateDir::at(path)?,
         None => StateDir::at(&StateDir::default_path()?)?,
     };
     let session = Session::new(&state, cli.json);
-    match &cli.verb {
+    let done = match &cli.verb {
+        Verb::Health(args) => return health::run(&session, args),
         Verb::Create(args) => volumes::change(&session, &request::create(args, &state)?, "created"),
         Verb::Attach(args) => volumes::change(&session, &request::attach(args)?, "attached"),
         Verb::Set(args) => {
@@ -71,7 +73,8 @@ fn run(cli: &Cli) -> ControlResult<()> {
         Verb::Daemon(args) => daemon(args, &state),
         Verb::Keeper(args) => keeper(args),
         Verb::Lab | Verb::Demo => Err(laboratory::become_it()),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// Prints variables for udev when a drive is ours, and nothing else. The first is the part of the drive. The

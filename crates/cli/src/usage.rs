@@ -1,7 +1,7 @@
 //! Wrong usage in one line, as every other error.
 
 use std::io::Write;
-use std::process::ExitCode;
+use std::process::{ExitCode, Termination};
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use clap::{Command, Parser};
@@ -68,7 +68,7 @@ fn meant_option(program: &Command, given: &str, verbs: &[&str]) -> Option<String
 
 /// Reads the command line and does what it says. Help and wrong usage are answered here, and the error of
 /// `run` becomes one line and an exit code.
-pub fn main_of<C: Parser>(run: impl FnOnce(&C) -> ControlResult<()>) -> ExitCode {
+pub fn main_of<C: Parser, T: Termination>(run: impl FnOnce(&C) -> ControlResult<T>) -> ExitCode {
     let cli = match C::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -85,9 +85,9 @@ pub fn main_of<C: Parser>(run: impl FnOnce(&C) -> ControlResult<()>) -> ExitCode
 }
 
 /// The exit code of a command, its error told in one line.
-pub fn exit_code(result: ControlResult<()>) -> ExitCode {
+pub fn exit_code<T: Termination>(result: ControlResult<T>) -> ExitCode {
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(ended) => ended.report(),
         Err(error) => {
             say(&error);
             ExitCode::from(error.exit_code())

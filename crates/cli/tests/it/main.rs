@@ -19,6 +19,7 @@ mod failing_drives;
 mod file_systems;
 mod full_host;
 mod full_ssd;
+mod health;
 mod hung_drives;
 mod import;
 mod keeper;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use voltier_cache::Mode;
-use voltier_control::{ArrayDetail, ShownFigure, VolumeStatus, of_group};
+use voltier_control::{ArrayDetail, CONDITIONS, Condition, ShownFigure, VolumeStatus, of_group};
 
 use super::fixture::Fixture;
 
@@ -96,29 +96,50 @@ fn cell(sentence: &str) -> String {
     first.to_lowercase() + rest
 }
 
+/// Holds a page of the guide to the tables that are made from declarations, or writes them into it.
+fn the_page_has(page: &str, test: &str, tables: &[(&str, String)]) {
+    let path = Path::new("../../docs/guide").join(page);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut right = text.clone();
+    for (begin, table) in tables {
+        let (before, rest) = right.split_once(begin).expect("the guide has the table");
+        let (_, after) = rest.split_once("<!-- end -->").expect("each has an end");
+        right = format!("{before}{begin}{table}<!-- end -->{after}");
+    }
+    if std::env::var_os(WRITE).is_some() {
+        std::fs::write(path, &right).unwrap();
+        return;
+    }
+    assert!(
+        text == right,
+        "docs/guide/{page} does not list all as it is declared: write it with \
+         `{WRITE}=1 cargo test -p voltier-control --test it {test}`"
+    );
+}
+
 #[test]
 fn the_guide_lists_all_figures() {
-    let page = Path::new("../../docs/guide/show.md");
-    let text = std::fs::read_to_string(page).unwrap();
     let array = array();
     let members = of_group("members[]", &array.members[1].health.counts);
     let tables = [
         ("<!-- figures of volumes -->\n", table(volume().figures())),
         ("<!-- figures of arrays -->\n", table(members.chain(array.figures()))),
     ];
-    let mut right = text.clone();
-    for (begin, table) in tables {
-        let (before, rest) = right.split_once(begin).expect("the guide has both tables");
-        let (_, after) = rest.split_once("<!-- end -->").expect("each has an end");
-        right = format!("{before}{begin}{table}<!-- end -->{after}");
+    the_page_has("show.md", "the_guide_lists_all_figures", &tables);
+}
+
+#[test]
+fn the_guide_lists_all_conditions() {
+    let mut table =
+        "| of | condition | state | meaning | next |\n| --- | --- | --- | --- | --- |\n".to_owned();
+    for condition in CONDITIONS {
+        let Condition { word, part, state, meaning, next } = condition;
+        let (part, state) = (part.word(), state.word());
+        let _ = writeln!(table, "| {part} | `{word}` | {state} | {meaning} | {next} |");
     }
-    if std::env::var_os(WRITE).is_some() {
-        std::fs::write(page, &right).unwrap();
-        return;
-    }
-    assert!(
-        text == right,
-        "docs/guide/show.md does not list the figures as they are declared: write it with \
-         `{WRITE}=1 cargo test -p voltier-control --test it the_guide_lists_all_figures`"
+    the_page_has(
+        "monitoring.md",
+        "the_guide_lists_all_conditions",
+        &[("<!-- conditions -->\n", table)],
     );
 }

@@ -1,0 +1,102 @@
+//! `voltier health` through the real binary: each trouble is named with its drive, and is gone with its cause.
+
+use serde_json::Value;
+
+use crate::support::arrays::with;
+use crate::support::shelf::{Conduct, Shelf};
+use crate::support::{Instance, MIB, until};
+use rustix::io::Errno;
+
+/// The state, and the conditions with what they are about, the worst first.
+fn health(instance: &Instance) -> (String, Vec<String>) {
+    let answer = instance.run(&["health", "--json"]);
+    let code = answer.code;
+    let shown = answer.shown();
+    let state = shown["state"].as_str().unwrap().to_owned();
+    let codes = ["ok", "warning", "degraded failed", "unknown"];
+    assert!(codes[code as usize].contains(&state), "{code}: {shown}");
+    let checks = shown["checks"].as_array().unwrap();
+    let said = |check: &Value| Some(format!("{} {}", check["condition"].as_str()?, check["name"]));
+    (state, checks.iter().filter_map(said).map(|it| it.replace('"', "")).collect())
+}
+
+fn until_found(instance: &Instance, state: &str, found: &str) {
+    until(&format!("{state}: {found}"), || {
+        let (is, conditions) = health(instance);
+        is == state && (found.is_empty() || conditions.iter().any(|it| it == found))
+    });
+}
+
+#[test]
+fn health_names_a_member_that_is_lost_late_or_erring_and_the_volume_that_suffers() {
+    let instance = Instance::new();
+    let Some(shelf) = Shelf::mount(&instance) else { return };
+    let (members, spare) = (shelf.drives("d", 4), shelf.drive("spare", 32 * MIB));
+    instance.run(&with(&["create", "a", "--level", "6", "--export", "none"], &members)).ok();
+    instance.run(&["create", "-p", "array:a", "v"]).ok();
+    instance.export("v");
+    let answer = instance.run(&["health"]).ok();
+    assert_eq!(answer.out, "ok: 1 volume, 1 array, 5 drives, 1 export\n");
+    instance.run(&["array", "set", "a", "deadline=1s", "max_errors=0"]).ok();
+    let mut nbd = instance.connect("v");
+    let mut write = |seed: u8| {
+        for block in 0..32_u64 {
+            nbd.write(block * 65536, &[seed; 4096]).unwrap();
+        }
+        nbd.flush().unwrap();
+    };
+    write(1);
+    shelf.tell(&members[1], Conduct::RefusesReads(Errno::IO));
+    instance.run(&["array", "scrub", "a"]);
+    until_found(&instance, "warning", &format!("member_errors {}", members[1]));
+    shelf.tell(&members[1], Conduct::Serves);
+    shelf.tell(&members[2], Conduct::Gone);
+    write(2);
+    until_found(&instance, "degraded", &format!("member_lost {}", members[2]));
+    let (_, found) = health(&instance);
+    assert!(found.contains(&"array_degraded a".to_owned()), "{found:?}");
+    assert!(found.contains(&"array_below v".to_owned()), "{found:?}");
+    let answer = instance.run(&["health", "v"]);
+    assert_eq!(answer.code, 2);
+    let first = answer.out.lines().next().unwrap();
+    let says = format!("degraded: drive {} of array a: member 2 is lost", members[2]);
+    assert!(first.starts_with(&says), "{first}");
+    assert!(answer.out.contains("`voltier array replace a 2 DEV`"), "{}", answer.out);
+    instance.run(&["array", "replace", "a", "2", &spare]).ok();
+    let (_, found) = health(&instance);
+    assert!(!found.iter().any(|it| it.starts_with("member_lost")), "{found:?}");
+}
+
+#[test]
+fn health_names_an_ssd_that_is_gone_a_disk_that_is_silent_and_a_daemon_that_does_not_run() {
+    let instance = Instance::new();
+    let answer = instance.run(&["health"]);
+    assert_eq!(answer.code, 3, "{answer:?}");
+    assert!(answer.out.starts_with("unknown: no daemon serves "), "{answer:?}");
+    assert_eq!(instance.run(&["health", "--json"]).shown()["state"], "unknown");
+    let Some(shelf) = Shelf::mount(&instance) else { return };
+    let (ssd, disk) = (shelf.drive("ssd", 32 * MIB), shelf.drive("disk", 64 * MIB));
+    instance.run(&["create", "-p", &disk, "-s", &ssd, "v"]).ok();
+    instance.run(&["set", "v", "deadline=1s"]).ok();
+    instance.export("v");
+    assert_eq!(health(&instance), ("ok".to_owned(), Vec::new()));
+    let answer = instance.run(&["health", "w"]);
+    assert_eq!(answer.code, 3, "{answer:?}");
+    assert!(answer.out.starts_with("unknown: no volume or array `w`; "), "{answer:?}");
+    let mut nbd = instance.connect("v");
+    shelf.tell(&disk, Conduct::Hangs);
+    let waits = std::thread::spawn(move || {
+        nbd.write(0, &[1; 4096]).unwrap();
+        nbd
+    });
+    until_found(&instance, "degraded", &format!("drive_silent {disk}"));
+    shelf.tell(&disk, Conduct::Serves);
+    let mut nbd = waits.join().unwrap();
+    until_found(&instance, "ok", "");
+    shelf.tell(&ssd, Conduct::Gone);
+    nbd.write(4096, &[2; 4096]).unwrap();
+    until_found(&instance, "degraded", &format!("ssd_failed {ssd}"));
+    drop(nbd);
+    instance.stop();
+    assert_eq!(health(&instance), ("failed".to_owned(), vec!["no_daemon voltier".to_owned()]));
+}
