@@ -130,6 +130,10 @@ pub(crate) struct CacheChoices {
     /// Use the SSD even if it is not empty, and overwrite what it holds
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
+    /// The SSD may be empty, another one or missing at any start (clouds): its cache is made anew. Not in
+    /// the modes wb and wo
+    #[arg(long)]
+    pub(crate) ephemeral_ssd: bool,
 }
 
 #[derive(Debug, Args)]

@@ -33,7 +33,7 @@ pub(crate) fn create(args: &Create, state: &StateDir) -> ControlResult<Request> 
         Some(ssd) => Some(NewCache { device: device(ssd)?, settings, force: args.choices.force }),
         None if settings != Settings::default() => {
             return Err(ControlError::usage(
-                "a volume without an SSD has no policy, mode or block size; add -s SSD",
+                "a volume without an SSD has no policy, mode, block size or --ephemeral-ssd; add -s SSD",
             ));
         }
         None => None,
@@ -117,5 +117,7 @@ fn settings(choices: &CacheChoices) -> ControlResult<Settings> {
     if let Some(size) = &choices.block_size {
         settings.line_bytes = parse_line_bytes(size)?;
     }
+    settings.ephemeral_ssd = choices.ephemeral_ssd;
+    settings.check()?;
     Ok(settings)
 }

@@ -85,6 +85,9 @@ pub(crate) fn one(volume: &VolumeStatus) -> String {
     if !volume.error.is_empty() {
         line("problem", volume.error.clone());
     }
+    if !volume.note.is_empty() {
+        line("note", volume.note.clone());
+    }
     if !volume.waits_for.is_empty() {
         line("waits for", waits_for(&volume.waits_for, volume.waits_seconds));
     }
@@ -167,7 +170,7 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
         "tunables",
         format!(
             "admission={} seq_cutoff={} dirty_high={}% dirty_low={}% dirty_age={} \
-             congested={} deadline={} ordered={}",
+             congested={} deadline={} ordered={}{}",
             tunables.admission,
             tunables.seq_cutoff,
             tunables.dirty_high,
@@ -175,7 +178,8 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
             tunables.dirty_age,
             tunables.congested,
             tunables.deadline,
-            if tunables.ordered { "on" } else { "off" }
+            if tunables.ordered { "on" } else { "off" },
+            if tunables.ephemeral_ssd { " ephemeral_ssd=on" } else { "" }
         ),
     );
     let lines = &volume.lines;

@@ -31,6 +31,7 @@ pub const KEYS: &[Key<Settings>] = keys::keys! { Settings:
     "congested", CONGESTED_US, congested_us, "after longer waits an idle disk serves hits";
     "deadline", DEADLINE_S, deadline_s, "longest time without an answer of a drive";
     "ordered", SWITCH, ordered, "writes reach the disk in order of flushes";
+    "ephemeral_ssd", SWITCH, ephemeral_ssd, "an SSD that is empty at a start gets a new cache";
 };
 
 /// Line sizes a cache can have, in bytes.
@@ -67,6 +68,9 @@ pub struct Settings {
     pub ordered: bool,
     /// From so many seconds without an answer on, the SSD or the origin counts as silent; 0 never.
     pub deadline_s: u64,
+    /// Whether the SSD may be empty, another one or missing at any start: its cache is made anew then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ephemeral_ssd: bool,
 }
 
 fn usual_dirty_age_s() -> u64 {
@@ -97,6 +101,7 @@ impl Default for Settings {
             congested_us: cache.congested_us,
             ordered: cache.ordered,
             deadline_s: usual_deadline_s(),
+            ephemeral_ssd: false,
         }
     }
 }
@@ -126,6 +131,13 @@ impl Settings {
     /// # Errors
     /// A usage error when the values make no sense together.
     pub fn check(&self) -> ControlResult<()> {
+        if self.ephemeral_ssd && self.mode.writes_back() {
+            return Err(ControlError::usage(format!(
+                "mode={} keeps the only copy of what was written last on the SSD, and an ephemeral SSD may come \
+                 back empty; use mode wt or ro, or an SSD that lasts and ephemeral_ssd=off",
+                self.mode
+            )));
+        }
         self.for_cache().check().map_err(ControlError::usage)
     }
 
@@ -192,6 +204,7 @@ mod tests {
             ("congested", "750us"),
             ("deadline", "90s"),
             ("ordered", "on"),
+            ("ephemeral_ssd", "on"),
         ] {
             settings.apply(key, value).unwrap();
         }
@@ -274,6 +287,15 @@ mod tests {
     }
 
     #[test]
+    fn an_ephemeral_ssd_never_has_the_only_copy() {
+        for mode in Mode::ALL {
+            let settings = Settings { mode: *mode, ephemeral_ssd: true, ..Settings::default() };
+            assert_eq!(settings.check().is_err(), mode.writes_back(), "{mode}");
+            assert!(Settings { ephemeral_ssd: false, ..settings }.check().is_ok(), "{mode}");
+        }
+    }
+
+    #[test]
     fn line_sizes_are_the_six_of_the_contract() {
         assert_eq!(parse_line_bytes("4096").unwrap(), 4096);
         assert_eq!(parse_line_bytes("64K").unwrap(), 65536);
@@ -288,7 +310,9 @@ mod tests {
         let settings = Settings { seq_cutoff_bytes: 1 << 20, ..Settings::default() };
         let json = serde_json::to_string(&settings).unwrap();
         assert_eq!(serde_json::from_str::<Settings>(&json).unwrap(), settings);
-        assert!(!json.contains("dirty_age_s"), "programs of before there was an age take it");
+        for later in ["dirty_age_s", "ephemeral_ssd"] {
+            assert!(!json.contains(later), "programs of before there was {later} take it");
+        }
         let settings = Settings { dirty_age_s: 60, ..settings };
         let json = serde_json::to_string(&settings).unwrap();
         assert_eq!(serde_json::from_str::<Settings>(&json).unwrap(), settings);

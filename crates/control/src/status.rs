@@ -154,6 +154,9 @@ pub struct Tunables {
     pub deadline: String,
     /// Whether the origin always holds a prefix of the writes.
     pub ordered: bool,
+    /// Whether the cache is made anew when the SSD is empty at a start.
+    #[serde(default)]
+    pub ephemeral_ssd: bool,
 }
 
 /// A part of a volume.
@@ -243,6 +246,9 @@ pub struct VolumeStatus {
     /// there is none.
     #[serde(default)]
     pub under_way: String,
+    /// What happened at the start that is no trouble; absent when nothing did.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
     /// The reason why the volume failed or waits, or a trouble of the volume; empty when nothing is.
     pub error: String,
 }

@@ -14,6 +14,7 @@ mod commands_wait_alone;
 mod crash;
 mod device_labels;
 mod drive_identity;
+mod ephemeral_ssd;
 mod export_access;
 mod failing_drives;
 mod file_systems;

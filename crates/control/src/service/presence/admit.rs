@@ -233,6 +233,29 @@ pub(crate) fn admit_ssd_again(
     look::look_at(turn, device, 0, "SSD")
 }
 
+/// Looks at a device that is to get a new cache of a volume whose SSD it is on record: what counts against that,
+/// and the mark of its drive.
+///
+/// # Errors
+/// When the device is not there, takes no writes, or somebody else has it.
+pub(crate) fn look_at_ssd(
+    turn: &mut Turn,
+    device: &DeviceSpec,
+    volume: &VolumeRecord,
+) -> ControlResult<(Vec<Finding>, Option<DriveIdentity>)> {
+    let (own, beside) = (Some(volume.uuid), Beside::Origin(&volume.origin));
+    check_size_stays(turn, device)?;
+    if let Some(name) = device.array() {
+        size_of_free_array(turn, name, beside, own)?;
+        look::takes_writes(turn, device, "array")?;
+        let head = turn.reading(device).array_head(name)?;
+        return Ok((safety::findings_in(&head, Role::Cache), mark_of(turn, device)));
+    }
+    let mark = take_drive(turn, device, Role::Cache, beside, own)?;
+    let examined = turn.examine(device, Role::Cache).transpose()?;
+    Ok((examined.map(|it| it.findings).unwrap_or_default(), mark))
+}
+
 fn admit_array(
     turn: &mut Turn,
     name: &ArrayName,

@@ -15,7 +15,7 @@ use crate::service::arrays;
 use crate::service::presence::absence::{Absence, Missing};
 use crate::service::presence::moved::Located;
 use crate::service::presence::survey::Survey;
-use crate::service::presence::{admit, fallen, faults, look, moved, start, survey};
+use crate::service::presence::{admit, ephemeral, fallen, faults, look, moved, start, survey};
 use crate::service::state::claims::Subject;
 use crate::service::state::live::{Live, LiveArray, now};
 use crate::service::state::turn::Turn;
@@ -44,7 +44,11 @@ pub(crate) fn looked_for(service: &Turn) -> (Vec<ArrayName>, Vec<VolumeName>) {
     let arrays = service.live_arrays.iter().filter(|(_, live)| is_late(&live.absence));
     let takes_records = service.registry.trouble().is_none();
     let is_looked_for = |live: &Live| is_late(&live.absence) || live.is_unrecorded && takes_records;
-    let volumes = service.live.iter().filter(|(_, live)| !live.is_open && is_looked_for(live));
+    let is_to_try = |live: &Live| match live.is_open {
+        true => live.awaits_ssd,
+        false => is_looked_for(live),
+    };
+    let volumes = service.live.iter().filter(|(_, live)| is_to_try(live));
     (
         arrays.map(|(name, _)| name.clone()).collect(),
         volumes.map(|(name, _)| name.clone()).collect(),
@@ -54,7 +58,10 @@ pub(crate) fn looked_for(service: &Turn) -> (Vec<ArrayName>, Vec<VolumeName>) {
 /// Looks for the missing drives of a volume, and tries the volume when that is due.
 pub(crate) fn look_for_drives(service: &mut Turn, name: &VolumeName, now: Instant) {
     let Some(record) = service.registry.find(name).cloned() else { return };
-    let Some(live) = service.live.get(name).filter(|live| !live.is_open) else { return };
+    if service.is_open(name) {
+        return ephemeral::take_up(service, name);
+    }
+    let Some(live) = service.live.get(name) else { return };
     let (absence, is_unrecorded) = (live.absence.clone(), live.is_unrecorded);
     if is_unrecorded && service.registry.trouble().is_none() {
         bring_up(service, &record);
@@ -81,7 +88,7 @@ pub(crate) fn paths_to_open(service: &Turn) -> BTreeSet<PathBuf> {
     }
     let volumes = service.registry.volumes().iter();
     for volume in volumes.filter(|volume| volume.desired != Desired::Stopped) {
-        let is_tried = |live: &Live| !live.is_open && is_late(&live.absence);
+        let is_tried = |live: &Live| live.awaits_ssd || (!live.is_open && is_late(&live.absence));
         if service.live.get(&volume.name).is_none_or(is_tried) {
             devices.extend(volume.devices());
         }
@@ -101,7 +108,8 @@ pub(crate) fn next_look(service: &Turn) -> Option<Duration> {
     if absences.clone().any(Absence::is_waiting) || is_unrecorded {
         return Some(LOOK_STEP);
     }
-    let is_late = absences.any(is_late) || !service.fallen.is_empty();
+    let awaits_ssd = service.live.values().any(|live| live.is_open && live.awaits_ssd);
+    let is_late = awaits_ssd || absences.any(is_late) || !service.fallen.is_empty();
     is_late.then_some(LATE_LOOK_STEP)
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod absence;
 pub(crate) mod admit;
 pub(crate) mod drives;
+pub(crate) mod ephemeral;
 pub(crate) mod fallen;
 pub(crate) mod faults;
 pub(crate) mod label_search;

@@ -4,7 +4,7 @@ use crate::engine::CacheStart;
 use crate::error::{ControlError, ControlResult, ErrorKind};
 use crate::name::VolumeName;
 use crate::records::{CacheRecord, Desired, VolumeRecord};
-use crate::service::presence::{admit, drives, look, moved};
+use crate::service::presence::{admit, drives, ephemeral, look, moved};
 use crate::service::state::jobs::Purpose;
 use crate::service::state::live::Live;
 use crate::service::state::turn::Turn;
@@ -111,8 +111,14 @@ fn open_recorded(turn: &mut Turn, record: &VolumeRecord, live: &mut Live) -> Con
                 record.name
             )));
         }
+        if ephemeral::is_ephemeral(cache) {
+            return open_ephemeral(turn, record, cache, "", live);
+        }
         live.error = reason.clone();
         return open_plain(turn, record.clone());
+    }
+    if cache.generation == 0 && ephemeral::is_ephemeral(cache) {
+        return open_ephemeral(turn, record, cache, "its attach was interrupted", live);
     }
     if cache.generation == 0 && !cache.maybe_dirty {
         return undo_attach(turn, record);
@@ -134,8 +140,31 @@ fn open_recorded(turn: &mut Turn, record: &VolumeRecord, live: &mut Live) -> Con
         {
             Err(error)
         }
-        Err(error) => open_without(turn, record, cache, &error, live),
+        Err(error) if ephemeral::is_ephemeral(cache) => {
+            open_ephemeral(turn, record, cache, &error.message, live)
+        }
+        Err(error) => {
+            let reason = format!(
+                "its clean cache was given up: {error}; `voltier detach {}`, then attach an SSD (with \
+                 --ephemeral-ssd, if the SSD is to get a new cache at such a start)",
+                record.name
+            );
+            open_without(turn, record, cache, reason, live)
+        }
     }
+}
+
+/// Opens a volume whose ephemeral SSD has not the cache that it had: with a new one, or without.
+fn open_ephemeral(
+    turn: &mut Turn,
+    record: &VolumeRecord,
+    cache: &CacheRecord,
+    why: &str,
+    live: &mut Live,
+) -> ControlResult<()> {
+    let Err(error) = ephemeral::open_anew(turn, record, cache, why, live) else { return Ok(()) };
+    live.awaits_ssd = true;
+    open_without(turn, record, cache, ephemeral::without(&error), live)
 }
 
 /// An attach that a crash cut off before the first opening of its cache was on record. Until then
@@ -253,13 +282,9 @@ fn open_without(
     turn: &mut Turn,
     record: &VolumeRecord,
     cache: &CacheRecord,
-    error: &ControlError,
+    reason: String,
     live: &mut Live,
 ) -> ControlResult<()> {
-    let reason = format!(
-        "its clean cache was given up: {error}; `voltier detach {}`, then attach an SSD",
-        record.name
-    );
     turn.log(&record.name, &reason);
     let mut without = record.clone();
     without.cache = Some(CacheRecord { failed: Some(reason.clone()), ..cache.clone() });

@@ -11,7 +11,7 @@ use crate::error::ErrorKind;
 use crate::records::{CacheRecord, RegisteredArray, VolumeRecord};
 use crate::safety::DriveIdentity;
 use crate::service::presence::absence::{AwaitedCache, Hindrance, Missing};
-use crate::service::presence::look;
+use crate::service::presence::{ephemeral, look};
 use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
 
@@ -222,7 +222,11 @@ pub(crate) fn missing_drives(service: &mut Turn, record: &VolumeRecord) -> Vec<M
         let is_waiting =
             |name| service.live_arrays.get(name).is_some_and(|it| it.absence.is_waiting());
         let is_waiting = device.array().is_some_and(is_waiting);
-        let found = found(service, device, identity).filter(|_| !is_waiting);
+        let mut found = found(service, device, identity).filter(|_| !is_waiting);
+        // Another drive may have the place of an ephemeral one.
+        if found.is_none() && !is_waiting && cache.is_some_and(ephemeral::is_ephemeral) {
+            found = service.id_of(device).map(|_| device.clone());
+        }
         let Some(found) = found else {
             let why = (Hindrance::Absent, format!("{device} is not there"));
             let cache = cache.map(AwaitedCache::of);

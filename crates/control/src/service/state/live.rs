@@ -21,6 +21,10 @@ pub(crate) struct Live {
     pub(crate) is_open: bool,
     /// The volume's error; empty when all is well.
     pub(crate) error: String,
+    /// What happened at its start that is no error; empty when nothing did.
+    pub(crate) note: String,
+    /// Served without its ephemeral SSD, and looks for it.
+    pub(crate) awaits_ssd: bool,
     /// Exports of the record that could not be opened.
     pub(crate) closed_exports: Vec<ClosedExport>,
     pub(crate) opened_at: Instant,
@@ -48,6 +52,8 @@ impl Live {
         Self {
             is_open: false,
             error: String::new(),
+            note: String::new(),
+            awaits_ssd: false,
             closed_exports: Vec::new(),
             opened_at: now(),
             absence: Absence::default(),

@@ -102,6 +102,13 @@ pub(crate) fn set(
         cache.settings.apply(key, value)?;
     }
     cache.settings.check()?;
+    if cache.settings.ephemeral_ssd && cache.maybe_dirty {
+        return Err(ControlError::failed(format!(
+            "the SSD of {name} may hold {}, which an ephemeral SSD must not; `voltier set {name} mode=wt` and \
+             `voltier flush {name}` first",
+            cache.newest_data()
+        )));
+    }
     cache.maybe_dirty |= cache.settings.mode.writes_back();
     let settings = cache.settings.clone();
     turn.registry.put(record)?;
@@ -133,6 +140,21 @@ pub(crate) fn attach(turn: &mut Turn, name: &VolumeName, new: NewCache) -> Contr
     }
     look::takes_writes(turn, &record.origin, "backing disk")?;
     let cache = admit::admit_cache(turn, new, &record.origin)?;
+    put_in_front(turn, &record, cache, None)?;
+    Ok(show::volume(turn, name))
+}
+
+/// Makes a cache and puts it in front of its open volume, which has none.
+///
+/// # Errors
+/// The volume serves on without a cache; its record has the one `before`, if that was not made.
+pub(crate) fn put_in_front(
+    turn: &mut Turn,
+    record: &VolumeRecord,
+    cache: CacheRecord,
+    before: Option<CacheRecord>,
+) -> ControlResult<()> {
+    let name = &record.name;
     // Clients are writing, so the record must say that lines may be dirty before one can be. A cache
     // that is recorded but was never made must not look dirty. So the cache starts in wt.
     let settings = cache.settings.clone();
@@ -147,7 +169,7 @@ pub(crate) fn attach(turn: &mut Turn, name: &VolumeName, new: NewCache) -> Contr
     match attached {
         Ok(generation) => quiet.generation = generation,
         Err(error) => {
-            record.cache = None;
+            record.cache = before;
             turn.registry.put(record)?;
             return Err(error);
         }
@@ -161,7 +183,7 @@ pub(crate) fn attach(turn: &mut Turn, name: &VolumeName, new: NewCache) -> Contr
     if settings.mode != Mode::WriteThrough {
         turn.changing_settings_of(name).configure(name, &settings)?;
     }
-    Ok(show::volume(turn, name))
+    Ok(())
 }
 
 pub(crate) fn detach(turn: &mut Turn, name: &VolumeName, flush: bool) -> ControlResult<Response> {

@@ -55,6 +55,7 @@ pub(crate) fn drop_cache(
     let had_failed = failed.is_some();
     if let Some(live) = turn.live.get_mut(name) {
         live.error.clear();
+        live.note.clear();
     }
     if !had_failed {
         turn.note(name, detached);

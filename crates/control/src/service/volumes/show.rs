@@ -92,6 +92,7 @@ fn status_of(turn: &mut Turn, record: &VolumeRecord) -> VolumeStatus {
     let name = &record.name;
     let Some(live) = turn.live.get(name) else { return status };
     status.error.clone_from(&live.error);
+    status.note.clone_from(&live.note);
     status.waits_for = live.absence.awaited();
     status.waits_seconds = live.absence.seconds_left();
     let is_waiting = live.absence.is_waiting();
@@ -293,9 +294,11 @@ pub(crate) fn recorded(record: &VolumeRecord) -> VolumeStatus {
             congested: (CONGESTED_US.text)(&settings.congested_us),
             deadline: (DEADLINE_S.text)(&settings.deadline_s),
             ordered: settings.ordered,
+            ephemeral_ssd: settings.ephemeral_ssd,
         },
         uptime_seconds: 0,
         under_way: String::new(),
+        note: String::new(),
         error: String::new(),
     }
 }
