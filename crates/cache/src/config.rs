@@ -86,6 +86,9 @@ pub struct Settings {
     ///
     /// A start knows no times of before: it counts from itself.
     pub dirty_age_ns: Nanos,
+    /// At most so many bytes a second are written back, whoever waits for it; 0 for no limit. An SSD that takes no
+    /// writes is evacuated without one.
+    pub destage_rate: u64,
     /// From this average wait for the SSD on, in microseconds, a resting origin serves clean hits; 0 never.
     ///
     /// The default is bcache's `congested_read_threshold_us`.
@@ -108,6 +111,7 @@ impl Default for Settings {
             dirty_high_percent: 60,
             dirty_low_percent: 20,
             dirty_age_ns: 300_000_000_000,
+            destage_rate: 0,
             congested_us: 2000,
             ordered: false,
             deadline_ns: 30_000_000_000,

@@ -170,12 +170,13 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
         "tunables",
         format!(
             "admission={} seq_cutoff={} dirty_high={}% dirty_low={}% dirty_age={} \
-             congested={} deadline={} ordered={}{}",
+             destage_rate={} congested={} deadline={} ordered={}{}",
             tunables.admission,
             tunables.seq_cutoff,
             tunables.dirty_high,
             tunables.dirty_low,
             tunables.dirty_age,
+            tunables.destage_rate,
             tunables.congested,
             tunables.deadline,
             if tunables.ordered { "on" } else { "off" },

@@ -138,6 +138,22 @@ pub(crate) const SIZE_OR_OFF: Form<u64> = Form {
     text: |bytes| or_off(*bytes, exact_size),
 };
 
+/// Least limit in bytes a second: below it the largest lines would go out one by one, seconds apart.
+const RATE_MIN: u64 = 64 << 10;
+
+/// Bytes a second; 0 is off.
+pub(crate) const RATE_OR_OFF: Form<u64> = Form {
+    values: || "SIZE|off".to_owned(),
+    parse: |key, text| match (SIZE_OR_OFF.parse)(key, text) {
+        Ok(rate) if rate == 0 || rate >= RATE_MIN => Ok(rate),
+        _ => Err(ControlError::usage(format!(
+            "{key}=`{}`: write bytes a second such as 20M, at least 64K, or off",
+            text.escape_default()
+        ))),
+    },
+    text: SIZE_OR_OFF.text,
+};
+
 pub(crate) const PERCENT: Form<u8> = Form {
     values: || "PERCENT".to_owned(),
     parse: |key, text| match text.trim_end_matches('%').parse() {

@@ -8,7 +8,8 @@ use voltier_cache::{FormatOptions, LineSize, Mode};
 use crate::array_settings::deadline_ns;
 use crate::error::{ControlError, ControlResult};
 use crate::keys::{
-    self, ADMISSION, AGE_S, CONGESTED_US, DEADLINE_S, Key, PERCENT, SIZE_OR_OFF, SWITCH, one_of,
+    self, ADMISSION, AGE_S, CONGESTED_US, DEADLINE_S, Key, PERCENT, RATE_OR_OFF, SIZE_OR_OFF,
+    SWITCH, one_of,
 };
 use crate::units::parse_size;
 use crate::words::as_word;
@@ -28,6 +29,7 @@ pub const KEYS: &[Key<Settings>] = keys::keys! { Settings:
     "dirty_high", PERCENT, dirty_high_percent, "destaging is fastest from this share on";
     "dirty_low", PERCENT, dirty_low_percent, "destaging pauses up to this share";
     "dirty_age", AGE_S, dirty_age_s, "nothing stays dirty for much longer";
+    "destage_rate", RATE_OR_OFF, destage_rate, "most bytes a second that are written back";
     "congested", CONGESTED_US, congested_us, "after longer waits an idle disk serves hits";
     "deadline", DEADLINE_S, deadline_s, "longest time without an answer of a drive";
     "ordered", SWITCH, ordered, "writes reach the disk in order of flushes";
@@ -61,6 +63,9 @@ pub struct Settings {
     /// Lines that have been dirty for so many seconds are destaged, whatever the shares; 0 for no such bound.
     #[serde(default = "usual_dirty_age_s", skip_serializing_if = "is_usual_dirty_age_s")]
     pub dirty_age_s: u64,
+    /// At most so many bytes a second are written back; 0 for no limit.
+    #[serde(default, skip_serializing_if = "is_no_limit")]
+    pub destage_rate: u64,
     /// From this average wait for the SSD on, in microseconds, a resting origin serves clean hits; 0
     /// never.
     pub congested_us: u32,
@@ -82,6 +87,11 @@ fn is_usual_dirty_age_s(seconds: &u64) -> bool {
     *seconds == usual_dirty_age_s()
 }
 
+/// Programs of before there was a limit take settings without one.
+fn is_no_limit(rate: &u64) -> bool {
+    *rate == 0
+}
+
 fn usual_deadline_s() -> u64 {
     voltier_cache::Settings::default().deadline_ns / 1_000_000_000
 }
@@ -98,6 +108,7 @@ impl Default for Settings {
             dirty_high_percent: cache.dirty_high_percent,
             dirty_low_percent: cache.dirty_low_percent,
             dirty_age_s: usual_dirty_age_s(),
+            destage_rate: cache.destage_rate,
             congested_us: cache.congested_us,
             ordered: cache.ordered,
             deadline_s: usual_deadline_s(),
@@ -150,6 +161,7 @@ impl Settings {
             dirty_high_percent: self.dirty_high_percent,
             dirty_low_percent: self.dirty_low_percent,
             dirty_age_ns: self.dirty_age_s.saturating_mul(1_000_000_000),
+            destage_rate: self.destage_rate,
             congested_us: self.congested_us,
             ordered: self.ordered,
             deadline_ns: deadline_ns(self.deadline_s),
@@ -201,6 +213,7 @@ mod tests {
             ("dirty_high", "70%"),
             ("dirty_low", "30"),
             ("dirty_age", "90s"),
+            ("destage_rate", "20M"),
             ("congested", "750us"),
             ("deadline", "90s"),
             ("ordered", "on"),
@@ -249,6 +262,14 @@ mod tests {
                 (seconds, shown.to_owned())
             );
             assert_eq!(settings.for_cache().dirty_age_ns, seconds * 1_000_000_000);
+        }
+        for bad in ["", "-1", "63K", "1", "fast"] {
+            let error = settings.apply("destage_rate", bad).unwrap_err();
+            assert!(error.message.contains("at least 64K"), "{error}");
+        }
+        for (value, shown) in [("64K", "64K"), ("1G", "1G"), ("off", "off"), ("0", "off")] {
+            settings.apply("destage_rate", value).unwrap();
+            assert_eq!(text(&settings, "destage_rate"), shown);
         }
         for bad in ["", "-1", "32d", "old"] {
             let error = settings.apply("dirty_age", bad).unwrap_err();
@@ -310,7 +331,7 @@ mod tests {
         let settings = Settings { seq_cutoff_bytes: 1 << 20, ..Settings::default() };
         let json = serde_json::to_string(&settings).unwrap();
         assert_eq!(serde_json::from_str::<Settings>(&json).unwrap(), settings);
-        for later in ["dirty_age_s", "ephemeral_ssd"] {
+        for later in ["dirty_age_s", "destage_rate", "ephemeral_ssd"] {
             assert!(!json.contains(later), "programs of before there was {later} take it");
         }
         let settings = Settings { dirty_age_s: 60, ..settings };

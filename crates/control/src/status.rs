@@ -146,6 +146,9 @@ pub struct Tunables {
     /// Time after which what is dirty is destaged, or `off`.
     #[serde(default)]
     pub dirty_age: String,
+    /// Bytes a second that are written back at most, a size or `off`.
+    #[serde(default)]
+    pub destage_rate: String,
     /// Average wait for the SSD that counts as congestion, or `off`.
     #[serde(default)]
     pub congested: String,

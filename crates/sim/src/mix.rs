@@ -116,6 +116,21 @@ pub(crate) fn ages(profile: &mut Profile, seed: u64) {
 }
 
 /// Mixed into the seed as `CROWD` is.
+const LIMITS: u64 = 0x6c69_6d69_7473_0009;
+/// One seed in so many has it.
+const LIMITS_ONE_IN: u64 = 8;
+/// From the least that a user can set to more than a disk takes.
+const RATES: [u64; 4] = [64 * KIB, 512 * KIB, 4 * MIB, 256 * MIB];
+
+/// A limit on what is written back, if the seed draws it.
+pub(crate) fn limits(profile: &mut Profile, seed: u64) {
+    let mut prng = Prng::new(seed ^ LIMITS);
+    if prng.one_in(LIMITS_ONE_IN) {
+        profile.settings.destage_rate = *prng.pick(&RATES);
+    }
+}
+
+/// Mixed into the seed as `CROWD` is.
 const FULL: u64 = 0x6675_6c6c_0000_000c;
 /// One seed in so many has it.
 const FULL_ONE_IN: u64 = 10;

@@ -15,7 +15,7 @@ use crate::arrays;
 use crate::fault::FaultKind;
 use crate::hanging::hangs;
 use crate::mix::{
-    ages, congestion, crowd, draw_faults, draw_profile, flush_losses, full_and_ordered,
+    ages, congestion, crowd, draw_faults, draw_profile, flush_losses, full_and_ordered, limits,
     passed_ssds, refused_evacuations, remote_origins, streams, zeroes,
 };
 use crate::sweep;
@@ -191,6 +191,7 @@ impl Scenario {
         flush_losses(&mut profile, self.seed);
         zeroes(&mut profile, self.seed);
         ages(&mut profile, self.seed);
+        limits(&mut profile, self.seed);
         if !sweep {
             streams(&mut profile, self.seed);
             full_and_ordered(&mut profile, self.seed);

@@ -14,9 +14,11 @@ use voltier_ring::{Handle, join_at_most, race};
 
 use crate::canary::{self, Canary};
 use crate::clean::destage::Destager;
+use crate::clean::limit::RateLimit;
 use crate::clean::pace::{Pace, Pacer};
 use crate::clean::runs::{Dirty, Kept};
 use crate::clean::sweep::{BATCH_LINES, Sweep};
+use crate::config::Settings;
 use crate::counters::{Counters, add};
 use crate::devices::health::SsdHealth;
 use crate::devices::origin::Origin;
@@ -64,6 +66,8 @@ pub(crate) struct Cleaner<S, O> {
     pressure: Rc<Pressure>,
     pacer: Pacer<S>,
     destager: Destager<S, O>,
+    limit: RateLimit,
+    settings: Rc<RefCell<Settings>>,
     counters: Rc<Counters>,
     pub(super) lifecycle: Rc<Lifecycle>,
     /// Sweeps over the whole origin, and batches that the origin refused.
@@ -129,6 +133,8 @@ impl<S: DriveControl, O: DriveControl> Cleaner<S, O> {
             pressure: ground.pressure.clone(),
             pacer: Pacer::new(ground),
             destager: Destager::new(ground),
+            limit: RateLimit::default(),
+            settings: ground.settings.clone(),
             counters: ground.counters.clone(),
             lifecycle: ground.lifecycle.clone(),
             sweeps: Cell::new(0),
@@ -181,6 +187,11 @@ impl<S: DriveControl, O: DriveControl> Cleaner<S, O> {
             self.rest_until(self.handle.now() + ERROR_REST_NS, false).await;
             return None;
         }
+        if let Some(until_ns) = self.limit.next_ns(self.handle.now(), self.rate()) {
+            // Also for the log, and for people who wait: a limit that gives way is none for those who share the line.
+            self.rest_until(until_ns, false).await;
+            return None;
+        }
         let until_ns = match self.pace() {
             Pace::Work(share) => return Some(share),
             Pace::Rest(until_ns) => until_ns,
@@ -198,6 +209,7 @@ impl<S: DriveControl, O: DriveControl> Cleaner<S, O> {
     async fn clean_and_rest(&self, sweep: &mut Sweep, share: f64) {
         let (begun, evacuates) = (self.handle.now(), self.health.is_evacuating());
         let Some(cleaned) = self.clean_some(sweep, share).await else { return };
+        self.limit.note(begun, self.destager.take_written());
         if cleaned.is_err() {
             self.note_failure(evacuates);
         } else {
@@ -264,6 +276,16 @@ impl<S: DriveControl, O: DriveControl> Cleaner<S, O> {
         }
     }
 
+    /// The limit in bytes a second; 0 for none.
+    fn rate(&self) -> u64 {
+        if self.health.is_evacuating() { 0 } else { self.settings.borrow().destage_rate }
+    }
+
+    /// Lines of a batch, as far as they can be counted before.
+    fn batch_lines(&self) -> usize {
+        RateLimit::lines(self.rate(), self.map.geometry().line_bytes, BATCH_LINES)
+    }
+
     /// One batch; `None` when nothing could be done, after waiting for a change of that.
     async fn clean_some(&self, sweep: &mut Sweep, share: f64) -> Option<IoResult<()>> {
         if self.health.is_evacuating() {
@@ -320,7 +342,7 @@ impl<S: DriveControl, O: DriveControl> Cleaner<S, O> {
         let may_choose = stripes.is_some() && share < 1.0 && !self.pacer.is_old();
         sweep.begin_batch(may_choose, dirty);
         let is_damaged = |line| self.damage.contains(line);
-        (sweep.next_batch(&self.map.get(), stripes, is_damaged), None)
+        (sweep.next_batch(&self.map.get(), stripes, self.batch_lines(), is_damaged), None)
     }
 
     /// Gives the SSD up. Lines that are left are tried once more when that is on record. A replay could
@@ -393,7 +415,7 @@ impl<S: DriveControl, O: DriveControl> Cleaner<S, O> {
 
     /// The oldest epoch, or a part of it, and the last record in that.
     fn oldest_epoch(&self) -> (Vec<Dirty>, u64) {
-        let Some((versions, last_sequence)) = self.log.oldest_epoch(BATCH_LINES) else {
+        let Some((versions, last_sequence)) = self.log.oldest_epoch(self.batch_lines()) else {
             return (Vec::new(), 0);
         };
         let order_switches = self.log.order_switches();

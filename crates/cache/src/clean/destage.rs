@@ -5,6 +5,7 @@
 //! less to do then. The origin's locks are held for the whole stripe: what is
 //! written beside the dirty lines is what was there.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -33,6 +34,8 @@ pub(crate) struct Destager<S, O> {
     reader: LineReader<S>,
     /// None if the origin has none that matter.
     stripes: Option<Stripes>,
+    /// Bytes that went to the origin since somebody asked.
+    written_bytes: Cell<u64>,
 }
 
 impl<S: DriveControl, O: DriveControl> Destager<S, O> {
@@ -43,7 +46,13 @@ impl<S: DriveControl, O: DriveControl> Destager<S, O> {
             origin: ground.origin.clone(),
             reader: LineReader::new(ground),
             stripes: Stripes::of(ground.origin.limits(), ground.map.geometry()),
+            written_bytes: Cell::new(0),
         }
+    }
+
+    /// The bytes that were sent to the origin since the last such call.
+    pub(super) fn take_written(&self) -> u64 {
+        self.written_bytes.take()
     }
 
     /// The stripes of the origin, if they matter.
@@ -86,6 +95,7 @@ impl<S: DriveControl, O: DriveControl> Destager<S, O> {
         }
         let writes = writes.into_iter().map(|(range, data)| ((), range, data));
         for ((), range, data) in join_neighbours(writes) {
+            self.written_bytes.set(self.written_bytes.get() + range.bytes());
             self.origin.destage(range.start, data).await?;
         }
         let copy = |DirtyLine { of, mask, crc_bits, .. }: DirtyLine| CleanCopy {

@@ -3,6 +3,7 @@
 mod age;
 pub(crate) mod cleaner;
 pub(crate) mod destage;
+mod limit;
 pub(crate) mod pace;
 pub(crate) mod passing;
 pub(crate) mod read_back;

@@ -54,11 +54,12 @@ impl Sweep {
         self.is_choosy = self.has_choice && may_choose;
     }
 
-    /// The next lines of the sweep, windows of stripes never in parts.
+    /// The next lines of the sweep, about `lines_max` of them: windows of stripes never in parts.
     pub(super) fn next_batch(
         &mut self,
         map: &Contents,
         stripes: Option<&Stripes>,
+        lines_max: usize,
         is_damaged: impl Fn(Line) -> bool,
     ) -> Vec<Dirty> {
         let origin_lines = map.geometry().origin_lines();
@@ -80,10 +81,14 @@ impl Sweep {
             }
             batch.extend(dirty.into_iter().map(|(line, slot)| Dirty { line, slot, version: None }));
             extents += 1;
+            if stripes.is_none() && batch.len() > lines_max {
+                batch.truncate(lines_max);
+                self.line = batch[lines_max - 1].line + 1;
+            }
             if self.line == Line(origin_lines) {
                 break;
             }
-            if batch.len() >= BATCH_LINES || (self.is_choosy && extents == CHOOSY_EXTENTS) {
+            if batch.len() >= lines_max || (self.is_choosy && extents == CHOOSY_EXTENTS) {
                 self.taken += batch.len() as u64;
                 return batch;
             }

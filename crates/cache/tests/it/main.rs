@@ -3,6 +3,7 @@
 
 mod congestion;
 mod destage;
+mod destage_rate;
 mod dirty_age;
 mod evacuation;
 mod failed_flush;

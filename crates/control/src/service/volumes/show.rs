@@ -7,7 +7,7 @@ use voltier_cache::{CacheCounts, DeviceBytes, LineCounts, OriginCounts, RequestC
 use crate::array_status::{ArrayDetail, ArrayState};
 use crate::error::ControlResult;
 use crate::export_spec::ExportSpec;
-use crate::keys::{AGE_S, CONGESTED_US, DEADLINE_S, SIZE_OR_OFF};
+use crate::keys::{AGE_S, CONGESTED_US, DEADLINE_S, RATE_OR_OFF, SIZE_OR_OFF};
 use crate::name::VolumeName;
 use crate::protocol::Response;
 use crate::records::{Desired, RegisteredArray, VolumeRecord};
@@ -291,6 +291,7 @@ pub(crate) fn recorded(record: &VolumeRecord) -> VolumeStatus {
             dirty_high: settings.dirty_high_percent,
             dirty_low: settings.dirty_low_percent,
             dirty_age: (AGE_S.text)(&settings.dirty_age_s),
+            destage_rate: (RATE_OR_OFF.text)(&settings.destage_rate),
             congested: (CONGESTED_US.text)(&settings.congested_us),
             deadline: (DEADLINE_S.text)(&settings.deadline_s),
             ordered: settings.ordered,
