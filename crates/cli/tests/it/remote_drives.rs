@@ -4,12 +4,14 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal};
+
 use crate::support::arrays::{MIB, array};
-use crate::support::ledger::Ledger;
+use crate::support::ledger::{BLOCK, Ledger};
 use crate::support::{Instance, fio_is_content, until};
 
 /// A server of a file, which can be ended and started again.
@@ -51,6 +53,12 @@ impl Nbdkit {
             child.kill().unwrap();
             child.wait().unwrap();
         }
+    }
+
+    /// Stops the process where it stands, or has it go on.
+    fn signal(&self, signal: Signal) {
+        let pid = self.child.as_ref().unwrap().id().cast_signed();
+        rustix::process::kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
     fn uri(&self) -> String {
@@ -363,4 +371,89 @@ fn a_volume_on_an_export_of_its_own_daemon_stops_before_the_one_below() {
     assert_eq!(instance.connect("v").read(0, 4096).unwrap(), [9; 4096]);
     instance.run(&["delete", "v"]).ok();
     instance.run(&["delete", "a-lower"]).ok();
+}
+
+/// Looks without a write that was taken, after which writers wait: a second.
+const LOOKS_OF_STANDSTILL: u32 = 20;
+
+#[test]
+fn an_ordered_cache_goes_on_while_its_server_is_stopped_or_killed_until_its_log_is_full() {
+    for is_killed in [false, true] {
+        let instance = Instance::new();
+        let (file, ssd) = (instance.drive("file", 64 * MIB), instance.drive("ssd", 24 * MIB));
+        let Some(mut server) = Nbdkit::of_file(&instance, &file) else { return };
+        instance.run(&["create", "v", "-p", &server.uri(), "-s", &ssd, "-t", "wb"]).ok();
+        instance.run(&["set", "v", "ordered=on", "deadline=2s"]).ok();
+        let uri = instance.export("v");
+        let mut hot = Ledger::filled(200, &mut instance.connect("v"));
+        let fio = instance
+            .fio_verified(&uri, &["--offset=48M", "--size=16M", "--bs=4k", "--number_ios=3000"]);
+        until("fio writes", || {
+            fio.is_none() || instance.show("v")["writes"]["requests"].as_u64() > Some(400)
+        });
+        match is_killed {
+            true => server.kill(),
+            false => server.signal(Signal::STOP),
+        }
+        let (taken, writes) = (AtomicU64::new(0), 9000_u64);
+        let first = (8 * MIB) as usize / BLOCK;
+        let mut cold = Ledger::new(first + writes as usize);
+        thread::scope(|scope| {
+            let (taken, cold, mut client) = (&taken, &mut cold, instance.connect("v"));
+            let writer = scope.spawn(move || {
+                for number in 0..writes {
+                    cold.write(&mut client, first as u64 + number * 787 % writes).unwrap();
+                    taken.store(number + 1, Ordering::Release);
+                    if number % 100 == 0 {
+                        client.flush().unwrap();
+                    }
+                }
+            });
+            let (mut seen, mut looks) = (0, 0);
+            until("the log is full and the writer waits", || {
+                let now = taken.load(Ordering::Acquire);
+                looks = if now == seen { looks + 1 } else { 0 };
+                seen = now;
+                looks >= LOOKS_OF_STANDSTILL
+                    && instance.show("v")["lines"]["dirty"].as_u64() > Some(1000)
+            });
+            assert!(
+                seen < writes && !writer.is_finished(),
+                "{seen} writes, and the SSD has no room for them"
+            );
+            // What is cached goes on.
+            let mut client = instance.connect("v");
+            (0..200).for_each(|block| hot.read(&mut client, block).unwrap());
+            until("the disk is silent", || instance.show("v")["hdd"]["state"] == "silent");
+            let shown = instance.run(&["show", "v"]).ok().out;
+            assert!(shown.contains("not answering"), "{shown}");
+            (0..200).for_each(|block| hot.read(&mut client, block).unwrap());
+            assert_eq!(
+                taken.load(Ordering::Acquire),
+                seen,
+                "the writer still waits, without an error"
+            );
+            match is_killed {
+                true => server.start(),
+                false => server.signal(Signal::CONT),
+            }
+            writer.join().unwrap();
+        });
+        let check_cold = |cold: &mut Ledger| {
+            let mut client = instance.connect("v");
+            (first as u64..first as u64 + writes)
+                .for_each(|block| cold.read(&mut client, block).unwrap());
+        };
+        fio_is_content(fio);
+        assert_eq!((hot.refused, cold.refused), (0, 0));
+        until("the volume is as before", || instance.show("v")["state"] == "running");
+        hot.check(&instance, "v");
+        check_cold(&mut cold);
+        instance.run(&["flush", "v"]).ok();
+        assert_eq!(instance.show("v")["lines"]["dirty"], 0);
+        instance.run(&["detach", "v"]).ok();
+        hot.check(&instance, "v");
+        check_cold(&mut cold);
+        instance.run(&["delete", "v"]).ok();
+    }
 }
