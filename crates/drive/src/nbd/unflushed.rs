@@ -7,7 +7,7 @@
 //! they are made again, in their order, before anything else goes to the server: then it does not matter which
 //! server that is. The room for them is bounded; when half of it is full, the drive is flushed.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use voltier_block::{Buf, MIB, Payload, SectorRange};
 
@@ -46,11 +46,57 @@ pub(super) struct Kept {
     pub(super) is_durable: bool,
 }
 
+/// Which change came last where: ranges that do not overlap, by their first sectors, with their ends.
+#[derive(Default)]
+struct Latest(BTreeMap<u64, (u64, u64)>);
+
+impl Latest {
+    /// Puts a change over all before it.
+    fn put(&mut self, range: SectorRange, number: u64) {
+        let (start, end) = (range.start.0, range.end().0);
+        if let Some((before, (its_end, its))) = self.0.range(..start).next_back()
+            && *its_end > start
+        {
+            let (before, its_end, its) = (*before, *its_end, *its);
+            self.0.insert(before, (start, its));
+            if its_end > end {
+                self.0.insert(end, (its_end, its));
+            }
+        }
+        while let Some((inside, (its_end, its))) = self.0.range(start..end).next() {
+            let (inside, its_end, its) = (*inside, *its_end, *its);
+            self.0.remove(&inside);
+            if its_end > end {
+                self.0.insert(end, (its_end, its));
+            }
+        }
+        self.0.insert(start, (end, number));
+    }
+
+    /// Whether a change from this number on is anywhere in a range.
+    fn has(&self, range: SectorRange, first: u64) -> bool {
+        let (start, end) = (range.start.0, range.end().0);
+        let before = self.0.range(..start).next_back().filter(|(_, (its_end, _))| *its_end > start);
+        let mut there = before.into_iter().chain(self.0.range(start..end));
+        there.any(|(_, (_, number))| *number >= first)
+    }
+
+    /// Forgets the changes before a number, when they are most of all.
+    fn forget_before(&mut self, first: u64, kept: usize) {
+        if kept == 0 {
+            self.0.clear();
+        } else if self.0.len() > 4 * kept + 64 {
+            self.0.retain(|_, (_, number)| *number >= first);
+        }
+    }
+}
+
 /// The changes in the order of their answers.
 #[derive(Default)]
 pub(super) struct Unflushed {
     /// The first one has the number `next - changes.len()`.
     changes: VecDeque<Kept>,
+    latest: Latest,
     bytes: u64,
     next: u64,
 }
@@ -67,6 +113,7 @@ impl Unflushed {
             other => other,
         };
         self.bytes += change.bytes();
+        self.latest.put(range, self.next);
         self.next += 1;
         self.changes.push_back(Kept { range, change, is_durable });
     }
@@ -78,11 +125,17 @@ impl Unflushed {
 
     /// Forgets the changes before a mark: they are durable.
     pub(super) fn forget_before(&mut self, mark: u64) {
-        while self.next - (self.changes.len() as u64) < mark
+        while self.first() < mark
             && let Some(kept) = self.changes.pop_front()
         {
             self.bytes -= kept.change.bytes();
         }
+        self.latest.forget_before(self.first(), self.changes.len());
+    }
+
+    /// The number of the first change that is kept.
+    fn first(&self) -> u64 {
+        self.next - self.changes.len() as u64
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -91,7 +144,7 @@ impl Unflushed {
 
     /// Whether a change of this range would be over one that is kept.
     pub(super) fn overlaps(&self, range: SectorRange) -> bool {
-        self.changes.iter().any(|kept| kept.range.overlaps(range))
+        self.latest.has(range, self.first())
     }
 
     #[cfg(test)]
@@ -164,6 +217,29 @@ mod tests {
         }
         assert_eq!(rounds, [3, 1, 1]);
         assert_eq!(kept.apart_from(0, 2).len(), 2);
+    }
+
+    #[test]
+    fn whether_a_change_is_over_a_kept_one_is_known_as_if_all_were_looked_at() {
+        let mut kept = Unflushed::default();
+        let mut dice = voltier_block::Prng::new(7);
+        let mut draw = || range(dice.below(200), 1 + dice.below(20));
+        let mut lookups = voltier_block::Prng::new(8);
+        for round in 0..20_000_u64 {
+            kept.push(draw(), Change::Trim, false);
+            if lookups.one_in(3) {
+                let first = kept.first();
+                kept.forget_before(first + lookups.below(2 + kept.len() as u64));
+            }
+            if round % 500 == 0 {
+                kept.forget_before(kept.mark());
+                assert!(kept.latest.0.is_empty());
+            }
+            let asked = range(lookups.below(220), 1 + lookups.below(8));
+            let is_over = kept.changes.iter().any(|it| it.range.overlaps(asked));
+            assert_eq!(kept.overlaps(asked), is_over, "round {round}: {asked:?}");
+            assert!(kept.latest.0.len() <= 4 * kept.len() + 66, "round {round}");
+        }
     }
 
     #[test]
