@@ -107,7 +107,7 @@ fn a_missing_ssd_is_done_without_and_taken_when_it_comes() {
     boot(&instance, true, || {});
     serves_without(&instance, "does not exist");
     fs::rename(&first, &ssd).unwrap();
-    until("the SSD is taken", || instance.show("v")["ssd"]["state"] == "online");
+    until("the SSD is taken", || text(&instance.show("v"), "note").contains(WORDS_OF_NEW));
     begins_empty(&instance);
     holds(&instance, 2);
     put(&instance, 3);
