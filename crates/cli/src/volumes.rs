@@ -92,7 +92,11 @@ pub(crate) fn stop(session: &Session<'_>, args: &Stop) -> ControlResult<()> {
     if let Some(client) = client {
         client.stop(session.state, args.now, |waited| {
             if waited.as_secs().is_multiple_of(STOP_SAYS_S) {
-                eprintln!("voltier: waiting for the daemon to stop ({} s)", waited.as_secs());
+                eprintln!(
+                    "voltier: waiting for the daemon to stop ({} s); {} says what it waits for",
+                    waited.as_secs(),
+                    session.state.log_file().display()
+                );
             }
         })?;
     }

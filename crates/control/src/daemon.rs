@@ -24,6 +24,8 @@ const STOP_MAX: Duration = Duration::from_secs(60);
 /// How long a stop waits for Ceph clusters to take locks back.
 const IMAGES_WAIT: Duration = Duration::from_secs(10);
 const STOP_STEP: Duration = Duration::from_millis(100);
+/// How long a step of a stop may take before the log says what it waits for.
+const LONG_STEP: Duration = Duration::from_secs(4);
 
 /// How a daemon is to run.
 #[derive(Clone, Debug)]
@@ -107,6 +109,7 @@ pub fn run_daemon<E: Engine + Send + Sync>(
     notify::wait("stopping; dirty lines stay on their SSDs", STOP_MAX + STOP_STEP * 10);
     tracing::info!("stopping; dirty lines stay on their SSDs");
     spawn("stop", &shared, move |_| bound_the_stop(&mut signals))?;
+    spawn("tell", &shared, |shared| tell_of_the_stop(&shared))?;
     // From here on new clients start a daemon of their own.
     let _ = std::fs::remove_file(state.socket());
     shared.come_to_rest();
@@ -155,6 +158,18 @@ fn bound_the_stop(signals: &mut Signals) {
     );
     log::flush();
     std::process::exit(1);
+}
+
+/// Says now and then what the stop waits for. Apart from what bounds the stop: to look may take as long as the stop.
+fn tell_of_the_stop<E: Engine + Send + Sync>(shared: &Shared<E>) {
+    let mut pause = LONG_STEP;
+    loop {
+        thread::park_timeout(pause);
+        for wait in shared.service().turn().claims.long_waits(LONG_STEP / 2) {
+            tracing::warn!("{wait}; the daemon ends after {} s in any case", STOP_MAX.as_secs());
+        }
+        pause = LONG_STEP * 4;
+    }
 }
 
 fn machine_cores() -> usize {

@@ -457,3 +457,24 @@ fn an_ordered_cache_goes_on_while_its_server_is_stopped_or_killed_until_its_log_
         instance.run(&["delete", "v"]).ok();
     }
 }
+
+#[test]
+fn the_log_says_which_server_a_stop_of_the_daemon_waits_for() {
+    let instance = Instance::new();
+    let file = instance.drive("file", 64 * MIB);
+    let Some(mut server) = Nbdkit::of_file(&instance, &file) else { return };
+    instance.run(&["create", "v", "-p", &server.uri()]).ok();
+    let mut client = instance.exported("v");
+    client.write(0, &[1; 4096]).unwrap();
+    drop(client);
+    server.kill();
+    let stop = instance.command(&["stop"]).spawn().unwrap();
+    let log = instance.state().join("daemon.log");
+    let words = format!("stop: closing {}, since", server.uri());
+    until("the log says it", || std::fs::read_to_string(&log).unwrap().contains(&words));
+    // Back in time, the stop is one in order.
+    server.start();
+    assert!(stop.wait_with_output().unwrap().status.success());
+    assert_eq!(instance.show("v")["state"], "running");
+    instance.run(&["delete", "v"]).ok();
+}

@@ -130,6 +130,11 @@ impl Claims {
         self.claims.get(&id).is_some_and(|claim| claim.waits_longer(limit))
     }
 
+    /// What commands wait for longer than `limit` already, in words.
+    pub(crate) fn long_waits(&self, limit: Duration) -> Vec<String> {
+        self.claims.values().filter(|it| it.waits_longer(limit)).map(Claim::words).collect()
+    }
+
     /// A command takes a storage that no record has yet.
     pub(crate) fn reserve(&mut self, id: ClaimId, device: DeviceId) {
         if let Some(claim) = self.claims.get_mut(&id) {
