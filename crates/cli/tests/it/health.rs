@@ -85,10 +85,11 @@ fn health_names_an_ssd_that_is_gone_a_disk_that_is_silent_and_a_daemon_that_does
     assert!(answer.out.starts_with("unknown: no volume or array `w`; "), "{answer:?}");
     let mut nbd = instance.connect("v");
     shelf.tell(&disk, Conduct::Hangs);
-    let waits = std::thread::spawn(move || {
+    let write = move || {
         nbd.write(0, &[1; 4096]).unwrap();
         nbd
-    });
+    };
+    let waits = std::thread::Builder::new().spawn(write).unwrap();
     until_found(&instance, "degraded", &format!("drive_silent {disk}"));
     shelf.tell(&disk, Conduct::Serves);
     let mut nbd = waits.join().unwrap();
