@@ -63,7 +63,7 @@ pub fn run_daemon<E: Engine + Send + Sync>(
     if options.background {
         leave_the_terminal();
     }
-    voltier_librbd::note_clients_in(&state.ceph_clients());
+    voltier_librbd::note_clients_in(&state.ceph_clients(), lock.file());
     let registry = Registry::load(state.path())?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| ControlError::io("taking signals", &error))?;

@@ -221,6 +221,11 @@ impl StateLock {
         self.after_crash
     }
 
+    /// The file that is locked.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Leaves the folder to the next program of this process, locked all the time; the variable with which that program
     /// finds the lock. If not all came to rest, it begins as after a crash.
     pub(crate) fn pass_on(self, is_at_rest: bool) -> (String, Option<String>) {

@@ -7,7 +7,8 @@
 //! boot: a folder that was copied, or is shared by machines, has the number of another one.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +19,8 @@ const FORMER_MAX: usize = 256;
 struct Notes {
     /// None until a daemon says where.
     file: Option<PathBuf>,
-    boot: String,
+    /// The number of the boot and the file that is locked, of this process.
+    proof: String,
     own: BTreeSet<String>,
     former: BTreeSet<String>,
 }
@@ -30,28 +32,35 @@ fn notes() -> MutexGuard<'static, Option<Notes>> {
 }
 
 impl Notes {
-    fn read(file: &Path, boot: String) -> Self {
+    fn read(file: &Path, proof: String) -> Self {
         let text = fs::read_to_string(file).unwrap_or_default();
         let lines = text.lines().filter_map(|line| line.split_once(' '));
-        let former = lines.filter(|(of, _)| *of == boot && !boot.is_empty());
+        let former = lines.filter(|(of, _)| *of == proof && !proof.is_empty());
         let former = former.map(|(_, address)| address.to_owned()).take(FORMER_MAX).collect();
-        Self { file: Some(file.to_owned()), boot, own: BTreeSet::new(), former }
+        Self { file: Some(file.to_owned()), proof, own: BTreeSet::new(), former }
     }
 
     fn write(&self) {
         let Some(file) = &self.file else { return };
         let all = self.own.iter().chain(&self.former);
-        let text: String = all.map(|address| format!("{} {address}\n", self.boot)).collect();
+        let text: String = all.map(|address| format!("{} {address}\n", self.proof)).collect();
         // What is not noted is waited for.
         let _ = fs::write(file, text);
     }
 }
 
-/// Notes connections in this file from now on. Those that stand there are of a process that has ended: the caller has
-/// the lock of the folder.
-pub fn note_clients_in(file: &Path) {
+/// What nobody else has while this process has `lock` locked: the boot of the machine, and the file itself. Empty when
+/// the machine does not say.
+fn proof(lock: &File) -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    *notes() = Some(Notes::read(file, boot.trim().to_owned()));
+    let file = lock.metadata().ok().filter(|_| !boot.trim().is_empty());
+    file.map_or_else(String::new, |file| format!("{}:{}:{}", boot.trim(), file.dev(), file.ino()))
+}
+
+/// Notes connections in this file from now on. Those that stand there with the same `lock` are of a process that has
+/// ended: the caller has the lock, and a living process would.
+pub fn note_clients_in(file: &Path, lock: &File) {
+    *notes() = Some(Notes::read(file, proof(lock)));
 }
 
 /// Notes a connection of this process, before it takes a lock.
@@ -93,5 +102,21 @@ mod tests {
         fs::write(&file, "\nx\n 10.0.0.1:0/7\n").unwrap();
         assert!(Notes::read(&file, String::new()).former.is_empty());
         fs::remove_file(&file).unwrap();
+    }
+
+    #[test]
+    fn a_copy_of_a_folder_proves_nothing_about_the_daemon_of_the_folder() {
+        let file = |name: &str| {
+            let process = std::process::id();
+            std::env::temp_dir().join(format!("voltier-lock-{process}-{name}"))
+        };
+        let (lock, copy) = (file("own"), file("copy"));
+        fs::write(&lock, "1\n").unwrap();
+        fs::copy(&lock, &copy).unwrap();
+        let proofs = [&lock, &copy].map(|path| proof(&File::open(path).unwrap()));
+        assert!(!proofs[0].is_empty() && proofs[0] != proofs[1]);
+        assert_eq!(proof(&File::open(&lock).unwrap()), proofs[0], "it stays the same");
+        fs::remove_file(lock).unwrap();
+        fs::remove_file(copy).unwrap();
     }
 }
