@@ -101,10 +101,15 @@ id=$(rbd lock ls rbd/a --format json | sed 's/.*"id":"\([^"]*\)".*/\1/')
 rbd lock rm rbd/a "$id" "$locker"
 rbd bench --io-type write --io-total 4M --io-size 4096 rbd/a >/dev/null || fail "the new host may not write"
 after=$(rbd export rbd/a - --no-progress | sha256sum)
-fio --name=w --ioengine=nbd --uri="$uri" --rw=write --bs=4k --size=1M --minimal >/dev/null 2>&1 || true
+await grep -q 'the lock is lost' "$state/daemon.log"
+for rw in write read; do
+  if fio --name=w --ioengine=nbd --uri="$uri" --rw=$rw --bs=4k --size=1M --minimal >/dev/null 2>&1; then
+    fail "a $rw was served after the lock was lost"
+  fi
+done
+v show v | grep -q 'the lock is lost' || fail "show says nothing of the lock"
 if v flush v >/dev/null 2>&1; then fail "dirty lines were called written back"; fi
 [ "$(rbd export rbd/a - --no-progress | sha256sum)" = "$after" ] || fail "the old host wrote over the new one"
-await grep -q 'the lock is lost' "$state/daemon.log"
 kill -9 "$(daemon)"
 
 step "an image that was made again is not the one on record"

@@ -9,6 +9,8 @@ pub(super) struct Facts {
     pub(super) counted: VolumeFigures,
     pub(super) origin_bytes: u64,
     pub(super) origin_tail_bytes: u64,
+    /// How the origin was lost, if others could take it away and have.
+    pub(super) origin_loss: Option<String>,
     /// Size of the SSD; 0 without one.
     pub(super) ssd_bytes: u64,
     /// Ranges whose newest data are lost or damaged.
@@ -33,6 +35,7 @@ pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
     status.reads = counted.reads;
     status.writes = counted.writes;
     status.device_bytes = counted.device_bytes;
+    note_loss(status, facts);
     let Some(cache) = &counted.cache else { return };
     status.ssd.size_bytes = facts.ssd_bytes;
     if cache.health == Health::Failed {
@@ -71,6 +74,24 @@ pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
     }
 }
 
+/// Says how the HDD was lost, and what comes of it.
+fn note_loss(status: &mut VolumeStatus, facts: &Facts) {
+    let Some(loss) = &facts.origin_loss else { return };
+    status.hdd.state = DeviceState::Failed;
+    let dirty = facts.counted.cache.as_ref().map_or(0, |cache| cache.lines.dirty);
+    let lines = match dirty {
+        0 => String::new(),
+        _ => format!(", and {dirty} dirty lines stay on {}", status.ssd.path),
+    };
+    if status.error.is_empty() {
+        let (name, hdd) = (&status.name, &status.hdd.path);
+        status.error = format!(
+            "its backing disk {hdd}: {loss}; nothing is sent to it any more{lines}: stop and start {name} if nobody \
+             has written to the disk meanwhile, otherwise `voltier delete {name} --no-flush`"
+        );
+    }
+}
+
 /// Says which drive does not answer, what goes on, and what waits.
 fn note_silence(status: &mut VolumeStatus, cache: &CacheStatus) {
     let seconds = |silent_ns: Option<Nanos>| silent_ns.map_or(0, |ns| (ns / 1_000_000_000).max(1));
@@ -103,7 +124,7 @@ fn note_silence(status: &mut VolumeStatus, cache: &CacheStatus) {
 /// Says since when the HDD takes nothing, and what comes of it.
 fn note_refusal(status: &mut VolumeStatus, cache: &CacheStatus) {
     let Some(refused_ns) = cache.origin_refuses_ns else { return };
-    if status.hdd.state == DeviceState::Silent {
+    if matches!(status.hdd.state, DeviceState::Silent | DeviceState::Failed) {
         return;
     }
     status.hdd.state = DeviceState::Refusing;

@@ -123,7 +123,9 @@ pub(super) async fn open(
         let (name, disk) = (&record.name, &record.origin);
         tracing::warn!("{name}: {}", unused_tail_text(&disk.to_string(), tail_bytes));
     }
+    let taken_away = origin.is_taken_away();
     let volume = Volume::plain(&handle, origin);
+    taken_away.into_iter().for_each(|taken_away| volume.serve_until(taken_away));
     if let Some(cache) = &record.cache
         && origin_has_cache(&volume, cache.uuid.0).await
     {
@@ -261,6 +263,7 @@ pub(super) fn facts(volume: &Volume<Drive>) -> Facts {
         counted: volume.status(),
         origin_bytes: volume.origin().limits().bytes(),
         origin_tail_bytes: volume.origin().unused_tail_bytes(),
+        origin_loss: volume.origin().loss(),
         ssd_bytes: cache.map_or(0, |cache| cache.ssd().limits().bytes()),
         lost_ranges,
         lost,

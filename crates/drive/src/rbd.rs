@@ -47,6 +47,9 @@ struct Shared {
     next_token: Cell<u64>,
     room: Semaphore,
     tell: Box<dyn Fn(&Loss)>,
+    loss: RefCell<Option<Loss>>,
+    /// Others may write to the image now.
+    lock_is_lost: Rc<Cell<bool>>,
     /// Nothing is served any more.
     has_ended: Cell<bool>,
     /// The device is dropped.
@@ -83,6 +86,8 @@ impl RbdDevice {
             next_token: Cell::new(0),
             room: Semaphore::new(UNDER_WAY_BYTES_MAX),
             tell: Box::new(tell),
+            loss: RefCell::default(),
+            lock_is_lost: Rc::default(),
             has_ended: Cell::new(false),
             is_dropped: Cell::new(false),
             flush_failed: Cell::new(false),
@@ -95,6 +100,17 @@ impl RbdDevice {
     /// Bytes at the end of the image that are not used, because they do not fill a sector.
     pub fn unused_tail_bytes(&self) -> u64 {
         self.shared.image.size_bytes() - self.limits.bytes()
+    }
+
+    /// How the image was lost, in words, if it is.
+    pub fn loss(&self) -> Option<String> {
+        self.shared.loss.borrow().as_ref().map(ToString::to_string)
+    }
+
+    /// Becomes true when the lock is lost: what is served in front of the image may be old from then on, and what
+    /// clients write there never reaches it.
+    pub fn lock_is_lost(&self) -> Rc<Cell<bool>> {
+        self.shared.lock_is_lost.clone()
     }
 
     async fn change(&self, op: Op, bytes: u64) -> IoResult<()> {
@@ -159,6 +175,8 @@ impl Shared {
 
     fn lose(&self, loss: &Loss) {
         if !self.has_ended.get() {
+            self.lock_is_lost.set(loss.is_of_lock());
+            self.loss.replace(Some(loss.clone()));
             (self.tell)(loss);
             self.end();
         }

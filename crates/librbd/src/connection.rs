@@ -29,6 +29,10 @@ const ID_BYTES_MAX: usize = 256;
 const OPERATIONS_MAX: &str = "1048576";
 const OPERATION_BYTES_MAX: &str = "4294967296";
 
+/// How long the cluster refuses a client that this one has pushed off an image: a year. The usual hour is less than a
+/// machine may be suspended for, and what it has in hand when it goes on is as old as that.
+const BLOCKLIST_SECONDS: &str = "31536000";
+
 /// The addresses of the connections of this process, as the cluster names them.
 static OWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
@@ -125,6 +129,7 @@ impl Connection {
         self.set("rbd_cache", "false")?;
         // Whoever is pushed off the image is shut out of the cluster, so that what it sent late has no effect.
         self.set("rbd_blocklist_on_break_lock", "true")?;
+        self.set("rbd_blocklist_expire_seconds", BLOCKLIST_SECONDS)?;
         self.set("objecter_inflight_ops", OPERATIONS_MAX)?;
         self.set("objecter_inflight_op_bytes", OPERATION_BYTES_MAX)?;
         // The library's own log has its file, if the configuration names one. The daemon's standard error is not it.
@@ -208,11 +213,8 @@ impl Connection {
     }
 
     fn check(&self, name: &ImageName) -> Result<(), ImageError> {
-        let mut features = 0;
-        // SAFETY: the image is a handle of the library, and the result goes into a place of the right type.
-        let asked = errno(unsafe { (self.api.rbd_get_features)(self.image(), &mut features) });
-        asked.map_err(|number| self.refused(name, "asking for the image's features", number))?;
-        if features & FEATURE_EXCLUSIVE_LOCK == 0 {
+        let has_lock = self.has_lock_feature();
+        if !has_lock.map_err(|it| self.refused(name, "asking for the image's features", it))? {
             return Err(ImageError::NoLockFeature(name.place()));
         }
         let size =
@@ -248,6 +250,14 @@ impl Connection {
     /// The address of this connection, as the cluster names it.
     pub(crate) fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Whether the image has an exclusive lock at all: without it the cluster lets anybody write.
+    pub(crate) fn has_lock_feature(&self) -> Result<bool, i32> {
+        let mut features = 0;
+        // SAFETY: the image is a handle of the library, and the result goes into a place of the right type.
+        errno(unsafe { (self.api.rbd_get_features)(self.image(), &mut features) })?;
+        Ok(features & FEATURE_EXCLUSIVE_LOCK != 0)
     }
 
     /// The size of the image in bytes.

@@ -139,6 +139,11 @@ pub enum Loss {
     /// The lock belongs to somebody else, or nobody.
     #[error("the lock is lost: {0} has it now")]
     LockTaken(String),
+    /// The image has no exclusive lock any more.
+    #[error(
+        "the lock is lost: the image's feature exclusive-lock was disabled, and anybody may write to it now"
+    )]
+    NoLockFeature,
     /// The image is smaller than it was.
     #[error("the image has {is} bytes now and had {was}: it was made smaller while in use")]
     Smaller {
@@ -153,6 +158,14 @@ pub enum Loss {
 }
 
 impl Loss {
+    /// Whether others may write to the image now, so that what a cache in front of it holds may be old.
+    pub fn is_of_lock(&self) -> bool {
+        match self {
+            Self::LockBroken | Self::LockTaken(_) | Self::NoLockFeature => true,
+            Self::Smaller { .. } | Self::Deleted => false,
+        }
+    }
+
     /// The loss that the error number of a request means, if it means one.
     pub fn of_errno(number: i32) -> Option<Self> {
         match number {

@@ -545,6 +545,11 @@ impl Guard {
             Ok(_) => {}
             Err(number) => return Loss::of_errno(number),
         }
+        match self.connection.has_lock_feature() {
+            Ok(true) => {}
+            Ok(false) => return Some(Loss::NoLockFeature),
+            Err(number) => return Loss::of_errno(number),
+        }
         let mut is_owner: c_int = 0;
         // SAFETY: the image is a handle of the library, and the result goes into a place of the right type.
         let asked = errno(unsafe {

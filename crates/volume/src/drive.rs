@@ -1,5 +1,8 @@
 //! The closed set of drives that a volume may stand on. These matches are their table of contents.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use voltier_array::Array;
 use voltier_block::{
     BlockDevice, Buf, DriveControl, Durability, IoResult, Lba, Limits, Nanos, Payload,
@@ -98,6 +101,24 @@ impl Drive {
             Drive::Leaf(leaf) => leaf.unused_tail_bytes(),
             Drive::AlignedLeaf(aligned) => aligned.below().unused_tail_bytes(),
             Drive::Array(_) | Drive::AlignedArray(_) => 0,
+        }
+    }
+
+    /// How a drive that others can take away was lost, in words, if it is.
+    pub fn loss(&self) -> Option<String> {
+        self.image().and_then(RbdDevice::loss)
+    }
+
+    /// What becomes true when another host takes the drive away, if one can.
+    pub fn is_taken_away(&self) -> Option<Rc<Cell<bool>>> {
+        self.image().map(RbdDevice::lock_is_lost)
+    }
+
+    /// An array loses a member that is an image, and lives on.
+    fn image(&self) -> Option<&RbdDevice> {
+        match self {
+            Drive::Leaf(Leaf::Rbd(image)) => Some(image),
+            _ => None,
         }
     }
 

@@ -16,7 +16,7 @@ use voltier_cache::{
 use voltier_ring::{Handle, RangeGuard, RangeLocks, RangeMode, race};
 
 use crate::canary::{self, Canary};
-use crate::gate::{Closed, Gate};
+use crate::gate::{Closed, Gate, Inside};
 use crate::steps::Steps;
 
 /// Longest request that a volume takes from an export, in bytes: the largest of NBD's payloads.
@@ -95,6 +95,8 @@ struct Inner<D> {
     plain: PlainCounts,
     /// The origin may have lost writes past a cache that is gone, and the next flush says so.
     owes_flush_error: Cell<bool>,
+    /// Becomes true when another host takes the origin away.
+    taken_away: OnceCell<Rc<Cell<bool>>>,
 }
 
 /// Counters of requests that meet no cache.
@@ -160,7 +162,26 @@ impl<D: DriveControl> Volume<D> {
             quiesced: RefCell::new(None),
             plain: PlainCounts::default(),
             owes_flush_error: Cell::new(false),
+            taken_away: OnceCell::new(),
         }))
+    }
+
+    /// Serves nothing any more from the moment when this becomes true: another host has taken the origin away. A cache
+    /// in front of it would go on with what is old, and take writes that nobody will see. Once for a volume, before it
+    /// is served.
+    pub fn serve_until(&self, taken_away: Rc<Cell<bool>>) {
+        // The second time changes nothing.
+        let _ = self.0.taken_away.set(taken_away);
+    }
+
+    fn is_taken_away(&self) -> bool {
+        self.0.taken_away.get().is_some_and(|taken| taken.get())
+    }
+
+    /// Lets a request in.
+    async fn enter(&self) -> IoResult<Inside> {
+        let inside = self.0.gate.enter().await?;
+        if self.is_taken_away() { Err(IoError::Gone) } else { Ok(inside) }
     }
 
     /// The cache in front, if there is one.
@@ -441,7 +462,11 @@ impl<D: DriveControl> Volume<D> {
 
     async fn write_piece(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
         match self.cache() {
-            Some(cache) => cache.write(at, data, durability).await,
+            Some(cache) => {
+                cache.write(at, data, durability).await?;
+                // Taken away while it waited: nothing is acknowledged any more.
+                if self.is_taken_away() { Err(IoError::Gone) } else { Ok(()) }
+            }
             None => {
                 self.count_plain(&self.0.plain.writes, data.len() as u64);
                 self.0.origin.write(at, data, durability).await
@@ -458,7 +483,7 @@ impl<D: DriveControl> BlockDevice for Volume<D> {
     async fn read(&self, at: Lba, mut into: Buf) -> IoResult<Buf> {
         let range = SectorRange::new(at, into.len() as u64 / SECTOR_BYTES);
         self.check(range)?;
-        let _inside = self.0.gate.enter().await?;
+        let _inside = self.enter().await?;
         if range.count <= PIECE_SECTORS {
             return if range.is_empty() { Ok(into) } else { self.read_piece(at, into).await };
         }
@@ -478,7 +503,7 @@ impl<D: DriveControl> BlockDevice for Volume<D> {
             return Err(IoError::ReadOnly);
         }
         let held = self.hold(range).await;
-        let _inside = self.0.gate.enter().await?;
+        let _inside = self.enter().await?;
         if range.count <= PIECE_SECTORS {
             return if range.is_empty() {
                 Ok(())
@@ -496,7 +521,7 @@ impl<D: DriveControl> BlockDevice for Volume<D> {
     }
 
     async fn flush(&self) -> IoResult<()> {
-        let _inside = self.0.gate.enter().await?;
+        let _inside = self.enter().await?;
         // A cache attached since knows nothing of that.
         if self.0.owes_flush_error.replace(false) {
             return Err(IoError::Medium);
@@ -550,7 +575,7 @@ impl<D: DriveControl> Volume<D> {
         held: &RangeGuard<'_>,
         take: impl AsyncFnOnce(SectorRange) -> IoResult<()>,
     ) -> IoResult<SectorRange> {
-        let _inside = self.0.gate.enter().await?;
+        let _inside = self.enter().await?;
         let unit = self.step_sectors();
         let step = self.0.steps.first_of(range, unit);
         let begun = self.0.handle.now();

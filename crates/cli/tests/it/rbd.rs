@@ -199,6 +199,36 @@ fn a_lock_that_is_lost_ends_the_drive_and_the_other_host_finds_nothing_overwritt
 }
 
 #[test]
+fn a_cache_takes_no_writes_and_serves_nothing_when_the_lock_behind_it_is_lost() {
+    let (instance, cluster) = instance();
+    let ssd = instance.drive("ssd", 64 * MIB);
+    instance.run(&["create", "v", "-p", &cluster.name("pool/image"), "-s", &ssd, "-t", "wb"]).ok();
+    let mut client = instance.exported("v");
+    client.write(0, &[1; 4096]).unwrap();
+    cluster.take_away();
+    until("the loss is noticed", || log(&instance).contains("the lock is lost"));
+    assert!(client.write(0, &[2; 4096]).is_err(), "it would be acknowledged, and seen by nobody");
+    assert!(client.read(0, 4096).is_err(), "the other host may have written there");
+    assert!(client.flush().is_err());
+    let shown = instance.show("v");
+    assert_eq!(shown["hdd"]["state"], "failed", "{shown}");
+    let said = shown["error"].as_str().unwrap();
+    assert!(said.contains("the lock is lost") && said.contains("1 dirty lines stay on"), "{said}");
+    drop(client);
+    instance.kill();
+}
+
+#[test]
+fn an_image_whose_lock_is_disabled_is_lost_at_once() {
+    let (instance, cluster) = instance();
+    create(&instance, &cluster.name("pool/image")).ok();
+    cluster.command("pool/image.features", "1");
+    until("the loss is noticed", || log(&instance).contains("exclusive-lock was disabled"));
+    assert!(instance.exported("v").write(0, &[2; 4096]).is_err());
+    instance.kill();
+}
+
+#[test]
 fn a_lock_that_another_host_took_without_a_word_is_noticed() {
     let (instance, cluster) = instance();
     create(&instance, &cluster.name("pool/image")).ok();
