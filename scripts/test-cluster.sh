@@ -13,6 +13,7 @@ conf=$scratch/ceph/ceph.conf
 export VOLTIER_EXPORT=none VOLTIER_DEVICE_WAIT=0 VOLTIER_STOP_WAIT=0
 
 v() { "$voltier" --state "$state" "$@"; }
+other() { "$voltier" --state "$scratch/other" "$@"; }
 rbd() { command rbd --conf "$conf" "$@"; }
 step() { echo "== $*"; }
 fail() {
@@ -40,6 +41,7 @@ daemon() { cat "$state/daemon.pid"; }
 end_all() {
   set +e
   v stop >/dev/null 2>&1
+  other stop >/dev/null 2>&1
   scripts/ceph.sh "$scratch/ceph" down
   rm -rf "$scratch"
 }
@@ -96,6 +98,7 @@ await v flush v >/dev/null 2>&1
 v set v deadline=30s >/dev/null
 
 step "a host whose lock is broken writes nothing more"
+write 4
 locker=$(rbd lock ls rbd/a --format json | sed 's/.*"locker":"\([^"]*\)".*/\1/')
 id=$(rbd lock ls rbd/a --format json | sed 's/.*"id":"\([^"]*\)".*/\1/')
 rbd lock rm rbd/a "$id" "$locker"
@@ -112,8 +115,25 @@ if v flush v >/dev/null 2>&1; then fail "dirty lines were called written back"; 
 [ "$(rbd export rbd/a - --no-progress | sha256sum)" = "$after" ] || fail "the old host wrote over the new one"
 kill -9 "$(daemon)"
 
-step "an image that was made again is not the one on record"
+step "an image that another host used meanwhile is not written to, until the user says so"
 await_free() { ! rbd status rbd/a | grep -q watcher=; }
+await await_free
+other create w -p "$a" >/dev/null
+other export w --nbd >/dev/null
+fio --name=w --ioengine=nbd --uri="nbd+unix:///w?socket=$scratch/other/w.nbd.sock" --rw=write --bs=4k --size=1M \
+  --minimal >/dev/null || fail "fio"
+other delete w >/dev/null
+other stop >/dev/null
+after=$(rbd export rbd/a - --no-progress | sha256sum)
+v start >/dev/null 2>&1 || true
+shown=$(v show v 2>&1 || true)
+[[ $shown == *"was used by another host ($(uname -n))"* ]] || fail "$shown"
+[ "$(rbd export rbd/a - --no-progress | sha256sum)" = "$after" ] || fail "the old host wrote over the new one"
+v set v "hdd=$a" >/dev/null
+is_running v || fail "v does not run"
+v stop >/dev/null
+
+step "an image that was made again is not the one on record"
 await await_free
 rbd rm rbd/a --no-progress
 rbd create rbd/a --size 256M

@@ -64,6 +64,7 @@ pub fn run_daemon<E: Engine + Send + Sync>(
         leave_the_terminal();
     }
     voltier_librbd::note_clients_in(&state.ceph_clients(), lock.file());
+    voltier_librbd::note_uses_in(&state.ceph_images());
     let registry = Registry::load(state.path())?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| ControlError::io("taking signals", &error))?;

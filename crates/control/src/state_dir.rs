@@ -75,6 +75,11 @@ impl StateDir {
         self.0.join("ceph-clients")
     }
 
+    /// The marks that the daemon left on Ceph images.
+    pub(crate) fn ceph_images(&self) -> PathBuf {
+        self.0.join("ceph-images")
+    }
+
     /// The process id of the daemon that serves this folder.
     pub fn pid_file(&self) -> PathBuf {
         self.0.join("daemon.pid")

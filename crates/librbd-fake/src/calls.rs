@@ -114,6 +114,18 @@ unsafe extern "C" fn rados_buffer_free(buffer: *mut c_char) {
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn rados_blocklist_add(
+    cluster: Handle,
+    client: *mut c_char,
+    seconds: u32,
+) -> c_int {
+    // SAFETY: the header asks for a cluster and a text.
+    let (cluster, client) = unsafe { (held(&of::<Connection>(cluster).0).clone(), text(client)) };
+    let file = cluster.folder.join(format!("blocklist-{}", number_of(&client)));
+    fs::write(file, seconds.to_string()).map_or(-libc::EIO, |()| 0)
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn rados_shutdown(cluster: Handle) {
     // SAFETY: the caller does not use it any more.
     drop(unsafe { back::<Connection>(cluster) });
@@ -148,6 +160,41 @@ unsafe extern "C" fn rados_ioctx_set_namespace(pool: Handle, namespace: *const c
 unsafe extern "C" fn rados_ioctx_destroy(pool: Handle) {
     // SAFETY: the caller does not use it any more.
     drop(unsafe { back::<Pool>(pool) });
+}
+
+/// `metadata_set` of Ceph's class `rbd` with one key, on the header of an image.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rados_exec(
+    pool: Handle,
+    header: *const c_char,
+    _class: *const c_char,
+    _method: *const c_char,
+    input: *const c_char,
+    bytes: usize,
+    _output: *mut c_char,
+    _room: usize,
+) -> c_int {
+    // SAFETY: the header asks for a pool, texts and so many bytes of input.
+    let (pool, header, input) = unsafe {
+        (of::<Pool>(pool), text(header), std::slice::from_raw_parts(input.cast::<u8>(), bytes))
+    };
+    if pool.cluster.is_refused() {
+        return -libc::ESHUTDOWN;
+    }
+    let taken = |from: usize| {
+        let bytes = input.get(from..from + 4)?.try_into().ok().map(u32::from_le_bytes)? as usize;
+        input.get(from + 4..from + 4 + bytes)
+    };
+    let Some(key) = taken(4) else { return -libc::EINVAL };
+    let Some(value) = taken(8 + key.len()) else { return -libc::EINVAL };
+    let is_image = |path: &PathBuf| id(path).is_some_and(|id| header == format!("rbd_header.{id}"));
+    let entries = fs::read_dir(&*held(&pool.folder)).into_iter().flatten().flatten();
+    let Some(image) = entries.map(|entry| entry.path()).find(is_image) else {
+        return -libc::ENOENT;
+    };
+    let key = String::from_utf8_lossy(key);
+    let written = fs::write(beside(&image, &format!("meta-{key}")), value);
+    if written.is_ok() { 0 } else { -libc::EIO }
 }
 
 #[unsafe(no_mangle)]
@@ -247,6 +294,30 @@ unsafe extern "C" fn rbd_get_id(image: Handle, into: *mut c_char, room: usize) -
     unsafe {
         into.cast::<u8>().copy_from(id.as_ptr(), id.len());
         *into.add(id.len()) = 0;
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rbd_metadata_get(
+    image: Handle,
+    key: *const c_char,
+    into: *mut c_char,
+    room: *mut usize,
+) -> c_int {
+    // SAFETY: the header asks for an image and a text.
+    let (shared, key) = unsafe { (shared(image), text(key)) };
+    let Ok(value) = fs::read(beside(&shared.path, &format!("meta-{key}"))) else {
+        return -libc::ENOENT;
+    };
+    // SAFETY: the header asks for room for so many bytes.
+    unsafe {
+        if value.len() + 1 > *room {
+            return -libc::ERANGE;
+        }
+        into.cast::<u8>().copy_from(value.as_ptr(), value.len());
+        *into.add(value.len()) = 0;
+        *room = value.len() + 1;
     }
     0
 }

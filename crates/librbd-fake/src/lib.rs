@@ -9,7 +9,8 @@
 //! | `POOL/IMAGE.lock` | the address of the client that has its lock |
 //! | `POOL/IMAGE.watch-NUMBER` | the client of this number has it open; stays after a process was killed |
 //! | `POOL/IMAGE.features` | the bits of its features, where they are not the usual ones |
-//! | `blocklist-NUMBER` | the cluster refuses this client |
+//! | `POOL/IMAGE.meta-KEY` | a value of its metadata |
+//! | `blocklist-NUMBER` | the cluster refuses this client, for the seconds in the file if it was asked so |
 //! | `late` | milliseconds that each request takes |
 //! | `hang` | while it is there, no request ends |
 //! | `error` | the error number of every change, while it is there |

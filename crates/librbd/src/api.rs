@@ -69,15 +69,18 @@ functions! {
     rados_getaddrs(Handle, *mut *mut c_char) -> c_int;
     rados_buffer_free(*mut c_char);
     rados_shutdown(Handle);
+    rados_blocklist_add(Handle, *mut c_char, u32) -> c_int;
     rados_ioctx_create(Handle, *const c_char, *mut Handle) -> c_int;
     rados_ioctx_set_namespace(Handle, *const c_char);
     rados_ioctx_destroy(Handle);
+    rados_exec(Handle, *const c_char, *const c_char, *const c_char, *const c_char, usize, *mut c_char, usize) -> c_int;
     rbd_namespace_exists(Handle, *const c_char, *mut bool) -> c_int;
     rbd_open(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
     rbd_close(Handle) -> c_int;
     rbd_get_size(Handle, *mut u64) -> c_int;
     rbd_get_features(Handle, *mut u64) -> c_int;
     rbd_get_id(Handle, *mut c_char, usize) -> c_int;
+    rbd_metadata_get(Handle, *const c_char, *mut c_char, *mut usize) -> c_int;
     rbd_read(Handle, u64, usize, *mut c_char) -> isize;
     rbd_lock_acquire(Handle, c_int) -> c_int;
     rbd_lock_get_owners(Handle, *mut c_int, *mut *mut c_char, *mut usize) -> c_int;

@@ -29,10 +29,6 @@ const ID_BYTES_MAX: usize = 256;
 const OPERATIONS_MAX: &str = "1048576";
 const OPERATION_BYTES_MAX: &str = "4294967296";
 
-/// How long the cluster refuses a client that this one has pushed off an image: a year. The usual hour is less than a
-/// machine may be suspended for, and what it has in hand when it goes on is as old as that.
-const BLOCKLIST_SECONDS: &str = "31536000";
-
 /// The addresses of the connections of this process, as the cluster names them.
 static OWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
@@ -129,7 +125,6 @@ impl Connection {
         self.set("rbd_cache", "false")?;
         // Whoever is pushed off the image is shut out of the cluster, so that what it sent late has no effect.
         self.set("rbd_blocklist_on_break_lock", "true")?;
-        self.set("rbd_blocklist_expire_seconds", BLOCKLIST_SECONDS)?;
         self.set("objecter_inflight_ops", OPERATIONS_MAX)?;
         self.set("objecter_inflight_op_bytes", OPERATION_BYTES_MAX)?;
         // The library's own log has its file, if the configuration names one. The daemon's standard error is not it.
@@ -197,7 +192,7 @@ impl Connection {
 
     fn open_image(&mut self, name: &ImageName) -> Result<(), ImageError> {
         let image = text(name.image.as_bytes())?;
-        let pool = self.pool.map_or(null_mut(), Pointer::get);
+        let pool = self.pool();
         let mut handle: Handle = null_mut();
         // SAFETY: the pool is a handle of the library, the text ends with a zero byte, and the result goes into a place
         // of the right type. No snapshot is named.
@@ -247,6 +242,11 @@ impl Connection {
         self.image
     }
 
+    /// The pool's handle.
+    pub(crate) fn pool(&self) -> Handle {
+        self.pool.map_or(null_mut(), Pointer::get)
+    }
+
     /// The address of this connection, as the cluster names it.
     pub(crate) fn address(&self) -> &str {
         &self.address
@@ -258,6 +258,14 @@ impl Connection {
         // SAFETY: the image is a handle of the library, and the result goes into a place of the right type.
         errno(unsafe { (self.api.rbd_get_features)(self.image(), &mut features) })?;
         Ok(features & FEATURE_EXCLUSIVE_LOCK != 0)
+    }
+
+    /// Has the cluster refuse a client for so many seconds from now, whatever it refused it for before.
+    pub(crate) fn refuse(&self, address: &CStr, seconds: u32) -> Result<(), i32> {
+        let address = address.as_ptr().cast_mut();
+        // SAFETY: the cluster is a handle of the library, which only reads the text, and that ends with a zero byte.
+        errno(unsafe { (self.api.rados_blocklist_add)(self.cluster.get(), address, seconds) })?;
+        Ok(())
     }
 
     /// The size of the image in bytes.

@@ -103,6 +103,9 @@ pub enum ImageError {
     /// This daemon has the image open.
     #[error("this daemon has the image open already")]
     OwnLock,
+    /// Somebody else used the image between the look at it and its lock.
+    #[error("another host has just used the image; try again")]
+    UsedMeanwhile,
     /// The image is too small.
     #[error("the image has {0} bytes, less than one sector; make it larger first")]
     TooSmall(u64),

@@ -32,8 +32,8 @@ use crate::api::{Api, EVENT_TYPE_EVENTFD, Handle, LOCK_MODE_EXCLUSIVE, Pointer};
 use crate::connection::{Connection, Purpose, errno, is_own};
 use crate::error::{ImageError, Loss};
 use crate::name::ImageName;
-use crate::owner;
 use crate::patience::bounded;
+use crate::{mark, owner};
 
 /// How often size and lock are looked at when nothing is told.
 const LOOK_STEP: Duration = Duration::from_secs(2);
@@ -193,6 +193,7 @@ impl Image {
         let place = Place::take(&key, patience)?;
         let connection = Connection::open(name, Purpose::Drive(patience))?;
         owner::check(&connection, name)?;
+        let before = owner::owners(&connection).unwrap_or_default();
         owner::break_former(&connection);
         let api = connection.api();
         // SAFETY: the image is a handle of the library.
@@ -203,9 +204,11 @@ impl Image {
             owner::check(&connection, name)?;
             return Err(connection.refused(name, "taking the lock of the image", number));
         }
+        owner::keep_out(&connection, &before);
         let failed = |number| connection.refused(name, "looking at the image", number);
         let (size_bytes, id) =
             (connection.size().map_err(failed)?, connection.id().map_err(failed)?);
+        mark::leave(&connection, name, &id)?;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| failed(error.raw_os_error()))?;
         // SAFETY: the descriptor stays open for longer than the image.

@@ -13,6 +13,7 @@
 //! | `connection` | a connection to a cluster, and an image that is open over it |
 //! | `owner` | who else has an image |
 //! | `former` | connections of a daemon that was killed, whose locks are broken at once |
+//! | `mark` | the mark on an image of who used it last |
 //! | `look` | a look at an image before it is used |
 //! | `image` | an image with its lock: requests, and the thread that watches it and closes it |
 
@@ -22,6 +23,7 @@ mod error;
 mod former;
 mod image;
 mod look;
+mod mark;
 mod name;
 mod owner;
 mod patience;
@@ -30,4 +32,5 @@ pub use error::{ImageError, Loss};
 pub use former::note_clients_in;
 pub use image::{Done, Image, Op, UnderWayCount, settle};
 pub use look::{Seen, look};
+pub use mark::note_uses_in;
 pub use name::{DEFAULT_CONF, DEFAULT_USER, ImageName, NameError};

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::connection::{Connection, Purpose};
 use crate::error::ImageError;
 use crate::name::ImageName;
-use crate::owner;
 use crate::patience::bounded;
+use crate::{mark, owner};
 
 /// What is seen of an image.
 #[derive(Clone, Debug)]
@@ -15,6 +15,8 @@ pub struct Seen {
     pub size_bytes: u64,
     /// The id that the cluster gave the image when it was made.
     pub id: String,
+    /// The mark of who used the image last, if that was not this state folder.
+    pub used_by: Option<String>,
     /// Its first bytes, and zeroes behind its end.
     pub head: Vec<u8>,
     /// Why it cannot be used now, if somebody else has it.
@@ -36,6 +38,7 @@ fn look_now(name: &ImageName, head_bytes: usize, patience: Duration) -> Result<S
     let connection = Connection::open(name, Purpose::Look(patience))?;
     let failed = |number| connection.refused(name, "looking at the image", number);
     let (size_bytes, id) = (connection.size().map_err(failed)?, connection.id().map_err(failed)?);
+    let used_by = mark::foreign(&connection, &id).map_err(failed)?;
     let in_use = match owner::check(&connection, name) {
         // Not somebody else: what this daemon has is in its own records.
         Ok(()) | Err(ImageError::OwnLock) => None,
@@ -45,5 +48,5 @@ fn look_now(name: &ImageName, head_bytes: usize, patience: Duration) -> Result<S
     let mut head = vec![0; head_bytes];
     let there = usize::try_from(size_bytes).unwrap_or(usize::MAX).min(head_bytes);
     connection.read(0, &mut head[..there]).map_err(failed)?;
-    Ok(Seen { size_bytes, id, head, in_use })
+    Ok(Seen { size_bytes, id, used_by, head, in_use })
 }

@@ -16,6 +16,8 @@ use crate::name::ImageName;
 /// Most owners and watchers that are listed.
 const OWNERS_MAX: usize = 8;
 const WATCHERS_MAX: usize = 64;
+/// A year.
+const REFUSED_SECONDS: u32 = 365 * 24 * 3600;
 
 /// # Safety
 /// A null pointer, or a text that ends with a zero byte.
@@ -110,5 +112,18 @@ pub(crate) fn break_former(connection: &Connection) {
                 owner.as_ptr(),
             );
         }
+    }
+}
+
+/// Has the cluster refuse those who had the lock for a year, instead of the hour for which breaking a lock does. What a
+/// machine had in hand when it was suspended is sent when it goes on, and that may be days later.
+///
+/// Not with `rbd_blocklist_expire_seconds`: with that set, librbd of Ceph 16 breaks no lock at all (EINVAL).
+pub(crate) fn keep_out(connection: &Connection, before: &[String]) {
+    // The dead have nothing in hand.
+    for owner in before.iter().filter(|owner| !is_own(owner) && !is_former(owner)) {
+        let Ok(owner) = CString::new(owner.as_bytes()) else { continue };
+        // A user who may not ask for it has the hour.
+        let _ = connection.refuse(&owner, REFUSED_SECONDS);
     }
 }

@@ -153,7 +153,8 @@ fn what_cannot_be_used_is_refused_in_one_line() {
     // Whoever had the lock is gone.
     cluster.command("pool/image.lock", OTHER);
     create(&instance, &name).ok();
-    assert!(cluster.at("blocklist-7").exists(), "the cluster refuses who had the lock");
+    let seconds = fs::read_to_string(cluster.at("blocklist-7")).unwrap();
+    assert_eq!(seconds, "31536000", "the cluster refuses who had the lock, for a year");
     instance.run(&["delete", "v"]).ok();
 }
 
@@ -276,6 +277,46 @@ fn an_image_of_another_size_or_made_again_is_refused_until_the_user_says_so() {
     assert!(shown["error"].as_str().unwrap().contains(words), "{shown}");
     instance.run(&["set", "v", &format!("hdd={name}")]).ok();
     assert_eq!(instance.show("v")["size_bytes"], 96 * MIB);
+    instance.run(&["delete", "v"]).ok();
+}
+
+#[test]
+fn an_image_that_another_host_used_meanwhile_is_refused_until_the_user_says_so() {
+    let (instance, cluster) = instance();
+    let ssd = instance.drive("ssd", 64 * MIB);
+    let name = cluster.name("pool/image");
+    instance.run(&["create", "v", "-p", &name, "-s", &ssd, "-t", "wb"]).ok();
+    let mut client = instance.exported("v");
+    client.write(0, &[1; 4096]).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    instance.stop();
+    assert_eq!(instance.show("v")["state"], "running", "it used the image itself");
+    instance.stop();
+    // Another state folder on another host has it for a while, and lets go of it.
+    let other = instance_with(&library());
+    until("the image is free", || create(&other, &name).code == 0);
+    other.exported("v").write(0, &[2; 4096]).unwrap();
+    other.run(&["delete", "v"]).ok();
+    other.stop();
+    let shown = instance.show("v");
+    let said = shown["error"].as_str().unwrap();
+    assert!(said.contains("was used by another host"), "{shown}");
+    let bytes = fs::read(cluster.at("pool/image")).unwrap();
+    assert_eq!(bytes[..4096], [2; 4096], "nothing is written over what is newer");
+    instance.run(&["set", "v", &format!("hdd={name}")]).ok();
+    assert_eq!(instance.connect("v").read(0, 4096).unwrap(), [1; 4096]);
+    instance.stop();
+    assert_eq!(instance.show("v")["state"], "running", "and it is the last user again");
+    // What the user said holds for that use alone.
+    instance.stop();
+    until("the image is free", || create(&other, &name).code == 0);
+    other.run(&["delete", "v"]).ok();
+    other.stop();
+    let shown = instance.show("v");
+    assert!(shown["error"].as_str().unwrap().contains("was used by another host"), "{shown}");
+    instance.run(&["delete", "v", "--no-flush"]).ok();
+    create(&instance, &name).ok();
     instance.run(&["delete", "v"]).ok();
 }
 

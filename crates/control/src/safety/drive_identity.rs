@@ -27,7 +27,7 @@ use crate::records::Identity;
 /// | `loop` | the same of the file behind it | loop devices |
 /// | `array` | the uuid of the array | Voltier's own arrays |
 /// | `nbd` | size in bytes and name of the export | exports of NBD servers |
-/// | `rbd` | size in bytes, the id that the cluster gave it, pool, namespace and name | Ceph RBD images |
+/// | `rbd` | size in bytes, the id that the cluster gave it and behind a `+` who else used it, pool, namespace, name | Ceph RBD images |
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DriveIdentity(String);
@@ -93,9 +93,11 @@ impl DriveIdentity {
         Self(format!("{EXPORT_KIND}{bytes}:{name}"))
     }
 
-    /// The identity of a Ceph RBD image: one that was deleted and made again has another id. It finds no drive.
-    pub fn of_image(place: &str, id: &str, bytes: u64) -> Self {
-        Self(format!("{IMAGE_KIND}{bytes}:{id}:{place}"))
+    /// The identity of a Ceph RBD image: one that was deleted and made again has another id, and one that another host
+    /// used last has the mark of that use. It finds no drive.
+    pub fn of_image(place: &str, (id, used_by): (&str, Option<&str>), bytes: u64) -> Self {
+        let used_by = used_by.map(|mark| format!("+{mark}")).unwrap_or_default();
+        Self(format!("{IMAGE_KIND}{bytes}:{id}{used_by}:{place}"))
     }
 
     /// The size in bytes in an identity of a drive beyond this machine.
@@ -106,6 +108,15 @@ impl DriveIdentity {
 
     /// The id in an identity of a Ceph RBD image.
     pub fn image_id(&self) -> Option<&str> {
+        self.image_id_and_use()?.split('+').next()
+    }
+
+    /// The mark in an identity of a Ceph RBD image that another host used last.
+    pub fn image_used_by(&self) -> Option<&str> {
+        self.image_id_and_use()?.split_once('+').map(|(_, mark)| mark)
+    }
+
+    fn image_id_and_use(&self) -> Option<&str> {
         self.0.strip_prefix(IMAGE_KIND)?.split(':').nth(1)
     }
 

@@ -41,7 +41,11 @@ fn see_image(name: &ImageName, head_bytes: usize) -> ControlResult<Seen> {
         .map_err(|error| ControlError::failed(format!("{name}: {error}")))?;
     Ok(Seen {
         size_bytes: seen.size_bytes,
-        identity: DriveIdentity::of_image(&name.place(), &seen.id, seen.size_bytes),
+        identity: DriveIdentity::of_image(
+            &name.place(),
+            (&seen.id, seen.used_by.as_deref()),
+            seen.size_bytes,
+        ),
         findings: seen.in_use.map(|by| Finding::InUse(by.to_string())).into_iter().collect(),
         head: seen.head,
     })

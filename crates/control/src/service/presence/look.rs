@@ -154,12 +154,32 @@ pub(crate) fn is_as_recorded(
             format!("is another image of this name (its id is {found} and was {known})")
         }
         // The same image under another name, which only the user can have given.
-        _ => return Ok(()),
+        _ => return not_used_elsewhere(volume, (side, key), device, (&found, known)),
     };
     Err(ControlError::failed(format!(
         "its {side} {device} {what}: nothing is changed; {}, or, if this one holds the data, \
          `voltier set {volume} {key}={device}`",
         remote.way_back()
+    )))
+}
+
+/// Refuses an image that another host used since the volume was served: a cache in front holds what the image had before.
+fn not_used_elsewhere(
+    volume: &VolumeName,
+    (side, key): (&str, &str),
+    device: &DeviceSpec,
+    (found, known): (&DriveIdentity, &DriveIdentity),
+) -> ControlResult<()> {
+    let Some(mark) =
+        found.image_used_by().filter(|_| found.image_used_by() != known.image_used_by())
+    else {
+        return Ok(());
+    };
+    let host = mark.split_once('@').map_or("unknown", |(_, host)| host);
+    Err(ControlError::failed(format!(
+        "its {side} {device} was used by another host ({host}) since {volume} was served here, and a cache here may be \
+         old: nothing is changed; `voltier delete {volume} --no-flush` and create it again, or, if nothing was written \
+         there, `voltier set {volume} {key}={device}`"
     )))
 }
 
