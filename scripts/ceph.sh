@@ -1,12 +1,13 @@
 #!/bin/bash
 # usage: scripts/ceph.sh FOLDER [down]
-# Starts a small Ceph on the loopback address, in a folder: one monitor, one manager, one OSD, the pool `rbd` with one
-# copy. It ends, with `down`, the processes that it started, by the numbers in FOLDER/pids, and nothing else. Clients
+# Starts a small Ceph on the loopback address, or on VOLTIER_CEPH_ADDRESS, in a folder: one monitor, one manager, one
+# OSD, the pool `rbd` with one copy. It ends, with `down`, the processes that it started, by the numbers in FOLDER/pids, and nothing else. Clients
 # name FOLDER/ceph.conf. Packages: scripts/deps.sh cluster.
 set -euo pipefail
 
 folder=$(realpath -m "${1:?usage: scripts/ceph.sh FOLDER [down]}")
 conf=$folder/ceph.conf
+address=${VOLTIER_CEPH_ADDRESS:-127.0.0.1}
 
 ceph() { command ceph --conf "$conf" --connect-timeout 20 "$@"; }
 
@@ -33,16 +34,16 @@ fi
 mkdir -p "$folder"
 [ ! -e "$folder/pids" ] || { echo "$folder holds a cluster already; end it: $0 $folder down" >&2; exit 1; }
 free_port() {
-  python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+  python3 -c 'import socket, sys; s = socket.socket(); s.bind((sys.argv[1], 0)); print(s.getsockname()[1])' "$address"
 }
 fsid=$(cat /proc/sys/kernel/random/uuid)
-mon=127.0.0.1:$(free_port)
+mon=$address:$(free_port)
 cat >"$conf" <<END
 [global]
 fsid = $fsid
 mon host = [v2:$mon]
 ms bind msgr1 = false
-public addr = 127.0.0.1
+public addr = $address
 keyring = $folder/keyring
 run dir = $folder
 log file = $folder/\$name.log

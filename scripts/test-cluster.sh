@@ -2,7 +2,8 @@
 # usage: scripts/test-cluster.sh [PROGRAM]
 # What `make test-cluster` runs: RBD images of a real Ceph on the loopback address as disks. A daemon that is killed
 # comes back, an image that others have is refused, a host whose lock is broken writes nothing more, an OSD that does
-# not answer is a disk that does not. Ends only what it started.
+# not answer is a disk that does not. As root also: a host that is cut off in the middle of writes, in a network namespace
+# of its own. Ends only what it started.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,6 +15,9 @@ export VOLTIER_EXPORT=none VOLTIER_DEVICE_WAIT=0 VOLTIER_STOP_WAIT=0
 
 v() { "$voltier" --state "$state" "$@"; }
 other() { "$voltier" --state "$scratch/other" "$@"; }
+# The host that is cut off: its name is that of the namespace and of the link to it.
+far=vlt$$
+away() { ip netns exec "$far" "$voltier" --state "$scratch/away" "$@"; }
 rbd() { command rbd --conf "$conf" "$@"; }
 step() { echo "== $*"; }
 fail() {
@@ -42,13 +46,33 @@ end_all() {
   set +e
   v stop >/dev/null 2>&1
   other stop >/dev/null 2>&1
+  if [ -n "${far_is_there:-}" ]; then
+    away stop >/dev/null 2>&1
+    ip netns del "$far"
+    ip link del "$far" 2>/dev/null
+  fi
   scripts/ceph.sh "$scratch/ceph" down
   rm -rf "$scratch"
 }
 trap end_all EXIT
 
-step "a Ceph of one monitor, one manager and one OSD"
-scripts/ceph.sh "$scratch/ceph" >/dev/null
+address=127.0.0.1
+if [ "$(id -u)" -eq 0 ] && command -v ip >/dev/null && ip netns add "$far" 2>/dev/null; then
+  far_is_there=yes
+  # Addresses for tests of networks (RFC 2544), four for each link.
+  net=198.18.$((RANDOM % 256))
+  at=$((RANDOM % 64 * 4))
+  address=$net.$((at + 1))
+  ip link add "$far" type veth peer name far netns "$far"
+  ip address add "$address/30" dev "$far"
+  ip link set "$far" up
+  ip -n "$far" address add "$net.$((at + 2))/30" dev far
+  ip -n "$far" link set far up
+  ip -n "$far" link set lo up
+fi
+
+step "a Ceph of one monitor, one manager and one OSD, at $address"
+VOLTIER_CEPH_ADDRESS=$address scripts/ceph.sh "$scratch/ceph" >/dev/null
 truncate -s 128M "$scratch/ssd.img"
 rbd create rbd/a --size 256M
 rbd create rbd/b --size 64M
@@ -140,5 +164,55 @@ rbd create rbd/a --size 256M
 v start >/dev/null 2>&1 || true
 shown=$(v show v 2>&1 || true)
 [[ $shown == *"another image of this name"* ]] || fail "$shown"
+
+if [ -z "${far_is_there:-}" ]; then
+  echo "left out: a host that is cut off (it takes root and network namespaces)"
+  echo "1 passed, 0 failed"
+  exit 0
+fi
+step "a host that is cut off while it writes is pushed off, and what it sends late is refused"
+rbd create rbd/c --size 64M
+c=rbd:rbd/c@$conf
+truncate -s 128M "$scratch/away.img"
+away create v -s "$scratch/away.img" -p "$c" -t wb >/dev/null
+away export v --nbd >/dev/null
+away_uri="nbd+unix:///v?socket=$scratch/away/v.nbd.sock"
+on_away() {
+  fio --name=w --ioengine=nbd --uri="$away_uri" --rw=randwrite --bs=4k --size=64M --iodepth=16 --minimal "$@" >/dev/null
+}
+on_away --number_ios=8000 || fail "fio"
+# Written back while the link goes down, so that writes of the old host are on their way.
+away flush v >/dev/null 2>&1 &
+flushing=$!
+on_away --time_based --runtime=2 || true &
+writing=$!
+sleep 0.3
+ip link set "$far" down
+old=$(rbd lock ls rbd/c --format json | sed 's/.*"address":"\([^"]*\)".*/\1/')
+refused_other() { ! said=$(other create n -p "$c" 2>&1) && [[ $said == *"$old"* ]]; }
+refused_other || fail "the new host was let in while the old one may be alive: ${said:-}"
+echo "   refused: ${said##*: }"
+locker=$(rbd lock ls rbd/c --format json | sed 's/.*"locker":"\([^"]*\)".*/\1/')
+id=$(rbd lock ls rbd/c --format json | sed 's/.*"id":"\([^"]*\)".*/\1/')
+rbd lock rm rbd/c "$id" "$locker"
+is_created() { other create n -p "$c" >/dev/null 2>&1; }
+await is_created
+ceph --conf "$conf" osd blocklist ls 2>/dev/null | grep -qF "$old" || fail "the cluster does not refuse $old"
+other export n --nbd >/dev/null
+fio --name=n --ioengine=nbd --uri="nbd+unix:///n?socket=$scratch/other/n.nbd.sock" --rw=write --bs=64k --size=64M \
+  --minimal >/dev/null || fail "the new host may not write"
+after=$(rbd export rbd/c - --no-progress | sha256sum)
+wait "$writing" || true
+# At this level the OSD tells which requests it refuses.
+ceph --conf "$conf" tell osd.0 config set debug_osd 10 >/dev/null 2>&1
+ip link set "$far" up
+shows_loss() { away show v 2>&1 | grep -q 'the lock is lost: another host has broken it'; }
+await shows_loss
+echo "   $(away show v | sed -n 's/^problem *//p')"
+# None, where the old host hears of the refusal from the monitor first.
+echo "   requests that reached the OSD and were refused: $(grep -c "do_op .* is blocklisted" "$scratch/ceph/osd.0.log" || true)"
+if on_away --number_ios=100 2>/dev/null; then fail "the old host serves on"; fi
+wait "$flushing" && fail "dirty lines were called written back"
+[ "$(rbd export rbd/c - --no-progress | sha256sum)" = "$after" ] || fail "a late write of the old host was carried out"
 
 echo "1 passed, 0 failed"
