@@ -9,7 +9,7 @@
 #                     licences, fuzzing, the crash test, the cross-check against md, virtual machines, the demo
 #   make demo         the main job: a published test (MaxIO) on modelled drives, with a report
 #   make bench        speed against named peers (docs/benchmarks.md):
-#                     BENCH=cache, worst, worst-files, exports, start, parity, array, btrfs, mrc
+#                     BENCH=cache, worst, worst-files, exports, start, parity, array, btrfs, mrc, rbd
 #   make fuzz         MINUTES (10) of every fuzz target, or of TARGET (see docs/internals/fuzzing.md)
 #   make fuzz-smoke   some seconds of every fuzz target
 #   make sim          seeds of the simulator: SIM_SEEDS (see docs/proof.md)
@@ -94,7 +94,7 @@ demo:
 	target/release/voltier demo
 
 bench:
-	@scripts/deps.sh bench
+	@scripts/deps.sh $(if $(filter rbd,$(BENCH)),cluster,bench)
 	cargo xtask bench $(BENCH)
 
 fuzz:

@@ -11,7 +11,7 @@ usage: cargo xtask TASK
   tidy            the house rules that the compiler and clippy do not know
   doc-test        runs the commands shown in README.md and docs/guide
   bench NAME      speed against named peers; NAME: cache, worst, worst-files, exports, start, parity, array, btrfs,
-                  mrc; behind worst and worst-files a word limits the cases to those that have it
+                  mrc, rbd; behind worst, worst-files and rbd a word limits the cases to those that have it
   vm [SCENARIO]...   the product in a virtual machine: boots, power cuts, drives that move (see docs/proof.md)
   sim [OPTION]... the simulator: --seeds N, --minutes M, --manage N, --seed S (see docs/proof.md)";
 

@@ -14,7 +14,7 @@ fn main() -> ExitCode {
     let result = match words.as_slice() {
         ["doc-test"] => doc_test::run(),
         ["bench", name] => bench::run(name, ""),
-        ["bench", name @ ("worst" | "worst-files"), word] => bench::run(name, word),
+        ["bench", name @ ("worst" | "worst-files" | "rbd"), word] => bench::run(name, word),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

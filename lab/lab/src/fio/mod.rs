@@ -33,6 +33,7 @@ const ONCE_LIMIT: Duration = Duration::from_secs(24 * 3600);
 pub struct Fio {
     version: String,
     engines: Vec<String>,
+    variables: Vec<(&'static str, String)>,
 }
 
 impl Fio {
@@ -52,7 +53,14 @@ impl Fio {
         };
         check_version(&version, oldest)?;
         let engines = ask("--enghelp")?.stdout.lines().map(|line| line.trim().to_owned()).collect();
-        Ok(Fio { version, engines })
+        Ok(Fio { version, engines, variables: Vec::new() })
+    }
+
+    /// The same with a variable of the environment for the jobs that [`run`](Fio::run) runs.
+    #[must_use]
+    pub fn with_variable(mut self, name: &'static str, value: &str) -> Fio {
+        self.variables.push((name, value.to_owned()));
+        self
     }
 
     /// The version by which fio calls itself: "fio-3.33".
@@ -89,6 +97,7 @@ impl Fio {
     pub fn run(&self, job: &Job, target: &Target, stop: &Stop) -> Result<Outcome, LabError> {
         let what = format!("fio job {}", job.name);
         let mut command = Command::new("fio");
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.arg("--output-format=json+").args(job.arguments(target));
         // fio writes verify states into the current folder.
         command.current_dir(std::env::temp_dir());

@@ -10,6 +10,7 @@ mod exports;
 mod mrc;
 mod nbd;
 mod programs;
+mod rbd;
 mod report;
 mod worst;
 
@@ -30,12 +31,13 @@ pub(crate) fn run(name: &str, word: &str) -> Result<(), Failure> {
         "btrfs" => btrfs::measure(effort)?,
         "exports" => exports::measure(effort)?,
         "mrc" => mrc::measure()?,
+        "rbd" => rbd::measure(word, effort)?,
         "worst" => worst::measure(word, effort)?,
         "worst-files" => worst::measure_files(word, effort)?,
         _ => {
             let message = format!(
                 "there is no benchmark {name}: try cache, worst, worst-files, exports, start, parity, \
-                 array, btrfs or mrc"
+                 array, btrfs, mrc or rbd"
             );
             return Err(message.into());
         }
