@@ -1,8 +1,8 @@
 #!/bin/bash
 # usage: scripts/ceph.sh FOLDER [down]
 # Starts a small Ceph on the loopback address, or on VOLTIER_CEPH_ADDRESS, in a folder: one monitor, one manager, one
-# OSD, the pool `rbd` with one copy. It ends, with `down`, the processes that it started, by the numbers in FOLDER/pids, and nothing else. Clients
-# name FOLDER/ceph.conf. Packages: scripts/deps.sh cluster.
+# OSD, the pool `rbd` with one copy. It ends, with `down`, the processes that it started, by the numbers in FOLDER/pids,
+# and nothing else. Clients name FOLDER/ceph.conf. Packages: scripts/deps.sh cluster.
 set -euo pipefail
 
 folder=$(realpath -m "${1:?usage: scripts/ceph.sh FOLDER [down]}")

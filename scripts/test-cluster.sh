@@ -2,8 +2,8 @@
 # usage: scripts/test-cluster.sh [PROGRAM]
 # What `make test-cluster` runs: RBD images of a real Ceph on the loopback address as disks. A daemon that is killed
 # comes back, an image that others have is refused, a host whose lock is broken writes nothing more, an OSD that does
-# not answer is a disk that does not. As root also: a host that is cut off in the middle of writes, in a network namespace
-# of its own. Ends only what it started.
+# not answer is a disk that does not. As root also: a host that is cut off in the middle of writes, in a network
+# namespace of its own. Ends only what it started.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -210,7 +210,8 @@ shows_loss() { away show v 2>&1 | grep -q 'the lock is lost: another host has br
 await shows_loss
 echo "   $(away show v | sed -n 's/^problem *//p')"
 # None, where the old host hears of the refusal from the monitor first.
-echo "   requests that reached the OSD and were refused: $(grep -c "do_op .* is blocklisted" "$scratch/ceph/osd.0.log" || true)"
+late=$(grep -c "do_op .* is blocklisted" "$scratch/ceph/osd.0.log" || true)
+echo "   requests that reached the OSD and were refused: $late"
 if on_away --number_ios=100 2>/dev/null; then fail "the old host serves on"; fi
 wait "$flushing" && fail "dirty lines were called written back"
 [ "$(rbd export rbd/c - --no-progress | sha256sum)" = "$after" ] || fail "a late write of the old host was carried out"

@@ -159,8 +159,8 @@ fn header_of(id: &str) -> Result<CString, ImageError> {
 /// their answers: after a daemon was killed the cluster waits for its answer for half a minute.
 fn write(connection: &Connection, header: &CStr, mark: &str) -> Result<(), i32> {
     let input = pairs(&[(KEY.to_bytes(), mark.as_bytes())]);
-    // SAFETY: the pool is a handle of the library, the texts end with a zero byte, the library reads so many bytes of the
-    // input before the call returns, and has no room to write to.
+    // SAFETY: the pool is a handle of the library, the texts end with a zero byte, the library reads so many bytes of
+    // the input before the call returns, and has no room to write to.
     errno(unsafe {
         (connection.api().rados_exec)(
             connection.pool(),

@@ -27,7 +27,7 @@ use crate::records::Identity;
 /// | `loop` | the same of the file behind it | loop devices |
 /// | `array` | the uuid of the array | Voltier's own arrays |
 /// | `nbd` | size in bytes and name of the export | exports of NBD servers |
-/// | `rbd` | size in bytes, the id that the cluster gave it and behind a `+` who else used it, pool, namespace, name | Ceph RBD images |
+/// | `rbd` | size in bytes, id, behind a `+` who else used it, pool, namespace and name | Ceph RBD images |
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DriveIdentity(String);

@@ -163,7 +163,8 @@ pub(crate) fn is_as_recorded(
     )))
 }
 
-/// Refuses an image that another host used since the volume was served: a cache in front holds what the image had before.
+/// Refuses an image that another host used since the volume was served: a cache in front holds what the image had
+/// before.
 fn not_used_elsewhere(
     volume: &VolumeName,
     (side, key): (&str, &str),
