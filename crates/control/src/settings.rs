@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn an_ephemeral_ssd_never_has_the_only_copy() {
         for mode in Mode::ALL {
-            let settings = Settings { mode: *mode, ephemeral_ssd: true, ..Settings::default() };
+            let settings = Settings { mode: mode, ephemeral_ssd: true, ..Settings::default() };
             assert_eq!(settings.check().is_err(), mode.writes_back(), "{mode}");
             assert!(Settings { ephemeral_ssd: false, ..settings }.check().is_ok(), "{mode}");
         }

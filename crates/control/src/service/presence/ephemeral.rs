@@ -4,37 +4,18 @@
 //! A new cache has a new identity. An SSD that comes back with an older cache of the volume is a stranger then,
 //! and made anew, too: nothing that it has is ever served.
 
-use crate::engine::{CacheLabel, CacheStart};
+use crate::engine::CacheLabel;
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
 use crate::records::{CacheRecord, Desired, VolumeRecord};
 use crate::safety::{DriveIdentity, Finding};
-use crate::service::presence::{admit, start};
-use crate::service::state::live::Live;
+use crate::service::presence::admit;
 use crate::service::state::turn::Turn;
-use crate::service::volumes::commands;
+use crate::service::volumes::open::put_in_front;
 
 /// Whether a volume goes on with a new cache when its own is not there.
 pub(crate) fn is_ephemeral(cache: &CacheRecord) -> bool {
     cache.settings.ephemeral_ssd && !cache.maybe_dirty
-}
-
-/// Opens a volume with a new cache on its SSD. `why` is the reason why there is not the old one, or empty.
-///
-/// # Errors
-/// When the SSD cannot be used, or the volume not be opened: nothing is open then.
-pub(crate) fn open_anew(
-    turn: &mut Turn,
-    record: &VolumeRecord,
-    cache: &CacheRecord,
-    why: &str,
-    live: &mut Live,
-) -> ControlResult<()> {
-    let mut anew = record.clone();
-    anew.cache = Some(new_cache(turn, record, cache)?);
-    start::open_and_record(turn, anew, CacheStart::Format)?;
-    live.note = said(turn, &record.name, cache, why);
-    Ok(())
 }
 
 /// Gives an open volume that serves without its SSD a new cache, if the SSD can be used now.
@@ -47,7 +28,7 @@ pub(crate) fn take_up(turn: &mut Turn, name: &VolumeName) {
         return;
     };
     let taken = new_cache(turn, &record, &failed)
-        .and_then(|cache| commands::put_in_front(turn, &record, cache, Some(failed.clone())));
+        .and_then(|cache| put_in_front(turn, &record, cache, Some(failed.clone())));
     match taken {
         Ok(()) => {
             let note = said(turn, name, &failed, "");
@@ -70,7 +51,7 @@ pub(crate) fn without(error: &ControlError) -> String {
 }
 
 /// Says that a cache was made anew; the line.
-fn said(turn: &mut Turn, name: &VolumeName, cache: &CacheRecord, why: &str) -> String {
+pub(crate) fn said(turn: &mut Turn, name: &VolumeName, cache: &CacheRecord, why: &str) -> String {
     let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
     let said = format!("the cache on {} was made anew and begins empty{why}", cache.device);
     turn.log(name, &said);
@@ -78,7 +59,10 @@ fn said(turn: &mut Turn, name: &VolumeName, cache: &CacheRecord, why: &str) -> S
 }
 
 /// The record of a new cache in the place of one, on the same device, whatever drive that is now.
-fn new_cache(
+///
+/// # Errors
+/// When the SSD cannot be used.
+pub(crate) fn new_cache(
     turn: &mut Turn,
     record: &VolumeRecord,
     cache: &CacheRecord,

@@ -162,9 +162,20 @@ fn open_ephemeral(
     why: &str,
     live: &mut Live,
 ) -> ControlResult<()> {
-    let Err(error) = ephemeral::open_anew(turn, record, cache, why, live) else { return Ok(()) };
-    live.awaits_ssd = true;
-    open_without(turn, record, cache, ephemeral::without(&error), live)
+    let opened = ephemeral::new_cache(turn, record, cache).and_then(|new| {
+        let anew = VolumeRecord { cache: Some(new), ..record.clone() };
+        open_and_record(turn, anew, CacheStart::Format)
+    });
+    match opened {
+        Ok(()) => {
+            live.note = ephemeral::said(turn, &record.name, cache, why);
+            Ok(())
+        }
+        Err(error) => {
+            live.awaits_ssd = true;
+            open_without(turn, record, cache, ephemeral::without(&error), live)
+        }
+    }
 }
 
 /// An attach that a crash cut off before the first opening of its cache was on record. Until then

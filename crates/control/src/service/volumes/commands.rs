@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use voltier_cache::Mode;
-
 use crate::engine::CacheStart;
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
@@ -16,7 +14,7 @@ use crate::service::presence::{admit, look, named_drives};
 use crate::service::state::jobs::Purpose;
 use crate::service::state::live::Live;
 use crate::service::state::turn::Turn;
-use crate::service::volumes::open::{attach_cache, close_volume, open_volume};
+use crate::service::volumes::open::{close_volume, open_volume, put_in_front};
 use crate::service::volumes::silence::{self, WayOn};
 use crate::service::volumes::{drains, exports, finish, given_up, in_use, removal, show};
 use crate::settings::{ORIGIN_KEY, SSD_KEY};
@@ -142,48 +140,6 @@ pub(crate) fn attach(turn: &mut Turn, name: &VolumeName, new: NewCache) -> Contr
     let cache = admit::admit_cache(turn, new, &record.origin)?;
     put_in_front(turn, &record, cache, None)?;
     Ok(show::volume(turn, name))
-}
-
-/// Makes a cache and puts it in front of its open volume, which has none.
-///
-/// # Errors
-/// The volume serves on without a cache; its record has the one `before`, if that was not made.
-pub(crate) fn put_in_front(
-    turn: &mut Turn,
-    record: &VolumeRecord,
-    cache: CacheRecord,
-    before: Option<CacheRecord>,
-) -> ControlResult<()> {
-    let name = &record.name;
-    // Clients are writing, so the record must say that lines may be dirty before one can be. A cache
-    // that is recorded but was never made must not look dirty. So the cache starts in wt.
-    let settings = cache.settings.clone();
-    let mut quiet = cache;
-    quiet.settings.mode = Mode::WriteThrough;
-    quiet.maybe_dirty = false;
-    let mut with_cache = record.clone();
-    with_cache.cache = Some(quiet.clone());
-    turn.registry.put(with_cache.clone())?;
-    let attached = attach_cache(turn, &with_cache);
-    let mut record = turn.record(name)?;
-    match attached {
-        Ok(generation) => quiet.generation = generation,
-        Err(error) => {
-            record.cache = before;
-            turn.registry.put(record)?;
-            return Err(error);
-        }
-    }
-    if let Some(cache) = &mut record.cache {
-        cache.generation = quiet.generation;
-        cache.settings = settings.clone();
-        cache.maybe_dirty |= settings.mode.writes_back();
-    }
-    turn.registry.put(record)?;
-    if settings.mode != Mode::WriteThrough {
-        turn.changing_settings_of(name).configure(name, &settings)?;
-    }
-    Ok(())
 }
 
 pub(crate) fn detach(turn: &mut Turn, name: &VolumeName, flush: bool) -> ControlResult<Response> {

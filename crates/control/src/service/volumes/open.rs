@@ -1,9 +1,11 @@
 //! Opening and closing volumes, and what of that is noted: arrays that move meanwhile, and what a stop leaves.
 
+use voltier_cache::Mode;
+
 use crate::engine::{CacheStart, OpenedVolume};
 use crate::error::ControlResult;
 use crate::name::VolumeName;
-use crate::records::VolumeRecord;
+use crate::records::{CacheRecord, VolumeRecord};
 use crate::service::state::claims::Subject;
 use crate::service::state::turn::{Turn, of_all};
 use crate::spec::DeviceSpec;
@@ -27,12 +29,54 @@ pub(crate) fn open_volume(
 ///
 /// # Errors
 /// The volume serves on without it.
-pub(crate) fn attach_cache(turn: &mut Turn, record: &VolumeRecord) -> ControlResult<u64> {
+fn attach_cache(turn: &mut Turn, record: &VolumeRecord) -> ControlResult<u64> {
     let device = record.cache.as_ref().map(|cache| &cache.device);
     move_arrays(turn, record, true);
     let attached = turn.apart(format!("making a cache on {}", of_all(device))).attach(record);
     move_arrays(turn, record, false);
     attached
+}
+
+/// Makes a cache and puts it in front of its open volume, which has none.
+///
+/// # Errors
+/// The volume serves on without a cache; its record has the one `before`, if that was not made.
+pub(crate) fn put_in_front(
+    turn: &mut Turn,
+    record: &VolumeRecord,
+    cache: CacheRecord,
+    before: Option<CacheRecord>,
+) -> ControlResult<()> {
+    let name = &record.name;
+    // Clients are writing, so the record must say that lines may be dirty before one can be. A cache
+    // that is recorded but was never made must not look dirty. So the cache starts in wt.
+    let settings = cache.settings.clone();
+    let mut quiet = cache;
+    quiet.settings.mode = Mode::WriteThrough;
+    quiet.maybe_dirty = false;
+    let mut with_cache = record.clone();
+    with_cache.cache = Some(quiet.clone());
+    turn.registry.put(with_cache.clone())?;
+    let attached = attach_cache(turn, &with_cache);
+    let mut record = turn.record(name)?;
+    match attached {
+        Ok(generation) => quiet.generation = generation,
+        Err(error) => {
+            record.cache = before;
+            turn.registry.put(record)?;
+            return Err(error);
+        }
+    }
+    if let Some(cache) = &mut record.cache {
+        cache.generation = quiet.generation;
+        cache.settings = settings.clone();
+        cache.maybe_dirty |= settings.mode.writes_back();
+    }
+    turn.registry.put(record)?;
+    if settings.mode != Mode::WriteThrough {
+        turn.changing_settings_of(name).configure(name, &settings)?;
+    }
+    Ok(())
 }
 
 /// Closes an open volume, and records what its SSD says after that.

@@ -17,6 +17,7 @@ use crate::service::arrays;
 use crate::service::state::claims::Subject;
 use crate::service::state::jobs::Purpose;
 use crate::service::state::turn::Turn;
+use crate::settings::Settings;
 use crate::state_dir::StateDir;
 use crate::status::{
     DeviceState, DeviceStatus, ExportState, ExportStatus, HitRates, Tunables, VolumeState,
@@ -285,21 +286,25 @@ pub(crate) fn recorded(record: &VolumeRecord) -> VolumeStatus {
         origin: OriginCounts::default(),
         write_amplification: 0.0,
         destage: "idle".to_owned(),
-        tunables: Tunables {
-            admission: settings.admission.to_string(),
-            seq_cutoff: (SIZE_OR_OFF.text)(&settings.seq_cutoff_bytes),
-            dirty_high: settings.dirty_high_percent,
-            dirty_low: settings.dirty_low_percent,
-            dirty_age: (AGE_S.text)(&settings.dirty_age_s),
-            destage_rate: (RATE_OR_OFF.text)(&settings.destage_rate),
-            congested: (CONGESTED_US.text)(&settings.congested_us),
-            deadline: (DEADLINE_S.text)(&settings.deadline_s),
-            ordered: settings.ordered,
-            ephemeral_ssd: settings.ephemeral_ssd,
-        },
+        tunables: tunables_of(&settings),
         uptime_seconds: 0,
         under_way: String::new(),
         note: String::new(),
         error: String::new(),
+    }
+}
+
+fn tunables_of(settings: &Settings) -> Tunables {
+    Tunables {
+        admission: settings.admission.to_string(),
+        seq_cutoff: (SIZE_OR_OFF.text)(&settings.seq_cutoff_bytes),
+        dirty_high: settings.dirty_high_percent,
+        dirty_low: settings.dirty_low_percent,
+        dirty_age: (AGE_S.text)(&settings.dirty_age_s),
+        destage_rate: (RATE_OR_OFF.text)(&settings.destage_rate),
+        congested: (CONGESTED_US.text)(&settings.congested_us),
+        deadline: (DEADLINE_S.text)(&settings.deadline_s),
+        ordered: settings.ordered,
+        ephemeral_ssd: settings.ephemeral_ssd,
     }
 }
