@@ -35,7 +35,7 @@ use crate::serve::part_writes::PartWrites;
 use crate::serve::read::Reader;
 use crate::serve::route::Router;
 use crate::serve::write::{DirectWriter, Writer};
-use crate::status::{Side, SilentDrive, Status};
+use crate::status::{Side, SilentDrive, Status, Unshipped};
 
 /// The time that a stop waits for a map that is being loaded: the map of a terabyte comes within it.
 const STOP_LOAD_WAIT_NS: u64 = 10_000_000_000;
@@ -130,7 +130,8 @@ impl<S: DriveControl, O: DriveControl> Cache<S, O> {
         };
         let (mut opened, superblock) = (recovered.opened, recovered.superblock);
         let (has_new_bits, has_passed) = (recovered.has_new_bits, !recovered.passed.is_empty());
-        let ground = Ground::new(handle, ssd, origin, recovered, options.settings)?;
+        let ground =
+            Ground::new(handle, ssd, origin, recovered, options.settings, options.wall_clock)?;
         match ground.begin_generation(superblock, has_new_bits).await {
             Ok(()) => opened.generation = ground.log.generation(),
             Err(error) if !may_evacuate(&ground, options.unwritable) => {
@@ -234,6 +235,7 @@ impl<S: DriveControl, O: DriveControl> Cache<S, O> {
                 dirty: contents.index().dirty_lines(),
                 loading: contents.loading().map_or(0, |loading| loading.lines_left()),
             },
+            unshipped: self.unshipped(),
             reads: counters.reads.get(),
             writes: counters.writes.get(),
             device_bytes: counters.device_bytes.map(Cell::get),
@@ -248,6 +250,22 @@ impl<S: DriveControl, O: DriveControl> Cache<S, O> {
                 ..counters.origin.map(Cell::get)
             },
             segments: (geometry.segment_count, contents.segments().free_count() as u32),
+        }
+    }
+
+    /// What the origin lacks.
+    fn unshipped(&self) -> Unshipped {
+        let ground = self.ground();
+        let bytes = ground.bound.bytes();
+        let age = match ground.log.is_ordered() {
+            true => ground.bound.oldest_age(),
+            false => self.0.cleaner.dirty_age(),
+        };
+        Unshipped {
+            bytes,
+            age: age.filter(|_| bytes > 0),
+            waiting_writes: ground.bound.waiting(),
+            shipped_flush: ground.log.shipped_flush(),
         }
     }
 

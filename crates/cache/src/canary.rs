@@ -82,6 +82,8 @@ pub enum Canary {
     LongLockEarly,
     /// A discard drops what is cached, and not what a queued change is to bring in.
     QueuedLinesStay,
+    /// Writes do not wait for the bound of what a loss of the SSD would take.
+    BoundNotKept,
     /// In ordered mode the cleaner waits for space in the log that only the cleaner can make.
     NewsWaitedFor,
 }

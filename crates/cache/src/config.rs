@@ -64,6 +64,25 @@ impl LineSize {
     }
 }
 
+/// A bound of what the origin lacks, in ordered mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MaxUnshipped {
+    /// The age of the oldest write that it lacks, in nanoseconds, when a write is acknowledged; 0 for any.
+    pub age_ns: Nanos,
+    /// Bytes that it lacks; 0 for any number.
+    pub bytes: u64,
+}
+
+impl MaxUnshipped {
+    /// The smallest bound in bytes: some of the longest requests.
+    pub const BYTES_MIN: u64 = 4 * MIB;
+
+    /// Whether there is a bound.
+    pub const fn is_any(self) -> bool {
+        self.age_ns > 0 || self.bytes > 0
+    }
+}
+
 /// Settings that may be changed while the cache serves.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -95,6 +114,8 @@ pub struct Settings {
     pub congested_us: u32,
     /// Whether the origin must always hold a prefix of the writes, cut at a flush.
     pub ordered: bool,
+    /// What a loss of the SSD may take at most; writes wait rather than exceed it.
+    pub max_unshipped: MaxUnshipped,
     /// From so long without an answer on, the SSD or the origin counts as silent; 0 never.
     ///
     /// The default is as long as the kernel waits before it aborts a command. Arrays wait for the kernel's
@@ -114,6 +135,7 @@ impl Default for Settings {
             destage_rate: 0,
             congested_us: 2000,
             ordered: false,
+            max_unshipped: MaxUnshipped::default(),
             deadline_ns: 30_000_000_000,
         }
     }
@@ -135,6 +157,17 @@ impl Settings {
             return Err(format!(
                 "dirty_low={} must be below dirty_high={}; set both in one command",
                 self.dirty_low_percent, self.dirty_high_percent
+            ));
+        }
+        if self.max_unshipped.is_any() && !self.ordered {
+            return Err("max_unshipped needs ordered=on: without an order nobody knows what the disk lacks; \
+                        set both in one command, or max_unshipped=off"
+                .to_owned());
+        }
+        if (1..MaxUnshipped::BYTES_MIN).contains(&self.max_unshipped.bytes) {
+            return Err(format!(
+                "max_unshipped={} bytes is less than a few requests; use 4M or more",
+                self.max_unshipped.bytes
             ));
         }
         Ok(())

@@ -8,6 +8,7 @@ use voltier_deadline::Guarded;
 use voltier_ring::Handle;
 
 use crate::admission::Admission;
+use crate::clock::{Clock, WallClock};
 use crate::config::Settings;
 use crate::counters::Counters;
 use crate::devices::health::{Consequences, SsdHealth};
@@ -17,6 +18,7 @@ use crate::devices::silence::Silence;
 use crate::devices::ssd::Ssd;
 use crate::format::geometry::Geometry;
 use crate::format::superblock::{STATE_STOPPED_LOADING, Superblock};
+use crate::log::bound::Bound;
 use crate::log::checkpoint::Checkpointer;
 use crate::log::commit::Log;
 use crate::log::damage::Damage;
@@ -52,6 +54,7 @@ pub(crate) struct Ground<S, O> {
     pub(crate) intents: Rc<Intents>,
     pub(crate) damage: Rc<Damage<S>>,
     pub(crate) pressure: Rc<Pressure>,
+    pub(crate) bound: Rc<Bound<S>>,
     pub(crate) long_streams: Rc<LongStreams>,
     pub(crate) checkpointer: Rc<Checkpointer<S, O>>,
 }
@@ -64,6 +67,7 @@ impl<S: DriveControl, O: DriveControl> Ground<Guarded<S>, Guarded<O>> {
         origin: Guarded<O>,
         recovered: Recovered,
         settings: Settings,
+        wall: WallClock,
     ) -> Result<Self, NoMemory> {
         let Recovered { superblock, owner, map, log, intents, passed, origin_may_lack, .. } =
             recovered;
@@ -77,7 +81,7 @@ impl<S: DriveControl, O: DriveControl> Ground<Guarded<S>, Guarded<O>> {
         let (own, tally) = (health.clone(), counters.clone());
         let silence = Silence::new(ssd.requests());
         let ssd = Ssd::new(handle.clone(), ssd, map.clone(), own, silence, tally, owner);
-        let log = Log::new(log, map.clone(), ssd.clone());
+        let log = Log::new(log, map.clone(), ssd.clone(), Clock::new(handle.clone(), wall));
         let silence = Silence::new(origin.requests());
         let origin = Origin::new(handle.clone(), origin, silence, counters.clone());
         if origin_may_lack {
@@ -93,6 +97,16 @@ impl<S: DriveControl, O: DriveControl> Ground<Guarded<S>, Guarded<O>> {
             superblock,
         );
         let locks = LineLocks::new();
+        let damage = Damage::new(map.clone(), ssd.clone(), log.clone(), counters.clone());
+        let pressure = Pressure::new(map.clone(), settings.clone());
+        let bound = Bound::new(
+            handle.clone(),
+            map.clone(),
+            log.clone(),
+            damage.clone(),
+            pressure.clone(),
+            settings.clone(),
+        );
         let ground = Ground {
             handle: handle.clone(),
             limits,
@@ -100,8 +114,9 @@ impl<S: DriveControl, O: DriveControl> Ground<Guarded<S>, Guarded<O>> {
             lifecycle: Rc::new(Lifecycle::new()),
             recent: Rc::new(RecentLines::new(locks.clone())),
             locks,
-            damage: Damage::new(map.clone(), ssd.clone(), log.clone(), counters.clone()),
-            pressure: Pressure::new(map.clone(), settings.clone()),
+            damage,
+            pressure,
+            bound,
             long_streams: LongStreams::new(handle.clone(), map.clone(), settings.clone()),
             settings,
             counters,

@@ -26,6 +26,7 @@
 //! | `map` | index, segments, pins, locks of lines |
 //! | `format` | bytes on the SSD |
 //! | `config` | the settings of a cache |
+//! | `clock` | the ring's time, and the wall's |
 //! | [`policy`], [`admission`], [`stream`] | decisions over line numbers |
 //! | `counters`, `packed_array`, [`canary`] | figures, arrays of narrow fields, bugs for tests |
 //! | `numbers` | [`Line`], [`Slot`] and `Segment`, the numbers that all floors share |
@@ -56,6 +57,7 @@
 //! | `log/load`, `log/load_rest` | serving before the whole map is in memory |
 //! | `log/intents` | why a write past the log is safe |
 //! | `log/ordered` | destaging by time instead of by address |
+//! | `log/bound` | writes that wait rather than let a loss of the SSD take more than a bound |
 //! | `log/reclaim`, `log/checkpoint` | segments prepared for the log; the stored map |
 //! | `clean/cleaner`, `clean/pace`, `clean/sweep` | the cleaner, its speed, and which lines are next |
 //! | `clean/destage`, `clean/stripes` | dirty lines become runs, or whole stripes of an array |
@@ -126,6 +128,7 @@ pub mod admission;
 mod cache;
 pub mod canary;
 mod clean;
+mod clock;
 mod config;
 mod counters;
 mod devices;
@@ -144,13 +147,15 @@ mod status;
 pub mod stream;
 
 pub use cache::Cache;
-pub use config::{FormatOptions, LineSize, Mode, Settings};
+pub use clock::{WallClock, WallNanos};
+pub use config::{FormatOptions, LineSize, MaxUnshipped, Mode, Settings};
 pub use counters::{CacheCounts, DeviceBytes, LineCounts, OriginCounts, RequestCounts};
 pub use devices::health::Health;
 pub use format::owner::Owner;
 pub use format::superblock::{FORMAT, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 pub use log::open::{Label, OpenError, OpenOptions, Opened, OriginTrust, UnwritableSsd};
+pub use log::ordered::{Age, FlushPoint};
 pub use memory::{MemoryGate, NoMemory};
 pub use needs::{ask_for_new, memory_of_new};
 pub use numbers::{Line, Slot};
-pub use status::{Side, SilentDrive, Status};
+pub use status::{Side, SilentDrive, Status, Unshipped};

@@ -5,6 +5,7 @@ use voltier_block::Nanos;
 use crate::config::Mode;
 use crate::counters::{CacheCounts, DeviceBytes, LineCounts, OriginCounts, RequestCounts};
 use crate::devices::health::Health;
+use crate::log::ordered::{Age, FlushPoint};
 use crate::policy::PolicyKind;
 
 /// A drive of a cache.
@@ -25,6 +26,20 @@ pub struct SilentDrive {
     pub silent_ns: Nanos,
     /// Lines the origin does not have yet.
     pub lines_dirty: u64,
+}
+
+/// What the origin lacks: a loss of the SSD now would take it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unshipped {
+    /// Bytes, at most: of lines that are cached whole all count.
+    pub bytes: u64,
+    /// The age of the oldest acknowledged write among them, at most; none if there is none.
+    pub age: Option<Age>,
+    /// Writes that wait for the origin now, because more would exceed
+    /// [`max_unshipped`](crate::Settings::max_unshipped).
+    pub waiting_writes: u64,
+    /// The newest flush that the origin has, with all before it. None without an order, and before the first.
+    pub shipped_flush: Option<FlushPoint>,
 }
 
 /// A snapshot of a cache.
@@ -57,6 +72,8 @@ pub struct Status {
     pub origin_refuses_ns: Option<Nanos>,
     /// Its lines: those used with those that are still to be loaded.
     pub lines: LineCounts,
+    /// What the origin lacks.
+    pub unshipped: Unshipped,
     /// Read requests.
     pub reads: RequestCounts,
     /// Write requests.

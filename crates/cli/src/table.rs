@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use voltier_control::{
-    DeviceState, DeviceStatus, ExportState, ExportStatus, Figures, RequestCounts, Unit,
-    VolumeState, VolumeStatus, format_size,
+    DeviceState, DeviceStatus, ExportState, ExportStatus, Figures, RequestCounts, Tunables, Unit,
+    UnshippedStatus, VolumeState, VolumeStatus, format_size,
 };
 
 const HEAD: [&str; 9] =
@@ -170,7 +170,7 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
         "tunables",
         format!(
             "admission={} seq_cutoff={} dirty_high={}% dirty_low={}% dirty_age={} \
-             destage_rate={} congested={} deadline={} ordered={}{}",
+             destage_rate={} congested={} deadline={} ordered={} max_unshipped={}{}",
             tunables.admission,
             tunables.seq_cutoff,
             tunables.dirty_high,
@@ -180,6 +180,7 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
             tunables.congested,
             tunables.deadline,
             if tunables.ordered { "on" } else { "off" },
+            tunables.max_unshipped,
             if tunables.ephemeral_ssd { " ephemeral_ssd=on" } else { "" }
         ),
     );
@@ -197,6 +198,9 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
         ),
     );
     rows(lines, line);
+    if let Some(unshipped) = &volume.unshipped {
+        line("SSD loss", loss_now(unshipped, tunables));
+    }
     line("destage", volume.destage.clone());
     if volume.lost_ranges > 0 {
         line("lost", format!("{} ranges; reads of them fail", volume.lost_ranges));
@@ -212,6 +216,33 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
             percent(volume.hit_rate.write)
         ),
     );
+}
+
+/// What a loss of the SSD would take, in a sentence.
+fn loss_now(unshipped: &UnshippedStatus, tunables: &Tunables) -> String {
+    let size = format_size(unshipped.bytes);
+    let age = |word: &str, seconds: f64| format!("{word} {seconds:.1} s");
+    let lost = match (unshipped.age_seconds, unshipped.age_is_minimum, tunables.ordered) {
+        _ if unshipped.bytes == 0 => "nothing, the disk has all writes".to_owned(),
+        (None, ..) => format!("nothing acknowledged, {size} are on their way"),
+        (Some(seconds), true, _) => {
+            let age = age("more than", seconds);
+            format!("{age} (from before the last start) and up to {size} of the newest writes")
+        }
+        (Some(seconds), false, true) => {
+            format!("{} and {size} of the newest writes", age("up to", seconds))
+        }
+        (Some(seconds), false, false) => {
+            let age = age("up to", seconds);
+            format!("up to {size} of writes {age} old; with ordered=on it would be the newest ones")
+        }
+    };
+    let waiting = match unshipped.waiting_writes {
+        0 => String::new(),
+        1 => format!("; 1 write waits for the disk (max_unshipped={})", tunables.max_unshipped),
+        n => format!("; {n} writes wait for the disk (max_unshipped={})", tunables.max_unshipped),
+    };
+    format!("if the SSD were lost now: {lost}{waiting}")
 }
 
 /// The first ranges of both lists, and how many more there are.

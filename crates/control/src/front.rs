@@ -1,7 +1,7 @@
 //! The caches of records, for the data path: what is to be put in front of a volume, and why it was not.
 
 use voltier_block::SectorRange;
-use voltier_cache::{MemoryGate, Owner};
+use voltier_cache::{MemoryGate, Owner, WallClock};
 use voltier_volume::{
     ChangeError, Front, OpenError, OpenOptions, OriginTrust, UnwritableSsd, VolumeError,
 };
@@ -74,6 +74,8 @@ pub fn front_of(
                 .collect(),
         },
         memory,
+        // The caller's, if it has one.
+        wall_clock: WallClock::default(),
     };
     let is_new = start == CacheStart::Format;
     let format = is_new.then(|| cache.settings.for_format(uuid)).transpose()?;

@@ -3,9 +3,11 @@
 
 use voltier_block::Word;
 use voltier_block::size::exact_size;
+use voltier_cache::MaxUnshipped as LeastUnshipped;
 use voltier_cache::admission::AdmissionKind;
 
 use crate::error::{ControlError, ControlResult};
+use crate::max_unshipped::MaxUnshipped;
 use crate::name::PoolName;
 use crate::suggest;
 use crate::units::{parse_duration, parse_size, parse_wait_us, seconds_text, wait_text};
@@ -236,6 +238,48 @@ pub(crate) const AGE_S: Form<u64> = Form {
     },
     text: |seconds| or_off(*seconds, seconds_text),
 };
+
+/// An age and a size, either or both: see [`MaxUnshipped`].
+pub(crate) const UNSHIPPED: Form<MaxUnshipped> = Form {
+    values: || "AGE|SIZE|AGE,SIZE|off".to_owned(),
+    parse: |key, text| {
+        unshipped(text).ok_or_else(|| {
+            let (shown, least) = (text.escape_default(), exact_size(LeastUnshipped::BYTES_MIN));
+            ControlError::usage(format!(
+                "{key}=`{shown}`: write an age of 1s to 31d (5s, 2m), a size of {least} or more (64M), both \
+                 (5s,64M), or off"
+            ))
+        })
+    },
+    text: |bound| {
+        let age = (bound.age_s > 0).then(|| seconds_text(bound.age_s));
+        let size = (bound.bytes > 0).then(|| exact_size(bound.bytes));
+        let both: Vec<String> = age.into_iter().chain(size).collect();
+        if both.is_empty() { OFF.to_owned() } else { both.join(",") }
+    },
+};
+
+fn unshipped(text: &str) -> Option<MaxUnshipped> {
+    let mut bound = MaxUnshipped::default();
+    if matches!(text, OFF | "0") {
+        return Some(bound);
+    }
+    for part in text.split(',') {
+        // Of a bare number nobody knows which of the two it is.
+        if part.ends_with(|last: char| last.is_ascii_digit()) {
+            return None;
+        }
+        let (age_s, bytes) = (window_s(part), voltier_block::size::parse_size(part));
+        match (age_s, bytes) {
+            (Some(age_s), _) if bound.age_s == 0 => bound.age_s = age_s,
+            (None, Some(bytes)) if bound.bytes == 0 && bytes >= LeastUnshipped::BYTES_MIN => {
+                bound.bytes = bytes;
+            }
+            _ => return None,
+        }
+    }
+    Some(bound)
+}
 
 pub(crate) const COUNT: Form<u32> = Form {
     values: || "N".to_owned(),

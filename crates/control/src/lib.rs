@@ -59,6 +59,7 @@ mod import_report;
 mod interrupt;
 mod keys;
 pub mod log;
+mod max_unshipped;
 mod memory;
 mod name;
 mod notify;
@@ -100,6 +101,7 @@ pub use host::{part_of, volume_at};
 pub use import_report::{ImportOrder, ImportReport, ImportedArray, ImportedVolume};
 pub use interrupt::Interrupt;
 pub use keys::{Key, keys_help, values_help};
+pub use max_unshipped::MaxUnshipped;
 pub use memory::{Memory, VolumeMemory};
 pub use name::{ArrayName, NAME_BYTES_MAX, PoolName, VolumeName};
 pub use records::{
@@ -116,8 +118,8 @@ pub use spec::{
 };
 pub use state_dir::{StateDir, StateLock};
 pub use status::{
-    ByteRange, DeviceState, DeviceStatus, ExportState, ExportStatus, HitRates, Tunables,
-    VolumeState, VolumeStatus, unused_tail_text,
+    ByteRange, DeviceState, DeviceStatus, ExportState, ExportStatus, HitRates, ShippedFlush,
+    Tunables, UnshippedStatus, VolumeState, VolumeStatus, unused_tail_text,
 };
 pub use suggest::nearest;
 pub use units::{exact_size, format_size, parse_size, seconds_text, wait_text};

@@ -9,8 +9,9 @@ use crate::array_settings::deadline_ns;
 use crate::error::{ControlError, ControlResult};
 use crate::keys::{
     self, ADMISSION, AGE_S, CONGESTED_US, DEADLINE_S, Key, PERCENT, RATE_OR_OFF, SIZE_OR_OFF,
-    SWITCH, one_of,
+    SWITCH, UNSHIPPED, one_of,
 };
+use crate::max_unshipped::MaxUnshipped;
 use crate::units::parse_size;
 use crate::words::as_word;
 
@@ -34,6 +35,7 @@ pub const KEYS: &[Key<Settings>] = keys::keys! { Settings:
     "deadline", DEADLINE_S, deadline_s, "longest time without an answer of a drive";
     "ordered", SWITCH, ordered, "writes reach the disk in order of flushes";
     "ephemeral_ssd", SWITCH, ephemeral_ssd, "an SSD that is empty at a start gets a new cache";
+    "max_unshipped", UNSHIPPED, max_unshipped, "writes wait before more of them would go with the SSD";
 };
 
 /// Line sizes a cache can have, in bytes.
@@ -71,6 +73,9 @@ pub struct Settings {
     pub congested_us: u32,
     /// Whether the origin always holds a prefix of the writes, cut at a flush.
     pub ordered: bool,
+    /// What a loss of the SSD may take at most; writes wait rather than exceed it.
+    #[serde(default, skip_serializing_if = "MaxUnshipped::is_off")]
+    pub max_unshipped: MaxUnshipped,
     /// From so many seconds without an answer on, the SSD or the origin counts as silent; 0 never.
     pub deadline_s: u64,
     /// Whether the SSD may be empty, another one or missing at any start: its cache is made anew then.
@@ -111,6 +116,7 @@ impl Default for Settings {
             destage_rate: cache.destage_rate,
             congested_us: cache.congested_us,
             ordered: cache.ordered,
+            max_unshipped: MaxUnshipped::default(),
             deadline_s: usual_deadline_s(),
             ephemeral_ssd: false,
         }
@@ -164,6 +170,10 @@ impl Settings {
             destage_rate: self.destage_rate,
             congested_us: self.congested_us,
             ordered: self.ordered,
+            max_unshipped: voltier_cache::MaxUnshipped {
+                age_ns: self.max_unshipped.age_s.saturating_mul(1_000_000_000),
+                bytes: self.max_unshipped.bytes,
+            },
             deadline_ns: deadline_ns(self.deadline_s),
         }
     }
@@ -218,6 +228,7 @@ mod tests {
             ("deadline", "90s"),
             ("ordered", "on"),
             ("ephemeral_ssd", "on"),
+            ("max_unshipped", "5s,64M"),
         ] {
             settings.apply(key, value).unwrap();
         }
@@ -287,6 +298,41 @@ mod tests {
     }
 
     #[test]
+    fn the_bound_of_what_the_disk_lacks_is_an_age_a_size_or_both() {
+        let mut settings = Settings::default();
+        for (value, age_s, bytes, shown) in [
+            ("5s", 5, 0, "5s"),
+            ("90s", 90, 0, "90s"),
+            ("1m", 60, 0, "1m"),
+            ("64M", 0, 64 << 20, "64M"),
+            ("5s,64M", 5, 64 << 20, "5s,64M"),
+            ("1G,2m", 120, 1 << 30, "2m,1G"),
+            ("4MiB", 0, 4 << 20, "4M"),
+            ("off", 0, 0, "off"),
+            ("0", 0, 0, "off"),
+        ] {
+            settings.apply("max_unshipped", value).unwrap();
+            assert_eq!(settings.max_unshipped, MaxUnshipped { age_s, bytes }, "{value}");
+            assert_eq!(text(&settings, "max_unshipped"), shown);
+        }
+        for bad in
+            ["", "5", "5s,", "5s,6s", "64M,1G", "1M", "5s,64M,1G", "32d", "soon", "-5s", "0s"]
+        {
+            let error = settings.apply("max_unshipped", bad).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.message.contains("an age of 1s to 31d"), "{bad}: {error}");
+            assert!(!error.message.contains('\n'), "{error}");
+        }
+        settings.apply("max_unshipped", "5s").unwrap();
+        let error = settings.check().unwrap_err();
+        assert!(error.message.contains("needs ordered=on"), "{error}");
+        settings.apply("ordered", "on").unwrap();
+        settings.check().unwrap();
+        let bound = settings.for_cache().max_unshipped;
+        assert_eq!((bound.age_ns, bound.bytes), (5_000_000_000, 0));
+    }
+
+    #[test]
     fn unknown_keys_and_values_suggest_the_nearest_known_ones() {
         let mut settings = Settings::default();
         let key = settings.apply("polcy", "lru").unwrap_err();
@@ -331,10 +377,11 @@ mod tests {
         let settings = Settings { seq_cutoff_bytes: 1 << 20, ..Settings::default() };
         let json = serde_json::to_string(&settings).unwrap();
         assert_eq!(serde_json::from_str::<Settings>(&json).unwrap(), settings);
-        for later in ["dirty_age_s", "destage_rate", "ephemeral_ssd"] {
+        for later in ["dirty_age_s", "destage_rate", "ephemeral_ssd", "max_unshipped"] {
             assert!(!json.contains(later), "programs of before there was {later} take it");
         }
-        let settings = Settings { dirty_age_s: 60, ..settings };
+        let max_unshipped = MaxUnshipped { age_s: 5, bytes: 0 };
+        let settings = Settings { dirty_age_s: 60, max_unshipped, ..settings };
         let json = serde_json::to_string(&settings).unwrap();
         assert_eq!(serde_json::from_str::<Settings>(&json).unwrap(), settings);
     }

@@ -160,6 +160,35 @@ pub struct Tunables {
     /// Whether the cache is made anew when the SSD is empty at a start.
     #[serde(default)]
     pub ephemeral_ssd: bool,
+    /// What a loss of the SSD may take at most, an age, a size or both; or `off`.
+    #[serde(default)]
+    pub max_unshipped: String,
+}
+
+/// What the disk lacks: a loss of the SSD now would take it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct UnshippedStatus {
+    /// Bytes, at most.
+    pub bytes: u64,
+    /// The age of the oldest acknowledged write among them, at most, in seconds; null if there is none.
+    pub age_seconds: Option<f64>,
+    /// The age is counted from the start, and the write is older: nobody knows how much.
+    pub age_is_minimum: bool,
+    /// Writes that wait for the disk now because of `max_unshipped`.
+    pub waiting_writes: u64,
+    /// The newest flush that the disk has, with all before it; null without an order, and before the first.
+    pub shipped_flush: Option<ShippedFlush>,
+}
+
+/// A flush of a client that the disk has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShippedFlush {
+    /// The opening of the cache that served it.
+    pub generation: u64,
+    /// Its number in that opening.
+    pub number: u64,
+    /// When it was complete, or a little earlier, in milliseconds since 1970; null if that is not known.
+    pub unix_ms: Option<u64>,
 }
 
 /// A part of a volume.
@@ -196,6 +225,9 @@ pub struct VolumeStatus {
     /// Cache lines.
     #[serde(with = "figures")]
     pub lines: LineCounts,
+    /// What the disk lacks; absent where nothing can be, without an SSD and after its loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unshipped: Option<UnshippedStatus>,
     /// Reads.
     #[serde(with = "figures")]
     pub reads: RequestCounts,

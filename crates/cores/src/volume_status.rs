@@ -1,7 +1,7 @@
 //! From what the data path counts to what `show` prints.
 
 use voltier_block::Nanos;
-use voltier_control::{ByteRange, DeviceState, VolumeStatus};
+use voltier_control::{ByteRange, DeviceState, ShippedFlush, UnshippedStatus, VolumeStatus};
 use voltier_volume::{Health, Status as CacheStatus, VolumeFigures};
 
 /// Facts of the data path about a volume.
@@ -61,6 +61,7 @@ pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
     note_refusal(status, cache);
     note_failed_flush(status, cache);
     status.lines = cache.lines;
+    status.unshipped = unshipped(cache);
     status.generation = cache.generation;
     status.counts = cache.counts;
     status.origin = cache.origin;
@@ -90,6 +91,23 @@ fn note_loss(status: &mut VolumeStatus, facts: &Facts) {
              has written to the disk meanwhile, otherwise `voltier delete {name} --no-flush`"
         );
     }
+}
+
+/// What the disk lacks, where it may lack something.
+fn unshipped(cache: &CacheStatus) -> Option<UnshippedStatus> {
+    let found = &cache.unshipped;
+    let may_be_lost = cache.mode.writes_back() || found.bytes > 0;
+    (may_be_lost && cache.health != Health::Failed).then(|| UnshippedStatus {
+        bytes: found.bytes,
+        age_seconds: found.age.map(|age| (age.ns / 1_000_000) as f64 / 1000.0),
+        age_is_minimum: found.age.is_some_and(|age| age.is_older),
+        waiting_writes: found.waiting_writes,
+        shipped_flush: found.shipped_flush.map(|flush| ShippedFlush {
+            generation: flush.generation,
+            number: flush.number,
+            unix_ms: (flush.wall_ns > 0).then_some(flush.wall_ns / 1_000_000),
+        }),
+    })
 }
 
 /// Says which drive does not answer, what goes on, and what waits.

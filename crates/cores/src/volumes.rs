@@ -17,7 +17,7 @@ use voltier_export::ByteDevice;
 #[cfg(test)]
 use voltier_ring::Domain;
 use voltier_ring::{FailsWith, Handle, OnFailure, Signal, race};
-use voltier_volume::{Drive, Health, Opened, Volume, origin_has_cache};
+use voltier_volume::{Drive, Health, Opened, Volume, WallClock, origin_has_cache};
 
 use crate::exports::servers::Servers;
 use crate::fault::Fault;
@@ -197,7 +197,9 @@ pub(super) async fn put_in_front(
     let (ssd, ssd_fails) = table::open_ssd(handle, device).await?;
     let bytes = (ssd.limits().bytes(), volume.origin().limits().bytes());
     let memory = memory.gate(given, record, start, bytes.0, bytes.1);
-    let opened = voltier_volume::put_in_front(volume, ssd, front_of(record, start, memory)?).await;
+    let mut front = front_of(record, start, memory)?;
+    front.options.wall_clock = WallClock::system();
+    let opened = voltier_volume::put_in_front(volume, ssd, front).await;
     if volume.cache().is_none() {
         given.set(None);
     }

@@ -37,6 +37,6 @@ pub use voltier_array::Array;
 pub use voltier_cache::{
     Cache, DeviceBytes, FormatOptions, Health, Label, LineSize, Mode, OpenError, OpenOptions,
     Opened, OriginTrust, RequestCounts, Settings, Side, SilentDrive, Status, UnwritableSsd,
-    admission::AdmissionKind, policy::PolicyKind,
+    WallClock, admission::AdmissionKind, policy::PolicyKind,
 };
 pub use volume::{Volume, VolumeError, VolumeFigures};

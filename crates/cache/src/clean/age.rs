@@ -22,9 +22,21 @@ pub(super) struct DirtyAge {
     since_ns: Option<Nanos>,
     /// The round that writes what was dirty when it began.
     round: Option<(Nanos, Progress)>,
+    /// Some of it may be from before the start, and older.
+    is_of_start: bool,
 }
 
 impl DirtyAge {
+    /// That of a cache which was just opened, with or without lines that were dirty before.
+    pub(super) fn at_start(is_dirty: bool) -> Self {
+        Self { is_of_start: is_dirty, ..Self::default() }
+    }
+
+    /// Since when the oldest may be dirty, and whether it may be older; none when nothing is dirty.
+    pub(super) fn since(&self) -> Option<(Nanos, bool)> {
+        self.since_ns.map(|since_ns| (since_ns, self.is_of_start))
+    }
+
     /// Nothing is dirty.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
@@ -45,6 +57,7 @@ impl DirtyAge {
             // The first of the sweeps may have begun before the round.
             if progress.errors == begun.errors {
                 *since_ns = begun_ns;
+                self.is_of_start = false;
             }
             self.round = None;
         }

@@ -28,6 +28,7 @@ use crate::ground::Ground;
 use crate::log::change::Change;
 use crate::log::commit::Log;
 use crate::log::damage::Damage;
+use crate::log::ordered::Age;
 use crate::log::pressure::Pressure;
 use crate::log::stage::Lifecycle;
 use crate::map::shared::Map;
@@ -222,7 +223,9 @@ impl<S: DriveControl, O: DriveControl> Cleaner<S, O> {
         };
         if rest_ns > 0 {
             // An origin that fails is not asked more often because much is dirty.
-            self.rest_until(now + rest_ns, cleaned.is_ok()).await;
+            let until_ns = now + rest_ns;
+            let until_ns = if cleaned.is_ok() { self.pacer.at_latest(until_ns) } else { until_ns };
+            self.rest_until(until_ns, cleaned.is_ok()).await;
         } else {
             self.handle.yield_now().await;
         }
@@ -431,7 +434,13 @@ impl<S: DriveControl, O: DriveControl> Cleaner<S, O> {
     fn order_written(&self, last_sequence: u64) {
         self.log.order_written(last_sequence);
         self.pressure.log_waits_no_longer();
+        self.pressure.notify_dirty();
         self.map.ask_for_segments();
+    }
+
+    /// The age of what is dirty where there is no order, at most.
+    pub(crate) fn dirty_age(&self) -> Option<Age> {
+        self.pacer.dirty_age()
     }
 
     /// Switches ordered mode.

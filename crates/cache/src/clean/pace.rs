@@ -14,8 +14,10 @@ use crate::clean::age::{DirtyAge, Progress};
 use crate::config::Settings;
 use crate::counters::Counters;
 use crate::ground::Ground;
+use crate::log::bound::Bound;
 use crate::log::commit::Log;
 use crate::log::long_streams::LongStreams;
+use crate::log::ordered::Age;
 use crate::log::pressure::Pressure;
 use crate::map::shared::Map;
 
@@ -44,6 +46,7 @@ pub(crate) struct Pacer<S> {
     map: Rc<Map>,
     log: Rc<Log<S>>,
     pressure: Rc<Pressure>,
+    bound: Rc<Bound<S>>,
     long_streams: Rc<LongStreams>,
     settings: Rc<RefCell<Settings>>,
     counters: Rc<Counters>,
@@ -61,11 +64,12 @@ impl<S: DriveControl> Pacer<S> {
             map: ground.map.clone(),
             log: ground.log.clone(),
             pressure: ground.pressure.clone(),
+            bound: ground.bound.clone(),
             long_streams: ground.long_streams.clone(),
             settings: ground.settings.clone(),
             counters: ground.counters.clone(),
             requests_seen: Cell::new((0, ground.handle.now())),
-            age: RefCell::default(),
+            age: RefCell::new(DirtyAge::at_start(ground.map.get().index().dirty_lines() > 0)),
             is_old: Cell::new(false),
         }
     }
@@ -92,7 +96,7 @@ impl<S: DriveControl> Pacer<S> {
         let is_old = age.is_due(self.handle.now(), settings.dirty_age_ns, progress, takes_all);
         self.is_old.set(is_old);
         let is_pressed = self.pressure.is_pressed() || self.pressure.is_replay_long();
-        if is_pressed || !settings.mode.writes_back() {
+        if is_pressed || self.bound.is_urgent() || !settings.mode.writes_back() {
             return Pace::Work(1.0);
         }
         let capacity = self.map.geometry().capacity_lines() as f64;
@@ -100,7 +104,7 @@ impl<S: DriveControl> Pacer<S> {
         if !self.is_old()
             && let Some(until_ns) = self.long_streams.cleaner_rests_until(percent)
         {
-            return Pace::Rest(Some(until_ns));
+            return Pace::Rest(Some(self.at_latest(until_ns)));
         }
         let (low, high) =
             (f64::from(settings.dirty_low_percent), f64::from(settings.dirty_high_percent));
@@ -119,7 +123,18 @@ impl<S: DriveControl> Pacer<S> {
             return Pace::Work(SHARE_OF_OLD);
         }
         let due_ns = age.due_ns(settings.dirty_age_ns).filter(|_| settings.dirty_age_ns > 0);
-        Pace::Rest(Some(due_ns.map_or(idle_at, |due_ns| due_ns.min(idle_at))))
+        Pace::Rest(Some(self.at_latest(due_ns.map_or(idle_at, |due_ns| due_ns.min(idle_at)))))
+    }
+
+    /// The end of a rest, or the time before it at which the bound of what the origin lacks asks for work.
+    pub(super) fn at_latest(&self, until_ns: u64) -> u64 {
+        self.bound.due_ns().map_or(until_ns, |due_ns| due_ns.min(until_ns))
+    }
+
+    /// The age of what is dirty where there is no order, at most.
+    pub(super) fn dirty_age(&self) -> Option<Age> {
+        let (since_ns, is_older) = self.age.borrow().since()?;
+        Some(Age { ns: self.handle.now().saturating_sub(since_ns), is_older })
     }
 
     /// When clients were last seen to send something, as far as the cleaner looked.

@@ -33,7 +33,10 @@ pub(crate) struct RecordHead {
     /// With `next_unit`: the first slot of this segment that no record has taken.
     pub(crate) next_slot: U32,
     pub(crate) entry_count: U16,
-    pub(crate) reserved: [u8; 14],
+    /// When it was formed, in nanoseconds since 1970; 0 where that is not known, as in heads of before there was a
+    /// time.
+    pub(crate) wall_ns: U64,
+    pub(crate) reserved: [u8; 6],
 }
 
 /// Says that a segment has no room for another record.

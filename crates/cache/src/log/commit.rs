@@ -6,16 +6,17 @@ use std::future::Future;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use voltier_block::{DriveControl, IoError, IoResult, Lba, Payload};
+use voltier_block::{DriveControl, IoError, IoResult, Lba, Nanos, Payload};
 use voltier_ring::Signal;
 
 use crate::canary::{self, Canary};
+use crate::clock::Clock;
 use crate::devices::ssd::Ssd;
 use crate::format::position::Position;
 use crate::log::change::{Change, Sender};
 use crate::log::form::{Formed, LogState, Unsettled};
 use crate::log::in_flight::RecordPieces;
-use crate::log::ordered::Version;
+use crate::log::ordered::{Age, FlushPoint, Version};
 use crate::map::contents::must;
 use crate::map::shared::Map;
 use crate::numbers::{Line, Segment, Slot};
@@ -25,6 +26,7 @@ pub(crate) struct Log<S> {
     state: RefCell<LogState>,
     map: Rc<Map>,
     ssd: Rc<Ssd<S>>,
+    clock: Rc<Clock>,
     /// Something was queued, or a record finished: the log may go on.
     work: Signal,
     /// Records were acknowledged, or the SSD was given up.
@@ -53,11 +55,18 @@ impl<S> Drop for Flushing<S> {
 }
 
 impl<S: DriveControl> Log<S> {
-    pub(crate) fn new(state: LogState, map: Rc<Map>, ssd: Rc<Ssd<S>>) -> Rc<Self> {
+    pub(crate) fn new(
+        mut state: LogState,
+        map: Rc<Map>,
+        ssd: Rc<Ssd<S>>,
+        clock: Rc<Clock>,
+    ) -> Rc<Self> {
+        state.begin_time(clock.now());
         Rc::new(Self {
             state: RefCell::new(state),
             map,
             ssd,
+            clock,
             work: Signal::new(),
             progress: Signal::new(),
             flushed: Signal::new(),
@@ -247,7 +256,10 @@ impl<S: DriveControl> Log<S> {
     /// Forms the next record if one is due.
     pub(super) fn form_next(&self) -> Option<Formed> {
         let mut state = self.state.borrow_mut();
-        let formed = state.wants_record().then(|| state.form_record(&mut self.map.change()));
+        let formed = state.wants_record().then(|| {
+            state.set_now(self.clock.now());
+            state.form_record(&mut self.map.change())
+        });
         let is_blocked = matches!(formed, Some(Formed::Blocked)) && !state.wants_flush();
         self.is_full.set(is_blocked && state.queues().has_internal());
         let lacked = self.lacks_space.get();
@@ -386,7 +398,9 @@ impl<S: DriveControl> Log<S> {
 
     /// A flush of a client is complete: what comes later is of the next epoch.
     pub(crate) fn end_epoch(&self) {
-        self.state.borrow_mut().end_epoch();
+        let mut state = self.state.borrow_mut();
+        state.set_now(self.clock.now());
+        state.end_epoch();
     }
 
     /// Nothing is queued, and no record is on its way.
@@ -476,6 +490,21 @@ impl<S: DriveControl> Log<S> {
     /// Whether the origin has every version of records before this one, while later ones wait.
     pub(crate) fn order_is_past(&self, sequence: u64) -> bool {
         self.state.borrow().order().oldest().is_some_and(|(oldest, _)| oldest >= sequence)
+    }
+
+    /// The age of the oldest acknowledged write that the origin lacks, as far as it is in the order.
+    pub(crate) fn oldest_age(&self, now_ns: Nanos) -> Option<Age> {
+        self.state.borrow().oldest_age(now_ns)
+    }
+
+    /// The same, or that of the oldest one on its way to the SSD.
+    pub(crate) fn order_age(&self, now_ns: Nanos) -> Option<Age> {
+        self.state.borrow().order().oldest_age(u64::MAX, now_ns)
+    }
+
+    /// The newest flush that the origin has; none before the first, and without an order.
+    pub(crate) fn shipped_flush(&self) -> Option<FlushPoint> {
+        self.state.borrow().shipped_flush()
     }
 
     /// Versions of the oldest epoch, about `lines_max`, and the last record among them.

@@ -40,6 +40,11 @@ impl<S: DriveControl> Damage<S> {
         self.lines.borrow().iter().copied().collect()
     }
 
+    /// How many are known.
+    pub(crate) fn count(&self) -> usize {
+        self.lines.borrow().len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.lines.borrow().is_empty()
     }

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use voltier_block::{Buf, Bytes, Lba, Payload};
+use voltier_block::{Buf, Bytes, Lba, Nanos, Payload};
 use zerocopy::IntoBytes;
 
 use crate::canary::{self, Canary};
+use crate::clock::Moment;
 use crate::format::checksum::crc32c;
 use crate::format::geometry::Geometry;
 use crate::format::position::Position;
@@ -22,7 +23,7 @@ use crate::log::chain::Found;
 use crate::log::change::{Change, Queues, Sender, Source};
 use crate::log::in_flight::{InFlight, RecordPieces, RecordsInFlight};
 use crate::log::not_durable::NotDurable;
-use crate::log::ordered::{Order, Version};
+use crate::log::ordered::{Age, FlushPoint, Order, Place, Version};
 use crate::map::contents::Contents;
 use crate::map::index::PlacedLine;
 use crate::map::segments::FreeSlots;
@@ -81,6 +82,8 @@ pub(crate) struct LogState {
     /// The cleaner has ended: nothing of the cache's own needs the reserve any more.
     ending: bool,
     order: Order,
+    /// The moment of the record that is formed next, or of the flush that ends.
+    now: Moment,
     /// Slots that the log may write in the open segment, and in the next one.
     free_slots: FreeSlots,
     next_free_slots: FreeSlots,
@@ -113,6 +116,7 @@ impl LogState {
             entries: 0,
             ending: false,
             order: Order::new(is_ordered),
+            now: Moment::default(),
             free_slots: FreeSlots::none(),
             next_free_slots: FreeSlots::none(),
             in_flight: RecordsInFlight::default(),
@@ -138,8 +142,31 @@ impl LogState {
             _ => self.position.slot,
         };
         let at = Position { unit, slot, ..record.next };
-        self.order.push(sequence, self.epoch, at, versions);
+        let place = Place { sequence, epoch: self.epoch, at };
+        self.order.push_replayed(place, &record.head, versions);
         self.position = record.next;
+    }
+
+    /// What was replayed has the ages that it has now.
+    pub(super) fn begin_time(&mut self, now: Moment) {
+        self.now = now;
+        self.order.begin_time(now);
+    }
+
+    /// The clock of what is formed next.
+    #[inline]
+    pub(super) fn set_now(&mut self, now: Moment) {
+        self.now = now;
+    }
+
+    /// The age of the oldest acknowledged write that the origin lacks, as far as it is in the order.
+    pub(super) fn oldest_age(&self, now_ns: Nanos) -> Option<Age> {
+        self.order.oldest_age(self.acked_sequence, now_ns)
+    }
+
+    /// The newest flush that the origin has; none before the first, and without an order.
+    pub(super) fn shipped_flush(&self) -> Option<FlushPoint> {
+        self.order.shipped_flush(self.epoch)
     }
 
     /// The replay is over: all records that it took are durable.
@@ -223,6 +250,7 @@ impl LogState {
         if self.epoch_begin < self.next_sequence {
             self.epoch += 1;
             self.epoch_begin = self.next_sequence;
+            self.order.cut(self.generation, self.epoch, self.now.wall_ns);
         }
     }
 
@@ -425,7 +453,8 @@ impl LogState {
             next_segment_unit: next_segment_unit.into(),
             next_slot: next_slot.0.into(),
             entry_count: (builder.entries.len() as u16).into(),
-            reserved: [0; 14],
+            wall_ns: self.now.wall_ns.into(),
+            reserved: [0; 6],
         };
         let mut block = Buf::new(self.geometry.unit_bytes as usize);
         let entries = builder.entries.as_bytes();
@@ -437,7 +466,8 @@ impl LogState {
         map.segments_mut().note_record(segment, sequence);
         self.records += 1;
         self.entries += builder.entries.len() as u64;
-        self.order.push(sequence, self.epoch, builder.position, builder.versions);
+        let place = Place { sequence, epoch: self.epoch, at: builder.position };
+        self.order.push(place, self.now, builder.versions);
         let head = (self.geometry.lba_of(segment, unit), block.freeze());
         let pieces = RecordPieces { head, lines: builder.lines };
         let runs = pieces.runs(&self.geometry, &builder.effects);

@@ -1,5 +1,6 @@
 //! The log on the SSD: changes become records, checkpoints shorten it, a start replays it.
 
+pub(crate) mod bound;
 mod builder;
 pub(crate) mod chain;
 pub(crate) mod change;

@@ -2,6 +2,7 @@
 
 use voltier_block::{IoError, SectorRange, Unsupported};
 
+use crate::clock::WallClock;
 use crate::config::Settings;
 use crate::format::owner::Owner;
 use crate::format::superblock::{
@@ -266,6 +267,8 @@ pub struct OpenOptions {
     pub passed: Vec<SectorRange>,
     /// Asked before the cache takes its memory.
     pub memory: MemoryGate,
+    /// Where the times come from that a start after this one reads.
+    pub wall_clock: WallClock,
 }
 
 impl OpenOptions {
@@ -282,6 +285,7 @@ impl OpenOptions {
             owner: None,
             passed: Vec::new(),
             memory: MemoryGate::default(),
+            wall_clock: WallClock::default(),
         }
     }
 }

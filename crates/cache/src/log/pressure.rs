@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 
+use voltier_block::SECTOR_BYTES;
 use voltier_ring::Signal;
 
 use crate::config::Settings;
@@ -89,12 +90,15 @@ impl Pressure {
         Rest(&self.resting)
     }
 
-    /// Ends a rest of the cleaner when much is dirty: a small cache fills up within one.
+    /// Ends a rest of the cleaner when much is dirty: a small cache, or its bound, fills up within one.
     pub(crate) fn hurry_when_high(&self) {
         if self.resting.get() {
             let capacity = self.map.geometry().capacity_lines();
             let high = capacity * u64::from(self.settings.borrow().dirty_high_percent) / 100;
-            if self.map.get().index().dirty_lines() >= high || self.is_replay_long() {
+            if self.map.get().index().dirty_lines() >= high
+                || self.is_replay_long()
+                || self.is_bound_near()
+            {
                 self.hurry.notify();
             }
         }
@@ -105,6 +109,12 @@ impl Pressure {
     pub(crate) fn is_replay_long(&self) -> bool {
         let in_replay = self.map.get().segments().in_replay();
         self.settings.borrow().ordered && in_replay * 2 > self.map.geometry().segment_count as usize
+    }
+
+    /// Whether the origin lacks half of the bytes that it may.
+    fn is_bound_near(&self) -> bool {
+        let bytes_max = self.settings.borrow().max_unshipped.bytes;
+        bytes_max > 0 && self.map.get().index().dirty_sectors() * SECTOR_BYTES >= bytes_max / 2
     }
 
     /// The log finds no space, and only the cleaner can make some.

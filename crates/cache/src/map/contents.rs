@@ -478,7 +478,7 @@ impl Contents {
     /// # Errors
     /// A sentence that names the first account that does not balance.
     pub(crate) fn audit(&self) -> Result<(), String> {
-        let (mut used, mut dirty) = (0, 0);
+        let (mut used, mut dirty, mut dirty_sectors) = (0, 0, 0);
         let mut in_stretch = BTreeMap::new();
         for slot in each_slot(self.geometry.slots()).filter(|slot| self.index.is_used(*slot)) {
             let line = self.index.line_of(slot);
@@ -489,12 +489,21 @@ impl Contents {
             must(!self.index.is_pending(slot), || format!("slot {slot} waits for its record"))?;
             used += 1;
             *in_stretch.entry(stretch_of(line)).or_insert(0) += 1;
-            dirty += u64::from(self.index.is_dirty(slot));
+            if self.index.is_dirty(slot) {
+                dirty += 1;
+                let mask = self.index.mask(slot);
+                dirty_sectors +=
+                    mask.map_or(self.geometry.line_sectors(), |it| it.count_ones().into());
+            }
         }
         let (used_count, dirty_count) = (self.index.used_lines(), self.index.dirty_lines());
         must(used == used_count, || format!("{used} slots are used, {used_count} are counted"))?;
         must(dirty == dirty_count, || {
             format!("{dirty} lines are dirty, {dirty_count} are counted")
+        })?;
+        let sectors_count = self.index.dirty_sectors();
+        must(dirty_sectors == sectors_count, || {
+            format!("{dirty_sectors} sectors are dirty, {sectors_count} are counted")
         })?;
         let stretches = self.geometry.origin_lines().div_ceil(LINES_PER_STRETCH) as usize;
         for stretch in 0..stretches {

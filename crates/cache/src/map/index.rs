@@ -94,6 +94,8 @@ pub(crate) struct Index {
     used_in_stretch: Vec<u16>,
     used_lines: u64,
     dirty_lines: u64,
+    /// Their sectors that count.
+    dirty_sectors: u64,
 }
 
 impl Index {
@@ -112,6 +114,7 @@ impl Index {
             used_in_stretch: memory::zeroes(sizes.stretches)?,
             used_lines: 0,
             dirty_lines: 0,
+            dirty_sectors: 0,
         })
     }
 
@@ -133,6 +136,12 @@ impl Index {
 
     pub(crate) fn dirty_lines(&self) -> u64 {
         self.dirty_lines
+    }
+
+    /// Sectors that the origin lacks, as far as is known: of a line that is cached whole all count.
+    #[inline]
+    pub(crate) fn dirty_sectors(&self) -> u64 {
+        self.dirty_sectors
     }
 
     /// Lines that live in a segment.
@@ -245,7 +254,7 @@ impl Index {
         self.live[self.geometry.segment_of(slot).index()] += 1;
         self.used_lines += 1;
         if placement.dirty {
-            self.count_dirty(line);
+            self.count_dirty(slot, line);
         }
     }
 
@@ -256,19 +265,27 @@ impl Index {
         self.masks[at..at + bytes].copy_from_slice(&mask.to_le_bytes()[..bytes]);
     }
 
-    fn count_dirty(&mut self, line: Line) {
+    /// Sectors of the line in a slot that are valid.
+    fn valid_sectors(&self, slot: Slot) -> u64 {
+        let mask = self.mask(slot);
+        mask.map_or(self.geometry.line_sectors(), |mask| mask.count_ones().into())
+    }
+
+    fn count_dirty(&mut self, slot: Slot, line: Line) {
         self.dirty_lines += 1;
+        self.dirty_sectors += self.valid_sectors(slot);
         self.dirty_in_extent[(line.0 / LINES_PER_EXTENT) as usize] += 1;
     }
 
-    fn uncount_dirty(&mut self, line: Line) {
+    fn uncount_dirty(&mut self, slot: Slot, line: Line) {
         self.dirty_lines -= 1;
+        self.dirty_sectors -= self.valid_sectors(slot);
         self.dirty_in_extent[(line.0 / LINES_PER_EXTENT) as usize] -= 1;
     }
 
     fn vacate(&mut self, slot: Slot, line: Line) {
         if self.is_dirty(slot) {
-            self.uncount_dirty(line);
+            self.uncount_dirty(slot, line);
         }
         self.set_word(slot, 0);
         self.live[self.geometry.segment_of(slot).index()] -= 1;
@@ -287,7 +304,7 @@ impl Index {
     pub(crate) fn set_clean(&mut self, slot: Slot) {
         if self.is_dirty(slot) {
             self.set_word(slot, self.word(slot) & !DIRTY);
-            self.uncount_dirty(self.line_of(slot));
+            self.uncount_dirty(slot, self.line_of(slot));
         }
     }
 
@@ -302,8 +319,12 @@ impl Index {
         if left == 0 {
             self.remove(slot);
         } else {
+            let before = self.valid_sectors(slot);
             self.set_mask(slot, left);
             self.set_word(slot, self.word(slot) | MASKED);
+            if self.is_dirty(slot) {
+                self.dirty_sectors -= before - u64::from(left.count_ones());
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 //! for the log. Lines that a write has whole are changes as they are; [`PartWrites`] makes changes of the parts of
 //! lines at its ends.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 
@@ -14,6 +14,7 @@ use voltier_block::{
 use voltier_ring::join_all;
 
 use crate::canary::{self, Canary};
+use crate::config::Settings;
 use crate::counters::{Counters, Served, add, count};
 use crate::devices::health::SsdHealth;
 use crate::devices::origin::{Origin, Space};
@@ -21,6 +22,7 @@ use crate::devices::passage::Passage;
 use crate::devices::ssd::Ssd;
 use crate::format::geometry::Geometry;
 use crate::ground::Ground;
+use crate::log::bound::{Bound, Place};
 use crate::log::change::{Change, Source};
 use crate::log::commit::Log;
 use crate::log::damage::Damage;
@@ -71,12 +73,14 @@ pub(crate) struct Writer<S, O> {
     health: Rc<SsdHealth>,
     damage: Rc<Damage<S>>,
     pressure: Rc<Pressure>,
+    bound: Rc<Bound<S>>,
     locks: Rc<LineLocks>,
     router: Rc<Router<S>>,
     coalescing: Coalescing,
     parts: Rc<PartWrites<S>>,
     direct: Rc<DirectWriter<S, O>>,
     flusher: Rc<Flusher<S, O>>,
+    settings: Rc<RefCell<Settings>>,
     counters: Rc<Counters>,
 }
 
@@ -97,12 +101,14 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
             health: ground.health.clone(),
             damage: ground.damage.clone(),
             pressure: ground.pressure.clone(),
+            bound: ground.bound.clone(),
             locks: ground.locks.clone(),
             router,
             coalescing: Coalescing::new(ground.map.geometry()),
             parts,
             direct,
             flusher,
+            settings: ground.settings.clone(),
             counters: ground.counters.clone(),
         }
     }
@@ -118,13 +124,19 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
         if self.limits.read_only {
             return Err(IoError::ReadOnly);
         }
+        self.wait_before_lines(range).await;
         let served = self.write_coalesced(range, data).await?;
         count(&self.counters.writes, served, range.bytes());
-        match durability {
-            Durability::Cached => Ok(()),
+        if durability == Durability::Durable {
             // A durable record behind a lost one would not be replayed: flush what is before it.
-            Durability::Durable => self.flusher.flush().await,
+            self.flusher.flush().await?;
+            // That may have taken long. An SSD that was lost meanwhile had the write durably.
+            match self.wait_for_older().await {
+                Err(IoError::Gone) => {}
+                done => done?,
+            }
         }
+        Ok(())
     }
 
     async fn write_coalesced(&self, range: SectorRange, mut data: Payload) -> IoResult<Served> {
@@ -239,7 +251,7 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
         if !self.ssd.takes_writes() {
             return Err(IoError::Gone);
         }
-        self.wait_for_dirty_room().await?;
+        let _place = self.wait_for_dirty_room(range).await?;
         let members = self.parts.join(range, true);
         let changes = whole_lines(self.map.geometry(), range, data, Source::Write { dirty: true });
         let _in_log = self.coalescing.in_log(data.len());
@@ -253,7 +265,47 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
         parts?;
         let (first, last) = self.map.geometry().lines_of(range);
         self.damage.forget(first, last);
-        Ok(())
+        self.wait_for_older().await
+    }
+
+    /// Waits until a write of this range could begin, as the bound on what the origin lacks has it: without the
+    /// lines, so that reads of them go on. Whether it begins is asked once more with the lines.
+    async fn wait_before_lines(&self, range: SectorRange) {
+        if self.is_bounded() && !self.bound.could_begin(range) {
+            let place = self.bound.enter(range);
+            let has_room = || {
+                place.begin()
+                    || !self.is_bounded()
+                    || !self.ssd.takes_writes()
+                    || self.waits_no_more()
+            };
+            self.pressure.until_room(has_room).await;
+        }
+    }
+
+    /// Whether writes may have to wait for the bound.
+    fn is_bounded(&self) -> bool {
+        let settings = self.settings.borrow();
+        settings.max_unshipped.is_any() && settings.mode.writes_back()
+    }
+
+    /// Waits until nothing that the origin lacks is older than the bound allows.
+    ///
+    /// # Errors
+    /// `Medium` when the origin takes nothing, and the write waits no more. The log has it.
+    async fn wait_for_older(&self) -> IoResult<()> {
+        if self.bound.may_acknowledge() {
+            return Ok(());
+        }
+        let _held = self.bound.hold();
+        let may_acknowledge = || self.bound.may_acknowledge() || !self.is_bounded();
+        let has_ended = || !self.ssd.takes_writes() || self.waits_no_more();
+        self.pressure.until_room(|| may_acknowledge() || has_ended()).await;
+        if !self.ssd.takes_writes() {
+            // The log may have lost it: the write is made once more without the SSD.
+            return Err(IoError::Gone);
+        }
+        if may_acknowledge() { Ok(()) } else { Err(IoError::Medium) }
     }
 
     fn waits_no_more(&self) -> bool {
@@ -264,15 +316,22 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
         waits_for_log_no_more(&self.pressure, &self.origin, &self.health)
     }
 
-    async fn wait_for_dirty_room(&self) -> IoResult<()> {
+    /// Waits until the log may take a write of this range.
+    ///
+    /// # Errors
+    /// `Medium` when the origin takes nothing, and the write waits no more.
+    async fn wait_for_dirty_room(&self, range: SectorRange) -> IoResult<Place<S>> {
+        let place = self.bound.enter(range);
         let limit = self.map.geometry().capacity_lines() * DIRTY_LIMIT_PERCENT / 100;
-        let room = || {
+        let is_roomy = || {
             let waiting = (self.log.queued_bytes() as u64) / self.map.geometry().line_bytes;
-            self.map.get().index().dirty_lines() + waiting < limit || !self.ssd.takes_writes()
+            self.map.get().index().dirty_lines() + waiting < limit
         };
+        let room = || !self.ssd.takes_writes() || (is_roomy() && place.begin());
         self.pressure.until_room(|| room() || self.waits_no_more()).await;
         if room() && !(self.log.lacks_space() && self.waits_for_log_no_more()) {
-            Ok(())
+            place.begin_anyway();
+            Ok(place)
         } else {
             Err(IoError::Medium)
         }

@@ -20,4 +20,5 @@ mod policy_orders;
 mod same_range;
 mod settings_during_checkpoint;
 mod silent;
+mod unshipped;
 mod zeroes;

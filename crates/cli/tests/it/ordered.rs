@@ -58,3 +58,42 @@ fn ordered_mode_over_an_ssd_full_of_clean_lines_goes_on() {
     soon(&instance, &["detach", "v"]);
     ledger.check(&instance, "v");
 }
+
+#[test]
+fn what_a_loss_of_the_ssd_would_take_is_shown_and_bounded() {
+    let instance = Instance::new();
+    let (ssd, disk) = (instance.drive("ssd", SSD_BYTES), instance.drive("disk", DISK_BYTES));
+    instance.run(&["create", "-s", &ssd, "-p", &disk, "v"]).ok();
+    assert!(instance.show("v")["unshipped"].is_null(), "the disk has every write");
+    instance.run(&["set", "v", "mode=wb", "max_unshipped=5s"]).refused(2, "needs ordered=on");
+    instance.run(&["set", "v", "mode=wb", "ordered=on", "max_unshipped=5s,64M"]).ok();
+    instance.run(&["set", "v", "ordered=off"]).refused(2, "or max_unshipped=off");
+    for bad in ["5", "1M", "32d", "5s,6s", "soon", ""] {
+        let change = format!("max_unshipped={bad}");
+        instance.run(&["set", "v", &change]).refused(2, "write an age of 1s to 31d");
+    }
+    let mut nbd = instance.exported("v");
+    let mut ledger = Ledger::new((DISK_BYTES / BLOCK as u64) as usize);
+    write_and_sync(&mut nbd, &mut ledger, 20);
+    drop(nbd);
+    instance.kill();
+    instance.serve();
+    soon(&instance, &["flush", "v"]);
+    let shown = instance.show("v");
+    assert_eq!(shown["tunables"]["max_unshipped"], "5s,64M", "also after a crash");
+    let unshipped = &shown["unshipped"];
+    assert_eq!((&unshipped["bytes"], &unshipped["waiting_writes"]), (&0.into(), &0.into()));
+    assert!(unshipped["age_seconds"].is_null(), "{unshipped}");
+    let mut nbd = instance.connect("v");
+    write_and_sync(&mut nbd, &mut ledger, 3);
+    drop(nbd);
+    soon(&instance, &["flush", "v"]);
+    let flush = instance.show("v")["unshipped"]["shipped_flush"].clone();
+    assert!(flush["number"].as_u64() >= Some(3) && flush["unix_ms"].is_u64(), "{flush}");
+    let text = instance.run(&["show", "v"]).ok().out;
+    assert!(text.contains("if the SSD were lost now: nothing, the disk has all writes"), "{text}");
+    assert!(text.contains("max_unshipped=5s,64M"), "{text}");
+    ledger.check(&instance, "v");
+    instance.run(&["set", "v", "max_unshipped=off"]).ok();
+    assert_eq!(instance.show("v")["tunables"]["max_unshipped"], "off");
+}

@@ -7,7 +7,7 @@ use voltier_cache::{CacheCounts, DeviceBytes, LineCounts, OriginCounts, RequestC
 use crate::array_status::{ArrayDetail, ArrayState};
 use crate::error::ControlResult;
 use crate::export_spec::ExportSpec;
-use crate::keys::{AGE_S, CONGESTED_US, DEADLINE_S, RATE_OR_OFF, SIZE_OR_OFF};
+use crate::keys::{AGE_S, CONGESTED_US, DEADLINE_S, RATE_OR_OFF, SIZE_OR_OFF, UNSHIPPED};
 use crate::name::VolumeName;
 use crate::protocol::Response;
 use crate::records::{Desired, RegisteredArray, VolumeRecord};
@@ -268,6 +268,7 @@ pub(crate) fn recorded(record: &VolumeRecord) -> VolumeStatus {
             state: devices,
         },
         lines: LineCounts { dirty, ..LineCounts::default() },
+        unshipped: None,
         reads: RequestCounts::default(),
         writes: RequestCounts::default(),
         hit_rate: HitRates::default(),
@@ -306,5 +307,6 @@ fn tunables_of(settings: &Settings) -> Tunables {
         deadline: (DEADLINE_S.text)(&settings.deadline_s),
         ordered: settings.ordered,
         ephemeral_ssd: settings.ephemeral_ssd,
+        max_unshipped: (UNSHIPPED.text)(&settings.max_unshipped),
     }
 }
