@@ -28,6 +28,10 @@ impl WallClock {
     }
 
     /// The clock of the system.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a date for the next start; the simulator has its own"
+    )]
     pub fn system() -> Self {
         Self::new(|| {
             let since = SystemTime::now().duration_since(UNIX_EPOCH);

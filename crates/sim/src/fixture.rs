@@ -2,12 +2,13 @@
 //! leaves of it.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
 use voltier_block::{DriveControl, KIB, Lba, Prng, SectorRange};
-use voltier_cache::{Label, Mode, OpenError};
+use voltier_cache::{Health, Label, Mode, OpenError};
 
 use crate::disk::SimDisk;
 use crate::disk_spec::DiskSpec;
@@ -445,6 +446,25 @@ impl CacheFixture {
     pub(crate) fn give_up_cache(&self) {
         self.model.borrow_mut().give_up_touched();
         self.lost.set(true);
+    }
+
+    /// Holds what the origin of an ordered cache lacks at this moment to what the cache says of it: a loss of the
+    /// SSD would take no more. Writes past the log and discards have no order: of them this says nothing.
+    pub(crate) fn check_loss(&self, profile: &Profile) {
+        let Some(cache) = self.serving.borrow().clone() else { return };
+        let is_in_doubt = self.lost.get() || self.dissolving.get() || self.ssd_damaged.get();
+        // Writes past the SSD that the origin has lost are none of the SSD's.
+        let origin_fails = profile.remote || !profile.origin_faults.rates.is_empty();
+        let status = cache.status();
+        let is_in_order = profile.ordered && profile.modes.iter().all(|mode| mode.writes_back());
+        if is_in_doubt || origin_fails || !is_in_order || status.health != Health::Online {
+            return;
+        }
+        // The windows of clients overlap: each sector counts once.
+        let newer: BTreeSet<u64> = self.newer_than_origin(profile).into_iter().collect();
+        let newer = newer.into_iter().filter(|it| !self.model.borrow().is_changing(*it));
+        let (lacks, told) = (newer.count() as u64 * 512, status.unshipped);
+        assert!(lacks <= told.bytes, "the origin lacks {lacks} bytes, and the cache says {told:?}");
     }
 
     /// Sectors in use that the origin has otherwise than they must read.

@@ -159,11 +159,13 @@ fn live(mut left: Left, profile: &Profile, life: Life, ledger: &Rc<Ledger>) -> L
     if let Some(crash_at) = life.crash_at {
         let (weak, crashed, waker) = (Rc::downgrade(&fixture), crashed.clone(), waker.clone());
         let (ledger, crash, prng) = (ledger.clone(), life.crash, RefCell::new(prng.clone()));
+        let checked = profile.clone();
         world.watch(move |event| {
             let due = event >= crash_at && crashed.borrow().is_none();
             let Some(fixture) = weak.upgrade() else { return };
             if due && !fixture.has_unproved_damage() {
                 ledger.count_crash(crash.cut());
+                fixture.check_loss(&checked);
                 crashed.replace(Some(fixture.left_by(crash, &mut prng.borrow_mut())));
                 waker.wake();
             }
@@ -232,6 +234,7 @@ async fn serve(world: World, fixture: Rc<CacheFixture>, profile: Profile, mut li
     } else {
         run_clients(&dut, &profile, profile.steps).await;
     }
+    fixture.check_loss(&profile);
     dut.check_all("later").await;
     if profile.hangs && world.below(3) == 0 {
         return hanging.stop_beside_a_hung_drive(&profile).await;

@@ -22,8 +22,9 @@ const LOG_WRITE_NS: Nanos = 14_000_000_000;
 
 /// Whether a life is to be stopped while its map is being loaded.
 pub(crate) fn is_drawn(profile: &Profile, dice: &Prng) -> bool {
-    // Where drives hang, so slow a drive is given up.
-    !profile.hangs && Prng::new(dice.clone().next_u64() ^ LOADING).one_in(LOADING_ONE_IN)
+    // So slow a drive is given up where drives hang, and where the deadline is short.
+    let is_given_up = profile.hangs || profile.settings.deadline_ns <= MAP_READ_NS;
+    !is_given_up && Prng::new(dice.clone().next_u64() ^ LOADING).one_in(LOADING_ONE_IN)
 }
 
 /// Has the map of a cache load slowly, right after the start.

@@ -3,7 +3,7 @@
 use voltier_block::{KIB, MIB, Nanos, Prng, StripeShape};
 use voltier_cache::admission::AdmissionKind;
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Mode, Settings};
+use voltier_cache::{MaxUnshipped, Mode, Settings};
 
 use crate::disk_spec::DiskSpec;
 use crate::fault::{FaultKind, FaultMix};
@@ -191,6 +191,35 @@ pub(crate) fn passed_ssds(profile: &mut Profile, seed: u64) {
         profile.clients = profile.clients.max(3);
         (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (80, 70);
         profile.origin.latency_ns = profile.origin.latency_ns.max(ORIGIN_LATENCIES_NS[2]);
+    }
+}
+
+/// Mixed into the seed: seeds that do not draw this are as they were, and no kept seed draws it.
+const BOUNDS: u64 = 0x626f_756e_6473_0038;
+/// One seed in so many has it.
+const BOUNDS_ONE_IN: u64 = 6;
+const BOUND_WINDOW_BYTES: u64 = 4 * MIB;
+/// From less than a batch takes to less than a life.
+const BOUND_AGES_NS: [Nanos; 4] = [2_000_000, 30_000_000, 300_000_000, 2_000_000_000];
+
+/// An ordered cache with a bound of what its origin lacks, if the seed draws it.
+pub(crate) fn bounds(profile: &mut Profile, seed: u64) {
+    let mut prng = Prng::new(seed ^ BOUNDS);
+    if prng.one_in(BOUNDS_ONE_IN) {
+        profile.ordered = true;
+        profile.modes.retain(|mode| mode.writes_back());
+        if profile.modes.is_empty() {
+            profile.modes.push(Mode::WriteBack);
+        }
+        let (has_age, has_size) = *prng.pick(&[(true, false), (false, true), (true, true)]);
+        let bound = &mut profile.settings.max_unshipped;
+        bound.age_ns = if has_age { *prng.pick(&BOUND_AGES_NS) } else { 0 };
+        bound.bytes = if has_size { MaxUnshipped::BYTES_MIN + prng.below(2 * MIB) } else { 0 };
+        if has_size {
+            // As much is dirty as the bound allows.
+            profile.window_bytes = BOUND_WINDOW_BYTES;
+            (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (90, 85);
+        }
     }
 }
 

@@ -445,6 +445,12 @@ impl Model {
         self.touched.get(sector as usize).is_some_and(|touched| *touched)
     }
 
+    /// Whether a change of a sector is under way.
+    pub fn is_changing(&self, sector: u64) -> bool {
+        let versions = self.open.get(&sector);
+        versions.is_some_and(|all| all.iter().any(|version| version.completed == NEVER))
+    }
+
     /// Whether a sector, of which one content is possible while nothing is under way, has another
     /// one than `found`.
     pub fn differs(&self, sector: u64, found: &[u8]) -> bool {

@@ -15,8 +15,8 @@ use crate::arrays;
 use crate::fault::FaultKind;
 use crate::hanging::hangs;
 use crate::mix::{
-    ages, congestion, crowd, draw_faults, draw_profile, flush_losses, full_and_ordered, limits,
-    passed_ssds, refused_evacuations, remote_origins, streams, zeroes,
+    ages, bounds, congestion, crowd, draw_faults, draw_profile, flush_losses, full_and_ordered,
+    limits, passed_ssds, refused_evacuations, remote_origins, streams, zeroes,
 };
 use crate::sweep;
 use crate::sweep::arrays::ArrayCommand;
@@ -199,6 +199,7 @@ impl Scenario {
         refused_evacuations(&mut profile, self.seed);
         if !sweep {
             passed_ssds(&mut profile, self.seed);
+            bounds(&mut profile, self.seed);
         }
         if !self.without.contains(&FaultKind::HungDrive) {
             hangs(&mut profile, self.seed);

@@ -9,7 +9,7 @@ use voltier_block::{
 };
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{
-    Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, Opened, Settings,
+    Cache, FormatOptions, Health, LineSize, Mode, OpenError, OpenOptions, Opened, Settings,
 };
 use voltier_ring::{Executor, NoFiles};
 
@@ -216,7 +216,9 @@ pub(crate) async fn open_passed(
     passed: Vec<SectorRange>,
 ) -> Result<(SimCache, Opened), OpenError> {
     let uuid = Some(uuid);
-    let options = OpenOptions { uuid, generation_min, passed, ..OpenOptions::with(settings) };
+    let wall_clock = world.wall_clock();
+    let options =
+        OpenOptions { uuid, generation_min, passed, wall_clock, ..OpenOptions::with(settings) };
     let (ssd, origin) = drives.clone();
     Cache::open(world.handle(), ssd, SimDrive::in_world(world, origin), options).await
 }
@@ -443,6 +445,10 @@ impl<S: DriveControl, O: DriveControl> Client<S, O> {
         let (range, durable) = (write.range, durability == Durability::Durable);
         let mut model = self.dut.model.borrow_mut();
         self.dut.world.tell(|| format!("client: {what} {range} has ended"));
+        let writes_back = self.modes.iter().all(|mode| mode.writes_back());
+        if done.is_ok() && writes_back && what == "writing" {
+            check_bound(&self.dut.device);
+        }
         match done {
             Ok(()) => model.end_write(write, durable),
             Err(error) => {
@@ -474,6 +480,25 @@ impl<S: DriveControl, O: DriveControl> Client<S, O> {
             }
         }
     }
+}
+
+/// Holds what the origin lacks to the bound, as a write is acknowledged. What is damaged on the SSD counts for
+/// nothing: it never reaches the origin.
+fn check_bound<S: DriveControl, O: DriveControl>(cache: &Cache<S, O>) {
+    let (bound, status) = (cache.settings().max_unshipped, cache.status());
+    let found = status.unshipped;
+    if !bound.is_any() || status.health != Health::Online || !cache.damaged_ranges().is_empty() {
+        return;
+    }
+    let age_ns = found.age.map_or(0, |age| age.ns);
+    assert!(
+        bound.age_ns == 0 || age_ns <= bound.age_ns,
+        "acknowledged beyond {bound:?}: {found:?}"
+    );
+    assert!(
+        bound.bytes == 0 || found.bytes <= bound.bytes,
+        "more is dirty than {bound:?}: {found:?}"
+    );
 }
 
 /// Runs the clients of a profile at once, for `steps` steps each.

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use voltier_block::{Nanos, Prng, SectorRange};
+use voltier_cache::WallClock;
 use voltier_ring::Handle;
 
 use crate::fault::FaultKind;
@@ -24,6 +25,10 @@ pub enum Event {
     /// A request has taken effect; its sender does not know yet.
     Completed,
 }
+
+/// A day of the year 2026, in nanoseconds since 1970.
+const TODAY_NS: u64 = 1_790_000_000_000_000_000;
+const HOUR_NS: u64 = 3_600_000_000_000;
 
 /// The number of a cache's SSD.
 pub(crate) const SSD: u64 = 1;
@@ -45,6 +50,19 @@ struct Inner {
     keeps_failed_writes: Cell<bool>,
     waiting_for_ever: Cell<usize>,
     network: RefCell<Option<Rc<dyn Any>>>,
+    /// What the clock on the wall shows when the world begins.
+    wall_ns: u64,
+}
+
+/// The time after all worlds before: somebody may have set the clock, or nobody knows the time.
+fn wall_ns_at_start(seed: u64, ledger: &Ledger) -> u64 {
+    let mut prng = Prng::new(seed ^ 0x7761_6c6c_0000_0043);
+    let now_ns = TODAY_NS + ledger.counts().virtual_ns;
+    match prng.below(8) {
+        0 => now_ns - prng.below(HOUR_NS),
+        1 => now_ns + prng.below(HOUR_NS),
+        _ => now_ns,
+    }
 }
 
 /// One world: drives made in it lose their power together. Clones are the same world.
@@ -71,7 +89,14 @@ impl World {
             keeps_failed_writes: Cell::new(false),
             waiting_for_ever: Cell::new(0),
             network: RefCell::default(),
+            wall_ns: wall_ns_at_start(seed, ledger),
         }))
+    }
+
+    /// The clock on the wall, which may be wrong.
+    pub(crate) fn wall_clock(&self) -> WallClock {
+        let (handle, wall_ns) = (self.0.handle.clone(), self.0.wall_ns);
+        WallClock::new(move || wall_ns + handle.now())
     }
 
     /// The ledger that the world counts in.

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,6 +13,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::support::arrays::{MIB, array};
 use crate::support::ledger::{BLOCK, Ledger};
+use crate::support::nbd::NbdClient;
 use crate::support::{Instance, fio_is_content, until};
 
 /// A server of a file, which can be ended and started again.
@@ -376,6 +378,26 @@ fn a_volume_on_an_export_of_its_own_daemon_stops_before_the_one_below() {
 /// Looks without a write that was taken, after which writers wait: a second.
 const LOOKS_OF_STANDSTILL: u32 = 20;
 
+/// Writes blocks, with a flush after each hundred; `taken` counts them.
+fn write_all(
+    ledger: &mut Ledger,
+    client: &mut NbdClient,
+    blocks: impl Iterator<Item = u64>,
+    taken: &AtomicU64,
+) {
+    for block in blocks {
+        ledger.write(client, block).unwrap();
+        if taken.fetch_add(1, Ordering::AcqRel).is_multiple_of(100) {
+            client.flush().unwrap();
+        }
+    }
+}
+
+fn read_all(ledger: &mut Ledger, instance: &Instance, blocks: Range<u64>) {
+    let mut client = instance.connect("v");
+    blocks.for_each(|block| ledger.read(&mut client, block).unwrap());
+}
+
 #[test]
 fn an_ordered_cache_goes_on_while_its_server_is_stopped_or_killed_until_its_log_is_full() {
     for is_killed in [false, true] {
@@ -400,15 +422,8 @@ fn an_ordered_cache_goes_on_while_its_server_is_stopped_or_killed_until_its_log_
         let mut cold = Ledger::new(first + writes as usize);
         thread::scope(|scope| {
             let (taken, cold, mut client) = (&taken, &mut cold, instance.connect("v"));
-            let writer = scope.spawn(move || {
-                for number in 0..writes {
-                    cold.write(&mut client, first as u64 + number * 787 % writes).unwrap();
-                    taken.store(number + 1, Ordering::Release);
-                    if number % 100 == 0 {
-                        client.flush().unwrap();
-                    }
-                }
-            });
+            let blocks = (0..writes).map(|number| first as u64 + number * 787 % writes);
+            let writer = scope.spawn(move || write_all(cold, &mut client, blocks, taken));
             let (mut seen, mut looks) = (0, 0);
             until("the log is full and the writer waits", || {
                 let now = taken.load(Ordering::Acquire);
@@ -439,11 +454,8 @@ fn an_ordered_cache_goes_on_while_its_server_is_stopped_or_killed_until_its_log_
             }
             writer.join().unwrap();
         });
-        let check_cold = |cold: &mut Ledger| {
-            let mut client = instance.connect("v");
-            (first as u64..first as u64 + writes)
-                .for_each(|block| cold.read(&mut client, block).unwrap());
-        };
+        let cold_blocks = first as u64..first as u64 + writes;
+        let check_cold = |cold: &mut Ledger| read_all(cold, &instance, cold_blocks.clone());
         fio_is_content(fio);
         assert_eq!((hot.refused, cold.refused), (0, 0));
         until("the volume is as before", || instance.show("v")["state"] == "running");

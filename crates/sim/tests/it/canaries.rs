@@ -237,7 +237,7 @@ fn zeroes(profile: &mut Profile, are_long: bool) -> (u64, u64) {
     (16, 20)
 }
 
-const CANARIES: [(Canary, Worlds); 40] = [
+const CANARIES: [(Canary, Worlds); 41] = [
     (Canary::CongestedUnchecked, Worlds::Congested),
     (Canary::OverwrittenAnsweredEarly, Worlds::Crowd),
     (Canary::HolesUnlocked, Worlds::Stripes),
@@ -278,6 +278,7 @@ const CANARIES: [(Canary, Worlds); 40] = [
     (Canary::LongLockEarly, Worlds::LongZeroes),
     (Canary::QueuedLinesStay, Worlds::LongZeroes),
     (Canary::NewsWaitedFor, Worlds::Full),
+    (Canary::BoundNotKept, Worlds::Swarm),
 ];
 
 /// Those that every run of the tests looks for: quick to find, and together of every oracle.
