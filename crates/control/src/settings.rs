@@ -34,8 +34,8 @@ pub const KEYS: &[Key<Settings>] = keys::keys! { Settings:
     "congested", CONGESTED_US, congested_us, "after longer waits an idle disk serves hits";
     "deadline", DEADLINE_S, deadline_s, "longest time without an answer of a drive";
     "ordered", SWITCH, ordered, "writes reach the disk in order of flushes";
-    "ephemeral_ssd", SWITCH, ephemeral_ssd, "an SSD that is empty at a start gets a new cache";
     "max_unshipped", UNSHIPPED, max_unshipped, "writes wait before more of them would go with the SSD";
+    "ephemeral_ssd", SWITCH, ephemeral_ssd, "an SSD that is empty at a start gets a new cache";
 };
 
 /// Line sizes a cache can have, in bytes.
