@@ -1,13 +1,15 @@
 #!/bin/bash
 # usage: scripts/ceph.sh FOLDER [down]
-# Starts a small Ceph on the loopback address, or on VOLTIER_CEPH_ADDRESS, in a folder: one monitor, one manager, one
-# OSD, the pool `rbd` with one copy. It ends, with `down`, the processes that it started, by the numbers in FOLDER/pids,
-# and nothing else. Clients name FOLDER/ceph.conf. Packages: scripts/deps.sh cluster.
+# Starts a small Ceph on the loopback address, or on VOLTIER_CEPH_ADDRESS (its monitor on VOLTIER_CEPH_MON_ADDRESS), in
+# a folder: one monitor, one manager, one OSD, the pool `rbd` with one copy. It ends, with `down`, the processes that it
+# started, by the numbers in FOLDER/pids, and nothing else. Clients name FOLDER/ceph.conf. Packages: scripts/deps.sh
+# cluster.
 set -euo pipefail
 
 folder=$(realpath -m "${1:?usage: scripts/ceph.sh FOLDER [down]}")
 conf=$folder/ceph.conf
 address=${VOLTIER_CEPH_ADDRESS:-127.0.0.1}
+mon_address=${VOLTIER_CEPH_MON_ADDRESS:-$address}
 
 ceph() { command ceph --conf "$conf" --connect-timeout 20 "$@"; }
 
@@ -34,10 +36,10 @@ fi
 mkdir -p "$folder"
 [ ! -e "$folder/pids" ] || { echo "$folder holds a cluster already; end it: $0 $folder down" >&2; exit 1; }
 free_port() {
-  python3 -c 'import socket, sys; s = socket.socket(); s.bind((sys.argv[1], 0)); print(s.getsockname()[1])' "$address"
+  python3 -c 'import socket, sys; s = socket.socket(); s.bind((sys.argv[1], 0)); print(s.getsockname()[1])' "$1"
 }
 fsid=$(cat /proc/sys/kernel/random/uuid)
-mon=$address:$(free_port)
+mon=$mon_address:$(free_port "$mon_address")
 cat >"$conf" <<END
 [global]
 fsid = $fsid

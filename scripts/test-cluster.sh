@@ -2,8 +2,8 @@
 # usage: scripts/test-cluster.sh [PROGRAM]
 # What `make test-cluster` runs: RBD images of a real Ceph on the loopback address as disks. A daemon that is killed
 # comes back, an image that others have is refused, a host whose lock is broken writes nothing more, an OSD that does
-# not answer is a disk that does not. As root also: a host that is cut off in the middle of writes, in a network
-# namespace of its own. Ends only what it started.
+# not answer is a disk that does not. As root also: hosts that are cut off in the middle of writes, in a network
+# namespace of their own, and taken over VOLTIER_TAKEOVERS times (2 unless set). Ends only what it started.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -57,22 +57,27 @@ end_all() {
 trap end_all EXIT
 
 address=127.0.0.1
+mon_address=127.0.0.1
 if [ "$(id -u)" -eq 0 ] && command -v ip >/dev/null && ip netns add "$far" 2>/dev/null; then
   far_is_there=yes
   # Addresses for tests of networks (RFC 2544), four for each link.
   net=198.18.$((RANDOM % 256))
   at=$((RANDOM % 64 * 4))
   address=$net.$((at + 1))
+  # Of its own, so that a host may reach the OSD before it hears anything from the monitor.
+  mon_address=198.19.$((RANDOM % 256)).$((RANDOM % 254 + 1))
   ip link add "$far" type veth peer name far netns "$far"
   ip address add "$address/30" dev "$far"
+  ip address add "$mon_address/32" dev "$far"
   ip link set "$far" up
   ip -n "$far" address add "$net.$((at + 2))/30" dev far
   ip -n "$far" link set far up
   ip -n "$far" link set lo up
+  ip -n "$far" route add "$mon_address/32" via "$address"
 fi
 
 step "a Ceph of one monitor, one manager and one OSD, at $address"
-VOLTIER_CEPH_ADDRESS=$address scripts/ceph.sh "$scratch/ceph" >/dev/null
+VOLTIER_CEPH_ADDRESS=$address VOLTIER_CEPH_MON_ADDRESS=$mon_address scripts/ceph.sh "$scratch/ceph" >/dev/null
 truncate -s 128M "$scratch/ssd.img"
 rbd create rbd/a --size 256M
 rbd create rbd/b --size 64M
@@ -142,7 +147,9 @@ kill -9 "$(daemon)"
 step "an image that another host used meanwhile is not written to, until the user says so"
 await_free() { ! rbd status rbd/a | grep -q watcher=; }
 await await_free
-other create w -p "$a" >/dev/null
+refused_other() { ! said=$(other create "$1" -p "$2" 2>&1) && [[ $said == *"$3"* ]]; }
+refused_other w "$a" "may lack what v on" || fail "a volume was made of half the data: ${said:-}"
+other takeover w -p "$a" --force >/dev/null
 other export w --nbd >/dev/null
 fio --name=w --ioengine=nbd --uri="nbd+unix:///w?socket=$scratch/other/w.nbd.sock" --rw=write --bs=4k --size=1M \
   --minimal >/dev/null || fail "fio"
@@ -189,14 +196,13 @@ writing=$!
 sleep 0.3
 ip link set "$far" down
 old=$(rbd lock ls rbd/c --format json | sed 's/.*"address":"\([^"]*\)".*/\1/')
-refused_other() { ! said=$(other create n -p "$c" 2>&1) && [[ $said == *"$old"* ]]; }
-refused_other || fail "the new host was let in while the old one may be alive: ${said:-}"
+refused_other n "$c" "$old" || fail "the new host was let in while the old one may be alive: ${said:-}"
 echo "   refused: ${said##*: }"
 locker=$(rbd lock ls rbd/c --format json | sed 's/.*"locker":"\([^"]*\)".*/\1/')
 id=$(rbd lock ls rbd/c --format json | sed 's/.*"id":"\([^"]*\)".*/\1/')
 rbd lock rm rbd/c "$id" "$locker"
-is_created() { other create n -p "$c" >/dev/null 2>&1; }
-await is_created
+is_taken() { other takeover n -p "$c" --force >/dev/null 2>&1; }
+await is_taken
 ceph --conf "$conf" osd blocklist ls 2>/dev/null | grep -qF "$old" || fail "the cluster does not refuse $old"
 other export n --nbd >/dev/null
 fio --name=n --ioengine=nbd --uri="nbd+unix:///n?socket=$scratch/other/n.nbd.sock" --rw=write --bs=64k --size=64M \
@@ -215,5 +221,54 @@ echo "   requests that reached the OSD and were refused: $late"
 if on_away --number_ios=100 2>/dev/null; then fail "the old host serves on"; fi
 wait "$flushing" && fail "dirty lines were called written back"
 [ "$(rbd export rbd/c - --no-progress | sha256sum)" = "$after" ] || fail "a late write of the old host was carried out"
+
+other delete n >/dev/null
+away delete v --no-flush >/dev/null
+refusals() { grep -c "do_op .* is blocklisted" "$scratch/ceph/osd.0.log" || true; }
+hears_it() { [ "$(refusals)" -gt "$late" ]; }
+# One host is cut off in the middle of writes, another one takes its volume over and says what is lost.
+takeover() {
+  local image=rbd/t$1 c=rbd:rbd/t$1@$conf force=() before
+  # In turn: one that is known to be silent, and one that is not waited for.
+  [ $(($1 % 2)) -eq 1 ] || force=(--force)
+  rbd create "$image" --size 8M
+  rm -f "$scratch/away.img" "$scratch/here.img"
+  truncate -s 128M "$scratch/away.img" "$scratch/here.img"
+  away create v -s "$scratch/away.img" -p "$c" -t wb >/dev/null
+  away set v ordered=on max_unshipped=2s,16M >/dev/null
+  away export v --nbd >/dev/null
+  python3 scripts/takeover.py write "$scratch/away/v.nbd.sock" v "$scratch/log" &
+  writing=$!
+  sleep "1.$((RANDOM % 10))"
+  ip link set "$far" down
+  sleep "0.$((RANDOM % 10))"
+  other takeover v -s "$scratch/here.img" -p "$c" -t wb "${force[@]}" --json >"$scratch/taken.json" ||
+    fail "no takeover"
+  before=$(rbd export "$image" - --no-progress | tee "$scratch/image" | sha256sum)
+  late=$(refusals)
+  ip -n "$far" route replace blackhole "$mon_address/32"
+  ip link set "$far" up
+  await hears_it
+  ip -n "$far" route del "$mon_address/32"
+  ip -n "$far" route add "$mon_address/32" via "$address"
+  await shows_loss
+  wait "$writing" || fail "the client"
+  [ "$(rbd export "$image" - --no-progress | sha256sum)" = "$before" ] ||
+    fail "the old host wrote after it was pushed off"
+  python3 scripts/takeover.py check "$scratch/log" "$scratch/image" "$scratch/taken.json"
+  echo "   $(($(refusals) - late)) late requests refused by the OSD"
+  sed -n 's/.*"loss": "\(.*\)",*$/   said: \1/p' "$scratch/taken.json"
+  # The SSD of the old host has all that was acknowledged.
+  away stop v --now >/dev/null 2>&1 || true
+  away set v "hdd=$scratch/image" >/dev/null
+  away start v >/dev/null
+  nbdcopy "nbd+unix:///v?socket=$scratch/away/v.nbd.sock" - >"$scratch/whole"
+  python3 scripts/takeover.py kept "$scratch/log" "$scratch/whole"
+  away delete v --no-flush >/dev/null
+  other delete v >/dev/null
+}
+step "hosts that are cut off while they write are taken over, and no more is lost than the new host says"
+for round in $(seq "${VOLTIER_TAKEOVERS:-2}"); do takeover "$round"; done
+ceph --conf "$conf" tell osd.0 config set debug_osd 0 >/dev/null 2>&1
 
 echo "1 passed, 0 failed"

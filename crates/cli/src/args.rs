@@ -35,6 +35,10 @@ pub(crate) struct Cli {
 pub(crate) enum Verb {
     /// Create a volume on a backing disk, with or without an SSD as its cache
     Create(Create),
+    /// Serve a volume here that another host has: that host is shut out, and what is lost is said
+    Takeover(Takeover),
+    /// Move a volume on a Ceph RBD image to another host, without loss, by ssh
+    Move(Move),
     /// Write dirty lines back and forget the volume; the backing disk keeps all data
     Delete(Leave),
     /// Start a volume that is stopped, waiting or failed; without a name, start the daemon
@@ -134,6 +138,9 @@ pub(crate) struct CacheChoices {
     /// the modes wb and wo
     #[arg(long)]
     pub(crate) ephemeral_ssd: bool,
+    /// Set more, as `voltier set` does: ordered=on, max_unshipped=5s
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) more: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -156,6 +163,51 @@ pub(crate) struct Create {
     pub(crate) export: NewExport,
     #[command(flatten)]
     pub(crate) name: Named,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The disk is a Ceph RBD image, rbd:POOL/IMAGE: its cluster carries out nothing more of the host \
+    that has it. Of a volume that is on record here, which another host took, NAME alone is enough."
+)]
+pub(crate) struct Takeover {
+    /// Name of the volume here
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// The image; what it holds is the volume
+    #[arg(short = 'p', long, value_name = "IMAGE")]
+    pub(crate) hdd: Option<String>,
+    /// SSD of this host for a new cache; without it the volume has no cache
+    #[arg(short = 's', long, value_name = "SSD", requires = "hdd")]
+    pub(crate) ssd: Option<String>,
+    #[command(flatten)]
+    pub(crate) choices: CacheChoices,
+    #[command(flatten)]
+    pub(crate) export: NewExport,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Everything is written back, the volume is deleted here and made there with the same settings. \
+    HOST is reached with `ssh HOST voltier ...`; VOLTIER_RSH names another program than ssh. Nobody may use the \
+    volume meanwhile."
+)]
+pub(crate) struct Move {
+    /// Name of the volume
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// The other host, as ssh knows it
+    #[arg(value_name = "HOST")]
+    pub(crate) host: String,
+    /// SSD of that host for a new cache; without it the volume has no cache there
+    #[arg(short = 's', long, value_name = "SSD")]
+    pub(crate) ssd: Option<String>,
+    /// Use that SSD even if it is not empty, and overwrite what it holds
+    #[arg(short = 'f', long, requires = "ssd")]
+    pub(crate) force: bool,
+    /// How the volume is reached there, as of `create`
+    #[arg(long, value_name = "KIND")]
+    pub(crate) export: Option<String>,
 }
 
 /// How a new volume is reached.

@@ -11,6 +11,7 @@ mod health;
 mod import;
 mod laboratory;
 mod mount;
+mod move_volume;
 mod programs;
 mod progress;
 mod request;
@@ -48,6 +49,8 @@ fn run(cli: &Cli) -> ControlResult<ExitCode> {
     let done = match &cli.verb {
         Verb::Health(args) => return health::run(&session, args),
         Verb::Create(args) => volumes::change(&session, &request::create(args, &state)?, "created"),
+        Verb::Takeover(args) => volumes::take_over(&session, &request::take_over(args, &state)?),
+        Verb::Move(args) => move_volume::run(&session, args),
         Verb::Attach(args) => volumes::change(&session, &request::attach(args)?, "attached"),
         Verb::Set(args) => {
             let done = format!("set {}", args.changes.join(" "));

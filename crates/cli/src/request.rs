@@ -6,7 +6,7 @@ use voltier_control::{
     VolumeName, parse_line_bytes, parse_word,
 };
 
-use crate::args::{Attach, CacheChoices, Create, OpenExport, Set, Unexport};
+use crate::args::{Attach, CacheChoices, Create, OpenExport, Set, Takeover, Unexport};
 use crate::export_args;
 
 pub(crate) fn create(args: &Create, state: &StateDir) -> ControlResult<Request> {
@@ -29,17 +29,21 @@ pub(crate) fn create(args: &Create, state: &StateDir) -> ControlResult<Request> 
         })?;
     }
     let origin = device(hdd)?;
-    let cache = match &args.ssd {
-        Some(ssd) => Some(NewCache { device: device(ssd)?, settings, force: args.choices.force }),
-        None if settings != Settings::default() => {
-            return Err(ControlError::usage(
-                "a volume without an SSD has no policy, mode, block size or --ephemeral-ssd; add -s SSD",
-            ));
-        }
-        None => None,
-    };
+    let cache = cache_of(args.ssd.as_ref(), settings, args.choices.force)?;
     let export = export_args::of_new(args.export.kind.as_deref(), state, &name)?;
     Ok(Request::Create { name, origin, cache, export })
+}
+
+pub(crate) fn take_over(args: &Takeover, state: &StateDir) -> ControlResult<Request> {
+    let name: VolumeName = args.name.parse()?;
+    let origin = args.hdd.as_deref().map(device).transpose()?;
+    let cache = cache_of(args.ssd.as_ref(), settings(&args.choices)?, args.choices.force)?;
+    let export = match origin {
+        Some(_) => export_args::of_new(args.export.kind.as_deref(), state, &name)?,
+        // One that is on record has its exports.
+        None => None,
+    };
+    Ok(Request::TakeOver { name, origin, cache, export, force: args.choices.force })
 }
 
 pub(crate) fn attach(args: &Attach) -> ControlResult<Request> {
@@ -118,6 +122,24 @@ fn settings(choices: &CacheChoices) -> ControlResult<Settings> {
         settings.line_bytes = parse_line_bytes(size)?;
     }
     settings.ephemeral_ssd = choices.ephemeral_ssd;
+    for (key, value) in key_values(&choices.more, "--set ordered=on")? {
+        settings.apply(&key, &value)?;
+    }
     settings.check()?;
     Ok(settings)
+}
+
+/// The cache of a new volume, if it gets one.
+fn cache_of(
+    ssd: Option<&String>,
+    settings: Settings,
+    force: bool,
+) -> ControlResult<Option<NewCache>> {
+    match ssd {
+        Some(ssd) => Ok(Some(NewCache { device: device(ssd)?, settings, force })),
+        None if settings != Settings::default() => Err(ControlError::usage(
+            "a volume without an SSD has no policy, mode, block size, --set or --ephemeral-ssd; add -s SSD",
+        )),
+        None => Ok(None),
+    }
 }

@@ -43,6 +43,26 @@ fn print_changed(
     print(&format!("{}: {done} ({}, {cache}){at}\n", volume.name, volume.hdd.path))
 }
 
+/// Takes a volume over from another host, and says what is lost.
+pub(crate) fn take_over(session: &Session<'_>, request: &Request) -> ControlResult<()> {
+    let taken = session.client()?.take_over(request)?;
+    if session.json {
+        return print_json(&taken);
+    }
+    let uri = taken.volume.exports.first().map(|export| export.uri.as_str());
+    print_changed(session, &taken.volume, "taken over", uri)?;
+    for client in &taken.from {
+        print(&format!("{client} is shut out: the cluster carries out nothing more of it\n"))?;
+    }
+    if taken.lines_given_up > 0 {
+        print(&format!(
+            "the cache here was made anew: {} dirty lines, older than the image, were given up\n",
+            taken.lines_given_up
+        ))?;
+    }
+    print(&format!("{}\n", taken.loss))
+}
+
 /// Opens an export and tells its address.
 pub(crate) fn export(session: &Session<'_>, request: &Request) -> ControlResult<()> {
     let Request::Export { name, export, .. } = request else { unreachable!("made by export") };
@@ -143,6 +163,11 @@ pub(crate) fn detach(session: &Session<'_>, args: &Leave) -> ControlResult<()> {
     let request = Request::Detach { name: name.clone(), flush: !args.no_flush };
     let job = follow(&mut client, &request)?;
     print_ended(session, &mut client, &name, &job, "detached")
+}
+
+/// Has lines written back, and waits for it.
+pub(crate) fn drain(client: &mut Client, request: &Request) -> ControlResult<()> {
+    follow(client, request).map(drop)
 }
 
 fn print_ended(

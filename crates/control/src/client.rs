@@ -13,7 +13,7 @@ use crate::error::{ControlError, ControlResult};
 use crate::import_report::{ImportOrder, ImportReport};
 use crate::name::{ArrayName, VolumeName};
 use crate::notify;
-use crate::protocol::{self, ArrayRequest, JobStatus, Request, Response};
+use crate::protocol::{self, ArrayRequest, JobStatus, Request, Response, TakenVolume};
 use crate::state_dir::{ALREADY_SERVED, StateDir};
 use crate::status::{VolumeState, VolumeStatus};
 
@@ -180,6 +180,17 @@ impl Client {
     pub fn volume(&mut self, request: &Request) -> ControlResult<VolumeStatus> {
         match self.request(request)? {
             Response::Volume { volume } => Ok(*volume),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Takes a volume over.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn take_over(&mut self, request: &Request) -> ControlResult<TakenVolume> {
+        match self.request(request)? {
+            Response::TakenOver { taken } => Ok(*taken),
             other => Err(unexpected(&other)),
         }
     }

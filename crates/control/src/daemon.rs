@@ -13,7 +13,7 @@ use crate::error::{ControlError, ControlResult};
 use crate::notify;
 use crate::registry::Registry;
 use crate::server::{self, Shared, contained};
-use crate::service::{Service, errands};
+use crate::service::{Reports, Service, errands};
 use crate::state_dir::StateDir;
 use crate::upgrade::{self, Upgrade};
 use crate::{log, process};
@@ -23,6 +23,8 @@ use crate::{log, process};
 const STOP_MAX: Duration = Duration::from_secs(60);
 /// How long a stop waits for Ceph clusters to take locks back.
 const IMAGES_WAIT: Duration = Duration::from_secs(10);
+/// How often volumes report how far their Ceph RBD images are behind.
+const REPORT_STEP: Duration = Duration::from_secs(1);
 const STOP_STEP: Duration = Duration::from_millis(100);
 /// How long a step of a stop may take before the log says what it waits for.
 const LONG_STEP: Duration = Duration::from_secs(4);
@@ -90,6 +92,7 @@ pub fn run_daemon<E: Engine + Send + Sync>(
         shared.wake();
     })?;
     spawn("watch", &shared, |shared| shared.watch())?;
+    spawn("report", &shared, |shared| report(&shared))?;
     if !missing.is_empty() {
         tracing::info!("the kernel does not grant {}", missing.join(", "));
     }
@@ -119,6 +122,15 @@ pub fn run_daemon<E: Engine + Send + Sync>(
     tracing::info!("stopped");
     log::flush();
     Ok(())
+}
+
+/// Has the volumes over Ceph RBD images report how far the images are behind, every second.
+fn report<E: Engine + Send + Sync>(shared: &Shared<E>) {
+    let mut reports = Reports::default();
+    loop {
+        thread::park_timeout(REPORT_STEP);
+        contained("the report of images", || shared.service().report(&mut reports));
+    }
 }
 
 /// Waits until the locks of images are given back, or their cluster does not answer: the next daemon would wait for

@@ -14,6 +14,7 @@ use crate::array_status::{ArrayDetail, PoolStatus};
 use crate::error::{ControlError, ControlResult};
 use crate::export_access::ExportAccess;
 use crate::export_spec::ExportSpec;
+use crate::image_report::ImageReport;
 use crate::import_report::{ImportOrder, ImportReport};
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::settings::Settings;
@@ -263,6 +264,20 @@ pub enum Request {
         #[serde(default)]
         export: Option<ExportSpec>,
     },
+    /// Serve a volume here that another host has, and have the cluster refuse that host.
+    TakeOver {
+        /// Name of the volume.
+        name: VolumeName,
+        /// Its image; without it that on record here.
+        origin: Option<DeviceSpec>,
+        /// The fast side of a volume that is not on record here.
+        cache: Option<NewCache>,
+        /// An export that is opened with the volume.
+        #[serde(default)]
+        export: Option<ExportSpec>,
+        /// Also from a host that is alive, and what only SSDs have is given up.
+        force: bool,
+    },
     /// Drain, then forget the volume; the origin is left plain.
     Delete {
         /// The volume.
@@ -386,6 +401,7 @@ impl Request {
         match self {
             Self::Ping => "ping",
             Self::Create { .. } => "create",
+            Self::TakeOver { .. } => "takeover",
             Self::Delete { .. } => "delete",
             Self::Show { .. } => "show",
             Self::Start { .. } => "start",
@@ -451,6 +467,11 @@ pub enum Response {
         /// The volume.
         volume: Box<VolumeStatus>,
     },
+    /// A volume that was taken over.
+    TakenOver {
+        /// What came of it.
+        taken: Box<TakenVolume>,
+    },
     /// State of all volumes.
     Volumes {
         /// In the order of their names.
@@ -490,6 +511,21 @@ pub enum Response {
         /// Why.
         error: ControlError,
     },
+}
+
+/// A volume that was taken over from another host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TakenVolume {
+    /// Its state here.
+    pub volume: VolumeStatus,
+    /// The clients that were pushed off, in words.
+    pub from: Vec<String>,
+    /// What the last owner reported, if it was a Voltier.
+    pub report: Option<ImageReport>,
+    /// What is lost, in a sentence.
+    pub loss: String,
+    /// Dirty lines of an older cache that were given up here.
+    pub lines_given_up: u64,
 }
 
 /// How far a job is.

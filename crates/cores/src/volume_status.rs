@@ -88,7 +88,8 @@ fn note_loss(status: &mut VolumeStatus, facts: &Facts) {
         let (name, hdd) = (&status.name, &status.hdd.path);
         status.error = format!(
             "its backing disk {hdd}: {loss}; nothing is sent to it any more{lines}: stop and start {name} if nobody \
-             has written to the disk meanwhile, otherwise `voltier delete {name} --no-flush`"
+             has written to the disk meanwhile; otherwise `voltier takeover {name}` takes it back, and `voltier delete \
+             {name} --no-flush` forgets it"
         );
     }
 }

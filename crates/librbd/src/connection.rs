@@ -62,7 +62,11 @@ pub(crate) fn text(bytes: &[u8]) -> Result<CString, ImageError> {
 
 /// An address as every function of the library writes it, whatever the protocol in front of it.
 pub(crate) fn plain_address(address: &str) -> String {
-    let first = address.trim_matches(['[', ']']).split(',').next().unwrap_or_default();
+    // Brackets stand around a list, and around an IPv6 address.
+    let is_list = address.starts_with("[v") || address.starts_with("[any:");
+    let list = address.strip_prefix('[').and_then(|list| list.strip_suffix(']'));
+    let list = list.filter(|_| is_list).unwrap_or(address);
+    let first = list.split(',').next().unwrap_or_default();
     let kinds = ["v1:", "v2:", "any:"];
     let bare = kinds.iter().find_map(|kind| first.strip_prefix(kind)).unwrap_or(first);
     bare.to_owned()
@@ -323,6 +327,9 @@ mod tests {
     fn an_address_is_the_same_in_every_form() {
         for form in ["10.0.0.1:0/7", "v1:10.0.0.1:0/7", "[v2:10.0.0.1:0/7,v1:10.0.0.1:0/8]"] {
             assert_eq!(plain_address(form), "10.0.0.1:0/7", "{form}");
+        }
+        for form in ["[fd00::1]:0/7", "v2:[fd00::1]:0/7", "[v2:[fd00::1]:0/7,v1:[fd00::1]:0/8]"] {
+            assert_eq!(plain_address(form), "[fd00::1]:0/7", "{form}");
         }
     }
 }

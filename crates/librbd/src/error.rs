@@ -100,6 +100,20 @@ pub enum ImageError {
     /// Somebody else has the image open.
     #[error("the image is open by {0}; have it closed there")]
     Watched(String),
+    /// Somebody else has the image, and is not cut off.
+    #[error("it is used by {0}, which is alive")]
+    Alive(String),
+    /// The image was to be taken over, and that failed on the way.
+    #[error("{from} is shut out already, and then this failed: {why}; try again")]
+    HalfTaken {
+        /// The clients that are pushed off.
+        from: String,
+        /// The error.
+        why: String,
+    },
+    /// Nobody has the image, and it was left alone for this reason.
+    #[error("it {0}")]
+    LeftAlone(String),
     /// This daemon has the image open.
     #[error("this daemon has the image open already")]
     OwnLock,

@@ -33,10 +33,12 @@ use crate::connection::{Connection, Purpose, errno, is_own};
 use crate::error::{ImageError, Loss};
 use crate::name::ImageName;
 use crate::patience::bounded;
-use crate::{mark, owner};
+use crate::{mark, owner, report};
 
-/// How often size and lock are looked at when nothing is told.
-const LOOK_STEP: Duration = Duration::from_secs(2);
+/// How often a report is written that waits.
+const REPORT_STEP: Duration = Duration::from_millis(500);
+/// After how many of these steps size and lock are looked at when nothing is told: two seconds.
+const STEPS_TO_LOOK: u32 = 4;
 /// Completions that are collected with one call.
 const COLLECT_AT_ONCE: usize = 64;
 /// How often a thread that waits for completions looks whether all are there.
@@ -189,7 +191,7 @@ impl Image {
     }
 
     fn open_now(name: &ImageName, patience: Duration) -> Result<Self, ImageError> {
-        let key = format!("{}@{}", name.place(), name.conf().display());
+        let key = name.key();
         let place = Place::take(&key, patience)?;
         let connection = Connection::open(name, Purpose::Drive(patience))?;
         owner::check(&connection, name)?;
@@ -209,6 +211,9 @@ impl Image {
         let (size_bytes, id) =
             (connection.size().map_err(failed)?, connection.id().map_err(failed)?);
         mark::leave(&connection, name, &id)?;
+        // Before anything is served: who finds the image without its owner must know that it may lack something.
+        report::live(&connection, &id, 0).map_err(failed)?;
+        report::write(&connection, &place.0, &id).map_err(failed)?;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| failed(error.raw_os_error()))?;
         // SAFETY: the descriptor stays open for longer than the image.
@@ -235,6 +240,7 @@ impl Image {
             size_bytes,
             watch: None,
             is_lock_free: false,
+            id: id.clone(),
             place,
         };
         let run = move || guard.run();
@@ -461,6 +467,8 @@ struct Guard {
     watch: Option<u64>,
     /// The last look found the lock with nobody: the library may just take it again, after a connection has broken.
     is_lock_free: bool,
+    /// The id of the image.
+    id: String,
     /// Given back last.
     place: Place,
 }
@@ -479,7 +487,16 @@ unsafe extern "C" fn note_change(inner: *mut c_void) {
 impl Guard {
     fn run(mut self) {
         self.begin_watch();
-        while self.wait() {
+        let (mut steps, mut lives) = (0, 0);
+        while let Some(is_changed) = self.wait() {
+            // What cannot be written now is tried again, and what comes of the loss of the lock is found below.
+            let _ = report::write(&self.connection, &self.place.0, &self.id);
+            steps += 1;
+            if !is_changed && steps < STEPS_TO_LOOK {
+                continue;
+            }
+            (steps, lives) = (0, lives + 1);
+            let _ = report::live(&self.connection, &self.id, lives);
             if let Some(loss) = self.loss() {
                 self.inner.state().lost = Some(loss);
                 self.inner.wake();
@@ -488,6 +505,11 @@ impl Guard {
         }
         self.wait_for_the_end();
         self.drain();
+        // What the image says once somebody else may have it is theirs.
+        if self.inner.state().lost.is_none() {
+            let _ = report::write(&self.connection, &self.place.0, &self.id);
+        }
+        report::forget(&self.place.0);
         if let Some(watch) = self.watch.take() {
             // SAFETY: the image is a handle of the library. The library calls nothing after this.
             unsafe {
@@ -515,13 +537,14 @@ impl Guard {
         self.watch = begun.is_ok().then_some(watch);
     }
 
-    /// Waits for something new, or a while; whether the image is still in use.
-    fn wait(&self) -> bool {
+    /// Waits for something new, or a while: whether there is something new. `None` when the image is in use no more.
+    fn wait(&self) -> Option<bool> {
         let is_quiet = |state: &mut State| !state.is_closing && !state.is_changed;
-        let waited = self.inner.changed.wait_timeout_while(self.inner.state(), LOOK_STEP, is_quiet);
+        let waited =
+            self.inner.changed.wait_timeout_while(self.inner.state(), REPORT_STEP, is_quiet);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.is_changed = false;
-        !state.is_closing
+        let is_changed = std::mem::take(&mut state.is_changed);
+        (!state.is_closing).then_some(is_changed)
     }
 
     fn wait_for_the_end(&self) {

@@ -14,6 +14,9 @@
 //! | `owner` | who else has an image |
 //! | `former` | connections of a daemon that was killed, whose locks are broken at once |
 //! | `mark` | the mark on an image of who used it last |
+//! | `metadata` | texts of ours in the metadata of an image |
+//! | `report` | what the owner of an image reports about it, for whoever takes it over |
+//! | `take_over` | taking an image away from another host |
 //! | `look` | a look at an image before it is used |
 //! | `image` | an image with its lock: requests, and the thread that watches it and closes it |
 
@@ -24,9 +27,12 @@ mod former;
 mod image;
 mod look;
 mod mark;
+mod metadata;
 mod name;
 mod owner;
 mod patience;
+mod report;
+mod take_over;
 
 pub use error::{ImageError, Loss};
 pub use former::note_clients_in;
@@ -34,3 +40,5 @@ pub use image::{Done, Image, Op, UnderWayCount, settle};
 pub use look::{Seen, look};
 pub use mark::note_uses_in;
 pub use name::{DEFAULT_CONF, DEFAULT_USER, ImageName, NameError};
+pub use report::{report, report_now};
+pub use take_over::{TakenOver, take_over};

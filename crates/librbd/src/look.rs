@@ -6,7 +6,7 @@ use crate::connection::{Connection, Purpose};
 use crate::error::ImageError;
 use crate::name::ImageName;
 use crate::patience::bounded;
-use crate::{mark, owner};
+use crate::{mark, owner, report};
 
 /// What is seen of an image.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub struct Seen {
     pub id: String,
     /// The mark of who used the image last, if that was not this state folder.
     pub used_by: Option<String>,
+    /// The last [report](crate::report()) of an owner.
+    pub report: Option<String>,
     /// Its first bytes, and zeroes behind its end.
     pub head: Vec<u8>,
     /// Why it cannot be used now, if somebody else has it.
@@ -39,6 +41,7 @@ fn look_now(name: &ImageName, head_bytes: usize, patience: Duration) -> Result<S
     let failed = |number| connection.refused(name, "looking at the image", number);
     let (size_bytes, id) = (connection.size().map_err(failed)?, connection.id().map_err(failed)?);
     let used_by = mark::foreign(&connection, &id).map_err(failed)?;
+    let report = report::read(&connection).map_err(failed)?;
     let in_use = match owner::check(&connection, name) {
         // Not somebody else: what this daemon has is in its own records.
         Ok(()) | Err(ImageError::OwnLock) => None,
@@ -48,5 +51,5 @@ fn look_now(name: &ImageName, head_bytes: usize, patience: Duration) -> Result<S
     let mut head = vec![0; head_bytes];
     let there = usize::try_from(size_bytes).unwrap_or(usize::MAX).min(head_bytes);
     connection.read(0, &mut head[..there]).map_err(failed)?;
-    Ok(Seen { size_bytes, id, used_by, head, in_use })
+    Ok(Seen { size_bytes, id, used_by, report, head, in_use })
 }

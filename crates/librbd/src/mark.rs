@@ -4,26 +4,21 @@
 //! cache is old, and its dirty lines would be written over what is newer. So whoever opens an image as a drive leaves a
 //! mark in its metadata that nobody used before, and notes it in the state folder: an image with another mark was used
 //! by somebody else. The note comes first and keeps the mark before as well, for a crash between the two.
-//!
-//! UNSAFETY: calls of foreign functions, with texts that end with a zero byte and an array of ours with its length.
-#![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::CStr;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::connection::{Connection, errno, text};
+use crate::connection::Connection;
 use crate::error::ImageError;
+use crate::metadata;
 use crate::name::ImageName;
 
 /// The key in the metadata of the image.
 const KEY: &CStr = c"voltier.used";
-/// Longest mark that is read, in bytes. Ours are shorter.
-const MARK_BYTES_MAX: usize = 512;
 /// Longest name of a host in a mark, in bytes.
 const HOST_BYTES_MAX: usize = 64;
 /// Marks of one image that count as ours: the last, and the one before.
@@ -93,26 +88,10 @@ fn new_mark() -> std::io::Result<String> {
 
 /// The mark on the image, if it has one.
 fn read(connection: &Connection) -> Result<Option<String>, i32> {
-    let mut value = [0_u8; MARK_BYTES_MAX];
-    let mut bytes = value.len();
-    // SAFETY: the library writes at most this many bytes there, and the key ends with a zero byte.
-    let got = errno(unsafe {
-        (connection.api().rbd_metadata_get)(
-            connection.image(),
-            KEY.as_ptr(),
-            value.as_mut_ptr().cast::<c_char>(),
-            &mut bytes,
-        )
-    });
-    match got {
-        Err(libc::ENOENT) => return Ok(None),
-        Err(number) => return Err(number),
-        Ok(_) => {}
-    }
-    let value = value[..bytes.min(MARK_BYTES_MAX)].split(|byte| *byte == 0).next().unwrap_or(&[]);
     let is_plain = |letter: &char| letter.is_ascii_graphic() && ![':', '+'].contains(letter);
     // Whoever wrote another one did not use a Voltier.
-    Ok(Some(String::from_utf8_lossy(value).chars().filter(is_plain).collect()))
+    let mark = metadata::get(connection, KEY)?;
+    Ok(mark.map(|mark| mark.chars().filter(is_plain).collect()))
 }
 
 /// The mark of somebody else who used the image last, if it was not this state folder.
@@ -146,45 +125,8 @@ pub(crate) fn leave(connection: &Connection, name: &ImageName, id: &str) -> Resu
         notes.looked.insert(id.to_owned(), Some(mark.clone()));
         mark
     };
-    let written = write(connection, &header_of(id)?, &mark);
+    let written = metadata::put(connection, id, KEY, &mark);
     written.map_err(|number| connection.refused(name, "marking the image as used here", number))
-}
-
-/// The object that has the metadata of an image.
-fn header_of(id: &str) -> Result<CString, ImageError> {
-    text(format!("rbd_header.{id}").as_bytes())
-}
-
-/// Puts the mark into the metadata. Not with `rbd_metadata_set`, which tells all who watch the image and waits for
-/// their answers: after a daemon was killed the cluster waits for its answer for half a minute.
-fn write(connection: &Connection, header: &CStr, mark: &str) -> Result<(), i32> {
-    let input = pairs(&[(KEY.to_bytes(), mark.as_bytes())]);
-    // SAFETY: the pool is a handle of the library, the texts end with a zero byte, the library reads so many bytes of
-    // the input before the call returns, and has no room to write to.
-    errno(unsafe {
-        (connection.api().rados_exec)(
-            connection.pool(),
-            header.as_ptr(),
-            c"rbd".as_ptr(),
-            c"metadata_set".as_ptr(),
-            input.as_ptr().cast::<c_char>(),
-            input.len(),
-            null_mut(),
-            0,
-        )
-    })
-    .map(drop)
-}
-
-/// Keys and values as Ceph's encoding has a map of them: their number, and before each text its length, 32 bits little
-/// endian.
-fn pairs(pairs: &[(&[u8], &[u8])]) -> Vec<u8> {
-    let mut encoded = (pairs.len() as u32).to_le_bytes().to_vec();
-    for text in pairs.iter().flat_map(|(key, value)| [key, value]) {
-        encoded.extend((text.len() as u32).to_le_bytes());
-        encoded.extend(*text);
-    }
-    encoded
 }
 
 #[cfg(test)]
@@ -207,7 +149,6 @@ mod tests {
         assert_eq!(own("1", "a@h"), (false, false));
         assert_eq!(own("1", "d@h"), (false, false), "of another image");
         fs::remove_file(&file).unwrap();
-        assert_eq!(pairs(&[(b"k", b"va")]), *b"\x01\0\0\0\x01\0\0\0k\x02\0\0\0va");
         assert_ne!(new_mark().unwrap(), new_mark().unwrap());
     }
 }

@@ -51,6 +51,11 @@ impl ImageName {
             namespace => format!("{}/{namespace}/{}", self.pool, self.image),
         }
     }
+
+    /// What the image is known by in this process: its place and the configuration of its cluster.
+    pub(crate) fn key(&self) -> String {
+        format!("{}@{}", self.place(), self.conf().display())
+    }
 }
 
 impl FromStr for ImageName {

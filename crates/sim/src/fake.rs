@@ -15,7 +15,7 @@ use voltier_control::engine::{
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{
-    self, DeviceId, DriveIdentity, Examined, Machine, Role, WriteProtection,
+    self, DeviceId, DriveIdentity, Examined, Machine, Role, TakenImage, WriteProtection,
 };
 use voltier_control::{
     ArrayDetail, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, ExportAccess,
@@ -77,6 +77,9 @@ answers! {
         }
         // A world has no network.
         fn examine_remote(&self, remote: &Remote, role: Role) -> ControlResult<Examined> {
+            Err(ControlError::failed(format!("{remote}: no server is there")))
+        }
+        fn take_image_over(&self, remote: &Remote, force: bool) -> ControlResult<TakenImage> {
             Err(ControlError::failed(format!("{remote}: no server is there")))
         }
         fn id_of(&self, path: &Path) -> Option<DeviceId> { DeviceId::of_path(&MACHINE, path) }

@@ -42,6 +42,7 @@ mod setup;
 mod spare_pools;
 mod stops;
 mod support;
+mod take_over;
 mod unaligned;
 mod verify;
 mod write_protected;

@@ -11,13 +11,13 @@ use crate::support::{Answer, Instance, MIB, until};
 const OTHER: &str = "127.0.0.1:0/7";
 
 /// A cluster with one pool, and its configuration.
-struct Cluster {
+pub(crate) struct Cluster {
     folder: PathBuf,
     conf: String,
 }
 
 impl Cluster {
-    fn new(instance: &Instance) -> Self {
+    pub(crate) fn new(instance: &Instance) -> Self {
         let folder = PathBuf::from(instance.aside("cluster"));
         fs::create_dir_all(folder.join("pool/space")).unwrap();
         let conf = instance.aside("ceph.conf");
@@ -27,7 +27,7 @@ impl Cluster {
         cluster
     }
 
-    fn at(&self, path: &str) -> PathBuf {
+    pub(crate) fn at(&self, path: &str) -> PathBuf {
         self.folder.join(path)
     }
 
@@ -35,7 +35,7 @@ impl Cluster {
         File::create(self.at(image)).unwrap().set_len(bytes).unwrap();
     }
 
-    fn name(&self, image: &str) -> String {
+    pub(crate) fn name(&self, image: &str) -> String {
         format!("rbd:{image}@{}", self.conf)
     }
 
@@ -48,7 +48,7 @@ impl Cluster {
     }
 
     /// The address that has the lock of the image.
-    fn owner(&self) -> Option<String> {
+    pub(crate) fn owner(&self) -> Option<String> {
         fs::read_to_string(self.at("pool/image.lock")).ok()
     }
 
@@ -61,7 +61,7 @@ impl Cluster {
 }
 
 /// The library, which cargo puts beside the tests.
-fn library() -> PathBuf {
+pub(crate) fn library() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let folder = tests.parent().unwrap();
     let file = "libvoltier_librbd_fake.so";
@@ -70,7 +70,7 @@ fn library() -> PathBuf {
 }
 
 /// An instance whose daemons load that library.
-fn instance_with(library: &Path) -> Instance {
+pub(crate) fn instance_with(library: &Path) -> Instance {
     Instance::new().with_variable("VOLTIER_LIBRBD", &library.display().to_string())
 }
 
@@ -295,7 +295,10 @@ fn an_image_that_another_host_used_meanwhile_is_refused_until_the_user_says_so()
     instance.stop();
     // Another state folder on another host has it for a while, and lets go of it.
     let other = instance_with(&library());
-    until("the image is free", || create(&other, &name).code == 0);
+    // What the first host has not written back is given up by that.
+    create(&other, &name).refused(1, "may lack what v on");
+    let take = ["takeover", "v", "-p", &name, "--force"];
+    until("the image is free", || other.run(&take).code == 0);
     other.exported("v").write(0, &[2; 4096]).unwrap();
     other.run(&["delete", "v"]).ok();
     other.stop();
@@ -310,7 +313,7 @@ fn an_image_that_another_host_used_meanwhile_is_refused_until_the_user_says_so()
     assert_eq!(instance.show("v")["state"], "running", "and it is the last user again");
     // What the user said holds for that use alone.
     instance.stop();
-    until("the image is free", || create(&other, &name).code == 0);
+    until("the image is free", || other.run(&take).code == 0);
     other.run(&["delete", "v"]).ok();
     other.stop();
     let shown = instance.show("v");

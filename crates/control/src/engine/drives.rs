@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use crate::error::ControlResult;
 use crate::records::Identity;
 use crate::remote::Remote;
-use crate::safety::{self, DeviceId, DriveIdentity, Examined, Machine, Role, WriteProtection};
+use crate::safety::{
+    self, DeviceId, DriveIdentity, Examined, Machine, Role, TakenImage, WriteProtection,
+};
 use crate::spec::DeviceSpec;
 
 /// Looks at drives. An engine whose drives are not those of this machine answers for them itself.
@@ -36,6 +38,14 @@ pub trait Drives {
     /// As [`safety::examine_remote`].
     fn examine_remote(&self, remote: &Remote, role: Role) -> ControlResult<Examined> {
         safety::examine_remote(remote, role)
+    }
+
+    /// Takes a Ceph RBD image away from whoever has it.
+    ///
+    /// # Errors
+    /// As [`safety::take_image_over`].
+    fn take_image_over(&self, remote: &Remote, force: bool) -> ControlResult<TakenImage> {
+        safety::take_image_over(remote, force)
     }
 
     /// The storage that a path leads to now; `None` when nothing is there.

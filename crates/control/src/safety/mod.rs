@@ -25,7 +25,7 @@ pub use finding::Finding;
 pub use identity::DeviceId;
 pub use machine::Machine;
 pub use protection::WriteProtection;
-pub use remote::REMOTE_PATIENCE;
+pub use remote::{REMOTE_PATIENCE, TakenImage, take_image_over};
 pub use role::Role;
 pub use room::{Promise, Promises, Room, Shortage};
 
@@ -36,6 +36,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{ControlError, ControlResult};
 use crate::file_lock;
+use crate::image_report::ImageReport;
 use crate::remote::Remote;
 use looks::ANSWER_MAX;
 use signature::Content;
@@ -51,6 +52,8 @@ pub struct Examined {
     pub findings: Vec<Finding>,
     /// What a drive beyond this machine is known by.
     pub remote_identity: Option<DriveIdentity>,
+    /// What another host reported that used the image last.
+    pub report: Option<ImageReport>,
 }
 
 /// Whether a device has a mark of Voltier's: a cache, a member, a journal or a spare of an array.
@@ -143,7 +146,7 @@ fn examine_now(machine: &Machine, path: &Path, role: Role) -> ControlResult<Exam
         .map_err(|error| ControlError::io(format!("reading {shown}"), &error))?;
     findings.extend(protection.map(Finding::WriteProtected));
     findings.extend(counting(content, role));
-    Ok(Examined { id, size_bytes, findings, remote_identity: None })
+    Ok(Examined { id, size_bytes, findings, remote_identity: None, report: None })
 }
 
 /// Looks at a drive beyond this machine. Who else uses an export, only its server knows, and it does not say; of an
@@ -161,6 +164,7 @@ pub fn examine_remote(remote: &Remote, role: Role) -> ControlResult<Examined> {
         size_bytes: seen.size_bytes,
         findings,
         remote_identity: Some(seen.identity),
+        report: seen.report,
     })
 }
 

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use voltier_block::SECTOR_BYTES;
-use voltier_librbd::ImageName;
+use voltier_librbd::{ImageError, ImageName};
 use voltier_nbd::{ConnectError, Connected, ExportUri, connect, proto};
 
 use super::drive_identity::DriveIdentity;
 use super::finding::Finding;
 use super::protection::WriteProtection;
 use crate::error::{ControlError, ControlResult};
+use crate::image_report::{ImageReport, ImageUse};
 use crate::remote::Remote;
 
 /// How long a server may take to answer, from the first packet to the last.
@@ -21,8 +22,19 @@ pub(super) struct Seen {
     pub(super) identity: DriveIdentity,
     /// What stands against writing to it, but for its content.
     pub(super) findings: Vec<Finding>,
+    /// What another host reported that used it last.
+    pub(super) report: Option<ImageReport>,
     /// Its first bytes, and zeroes behind its end.
     pub(super) head: Vec<u8>,
+}
+
+/// An image that was taken over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TakenImage {
+    /// The clients that were pushed off.
+    pub from: Vec<String>,
+    /// What the last owner reported, if it was a Voltier.
+    pub report: Option<ImageReport>,
 }
 
 /// Looks at a drive beyond this machine, and at so many of its first bytes.
@@ -39,8 +51,10 @@ pub(super) fn see(remote: &Remote, head_bytes: usize) -> ControlResult<Seen> {
 fn see_image(name: &ImageName, head_bytes: usize) -> ControlResult<Seen> {
     let seen = voltier_librbd::look(name, head_bytes, REMOTE_PATIENCE)
         .map_err(|error| ControlError::failed(format!("{name}: {error}")))?;
+    let report = seen.report.filter(|_| seen.used_by.is_some());
     Ok(Seen {
         size_bytes: seen.size_bytes,
+        report: report.and_then(|report| ImageReport::read(&report)),
         identity: DriveIdentity::of_image(
             &name.place(),
             (&seen.id, seen.used_by.as_deref()),
@@ -67,6 +81,7 @@ fn see_export(uri: &ExportUri, head_bytes: usize) -> ControlResult<Seen> {
     Ok(Seen {
         size_bytes,
         identity: DriveIdentity::of_export(&uri.export, size_bytes),
+        report: None,
         findings: protection.map(Finding::WriteProtected).into_iter().collect(),
         head,
     })
@@ -89,4 +104,37 @@ fn head_of(
     }
     head.resize(head_bytes, 0);
     Ok(head)
+}
+
+/// Takes an image away from whoever has it. What it lacked counts as given up then.
+///
+/// # Errors
+/// When it is no image, its owner is alive and `force` does not say otherwise, or the cluster does not do it.
+pub fn take_image_over(remote: &Remote, force: bool) -> ControlResult<TakenImage> {
+    let Remote::Rbd(name) = remote else {
+        return Err(ControlError::usage(format!(
+            "{remote} cannot be taken over: who else uses it, and what is lost, only a Ceph RBD image says \
+             (rbd:POOL/IMAGE)"
+        )));
+    };
+    let given_up = move |report: &str| {
+        let Some(report) = ImageReport::read(report) else { return Ok(None) };
+        // A host that has stopped in order since it was looked at has lost nothing yet.
+        match report.better_way().filter(|_| !force && report.state == ImageUse::Stopped) {
+            Some(why) => Err(format!("{why}; or give that up with --force")),
+            None => Ok(Some(ImageReport { state: ImageUse::GivenUp, ..report }.text())),
+        }
+    };
+    let taken = voltier_librbd::take_over(name, force, REMOTE_PATIENCE, given_up);
+    let taken = taken.map_err(|error| {
+        let way = match error {
+            ImageError::Alive(_) => {
+                "; stop or move the volume there, and nothing is lost, or take the image from it with --force"
+            }
+            _ => "",
+        };
+        ControlError::failed(format!("{name}: {error}{way}"))
+    })?;
+    let report = taken.report.as_deref().and_then(ImageReport::read);
+    Ok(TakenImage { from: taken.from, report })
 }

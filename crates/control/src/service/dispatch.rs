@@ -7,6 +7,7 @@ use crate::service::arrays::spare_pools;
 use crate::service::presence::late;
 use crate::service::state::turn::Turn;
 use crate::service::state::{State, records, subjects};
+use crate::service::volumes::take_over::Taken;
 use crate::service::volumes::{drains, exports, show, stops};
 use crate::service::{arrays, import, volumes};
 
@@ -57,6 +58,9 @@ fn dispatch(turn: &mut Turn, request: Request) -> ControlResult<Response> {
         Request::Create { name, origin, cache, export } => {
             volumes::commands::create(turn, name, origin, cache, export)
         }
+        Request::TakeOver { name, origin, cache, export, force } => {
+            volumes::take_over::take_over(turn, Taken { name, origin, cache, export, force })
+        }
         Request::Delete { name, flush } => volumes::commands::delete(turn, &name, flush),
         Request::Show { name: Some(name) } => show::show(turn, &name),
         Request::Show { name: None } => Ok(show::show_all(turn)),
@@ -85,6 +89,7 @@ fn dispatch(turn: &mut Turn, request: Request) -> ControlResult<Response> {
 fn with_real_files(mut request: Request) -> Request {
     let export = match &mut request {
         Request::Create { export, .. }
+        | Request::TakeOver { export, .. }
         | Request::Unexport { export, .. }
         | Request::Array { ask: ArrayRequest::Create { export, .. } } => export.as_mut(),
         Request::Export { export, .. } => Some(export),

@@ -33,6 +33,7 @@ use state::turn::Turn;
 use state::{State, records};
 use volumes::in_use;
 use volumes::lost_ssds;
+pub(crate) use volumes::reports::Reports;
 
 /// Volumes, arrays, registry and jobs of one state folder. Clones are ways to the same one.
 pub struct Service<E> {
@@ -171,6 +172,11 @@ impl<E: Engine> Service<E> {
     /// A client has received this answer.
     pub fn job_is_told(&self, told: &JobStatus) {
         self.turn().jobs.tell(told);
+    }
+
+    /// Has volumes over Ceph RBD images report how far the images are behind.
+    pub(crate) fn report(&self, reports: &mut Reports) {
+        reports.tell(&mut self.turn());
     }
 
     /// From here on the service takes no changes, and goes on to serve clients.

@@ -1,6 +1,7 @@
 //! Whether a device may become a part of a volume or an array.
 
 use crate::error::{ControlError, ControlResult};
+use crate::image_report::ImageReport;
 use crate::name::ArrayName;
 use crate::protocol::NewCache;
 use crate::records::{CacheRecord, Identity, PoolSpare, VolumeRecord};
@@ -105,6 +106,9 @@ pub(crate) fn admit(
     };
     let examined = examined?;
     safety::judge_findings(device, &examined.findings, force)?;
+    if let Some(why) = examined.report.as_ref().and_then(ImageReport::refusal) {
+        return Err(ControlError::failed(format!("{device} {why}")));
+    }
     if force {
         log_override(turn, &device.to_string(), &examined.findings);
     }

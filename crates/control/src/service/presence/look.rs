@@ -7,6 +7,7 @@ use crate::safety::{self, DriveIdentity, Finding, Role, WriteProtection};
 use crate::service::presence::absence::Hindrance;
 use crate::service::state::crash_wait::CRASH_STEP;
 use crate::service::state::turn::Turn;
+use crate::settings::ORIGIN_KEY;
 use crate::spec::{DeviceSpec, Storage};
 
 /// [`may_be_member`] of a device that may not answer: a core would wait for it.
@@ -177,10 +178,13 @@ fn not_used_elsewhere(
         return Ok(());
     };
     let host = mark.split_once('@').map_or("unknown", |(_, host)| host);
+    let way = match key {
+        ORIGIN_KEY => format!("`voltier takeover {volume}` serves the image with a new cache, or"),
+        _ => format!("`voltier detach {volume} --no-flush`, or"),
+    };
     Err(ControlError::failed(format!(
         "its {side} {device} was used by another host ({host}) since {volume} was served here, and a cache here may be \
-         old: nothing is changed; `voltier delete {volume} --no-flush` and create it again, or, if nothing was written \
-         there, `voltier set {volume} {key}={device}`"
+         old: nothing is changed; {way}, if nothing was written there, `voltier set {volume} {key}={device}`"
     )))
 }
 

@@ -19,6 +19,8 @@ pub(crate) fn now() -> Instant {
 pub(crate) struct Live {
     /// Whether the engine has it open.
     pub(crate) is_open: bool,
+    /// About to be closed: what it reports is its last word.
+    pub(crate) is_closing: bool,
     /// The volume's error; empty when all is well.
     pub(crate) error: String,
     /// What happened at its start that is no error; empty when nothing did.
@@ -51,6 +53,7 @@ impl Live {
     pub(crate) fn new() -> Self {
         Self {
             is_open: false,
+            is_closing: false,
             error: String::new(),
             note: String::new(),
             awaits_ssd: false,

@@ -23,6 +23,9 @@ pub(crate) fn of_request(request: &Request) -> Option<BTreeSet<Subject>> {
         Request::Create { name, origin, cache, .. } => {
             (vec![volume(name)], std::iter::once(origin).chain(device_of(cache.as_ref())).collect())
         }
+        Request::TakeOver { name, origin, cache, .. } => {
+            (vec![volume(name)], origin.iter().chain(device_of(cache.as_ref())).collect())
+        }
         Request::Attach { name, cache } => (vec![volume(name)], vec![&cache.device]),
         Request::Delete { name, .. }
         | Request::Start { name }

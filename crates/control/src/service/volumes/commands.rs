@@ -16,7 +16,7 @@ use crate::service::state::live::Live;
 use crate::service::state::turn::Turn;
 use crate::service::volumes::open::{close_volume, open_volume, put_in_front};
 use crate::service::volumes::silence::{self, WayOn};
-use crate::service::volumes::{drains, exports, finish, given_up, in_use, removal, show};
+use crate::service::volumes::{drains, exports, finish, given_up, in_use, removal, reports, show};
 use crate::settings::{ORIGIN_KEY, SSD_KEY};
 use crate::spec::DeviceSpec;
 use crate::status::DeviceState;
@@ -109,8 +109,9 @@ pub(crate) fn set(
     }
     cache.maybe_dirty |= cache.settings.mode.writes_back();
     let settings = cache.settings.clone();
-    turn.registry.put(record)?;
-    let configured = turn.changing_settings_of(name).configure(name, &settings);
+    turn.registry.put(record.clone())?;
+    let configured = reports::tell_before(turn, &before, &record)
+        .and_then(|()| turn.changing_settings_of(name).configure(name, &settings));
     if let Err(error) = configured {
         let mut record = turn.record(name)?;
         record.cache = restored(record.cache, before.cache);

@@ -8,6 +8,7 @@ use crate::name::VolumeName;
 use crate::records::{CacheRecord, VolumeRecord};
 use crate::service::state::claims::Subject;
 use crate::service::state::turn::{Turn, of_all};
+use crate::service::volumes::reports;
 use crate::spec::DeviceSpec;
 
 /// Opens a volume with its cache, if the record has one that did not fail.
@@ -19,6 +20,7 @@ pub(crate) fn open_volume(
     record: &VolumeRecord,
     start: CacheStart,
 ) -> ControlResult<OpenedVolume> {
+    reports::tell_the_begin(record);
     move_arrays(turn, record, true);
     let opened = turn.opening(of_all(record.devices())).open(record, start);
     move_arrays(turn, record, false);
@@ -72,8 +74,9 @@ pub(crate) fn put_in_front(
         cache.settings = settings.clone();
         cache.maybe_dirty |= settings.mode.writes_back();
     }
-    turn.registry.put(record)?;
+    turn.registry.put(record.clone())?;
     if settings.mode != Mode::WriteThrough {
+        reports::tell_before(turn, &with_cache, &record)?;
         turn.changing_settings_of(name).configure(name, &settings)?;
     }
     Ok(())
@@ -86,6 +89,9 @@ pub(crate) fn put_in_front(
 pub(crate) fn close_volume(turn: &mut Turn, name: &VolumeName) -> ControlResult<()> {
     let devices = turn.registry.find(name).map(|record| of_all(record.devices()));
     let devices = devices.unwrap_or_else(|| name.to_string());
+    if let Some(live) = turn.live.get_mut(name) {
+        live.is_closing = true;
+    }
     let closed = turn.closing(devices).close(name);
     match closed {
         Ok(()) => record_sequence(turn, name),

@@ -5,7 +5,7 @@ use crate::name::VolumeName;
 use crate::records::{Desired, VolumeRecord};
 use crate::service::state::turn::Turn;
 use crate::service::volumes::open::close_volume;
-use crate::service::volumes::{exports, given_up};
+use crate::service::volumes::{exports, given_up, reports};
 
 /// The last step of a delete: the cache goes first. So a crash between the steps leaves a plain
 /// volume on its way out.
@@ -21,10 +21,17 @@ pub(crate) fn drop_volume(
     was.iter().for_each(|cache| given_up::reserve(turn, cache));
     let is_open = turn.is_open(name);
     if is_open {
+        if was.as_ref().is_some_and(|cache| cache.maybe_dirty) && !write_back {
+            let record = VolumeRecord { cache: was.clone(), ..plain.clone() };
+            reports::tell_what_is_given_up(turn, &record);
+        }
         if was.is_none() {
             turn.registry.put(plain)?;
         } else if let Err(error) = forget_cache(turn, plain, write_back)? {
             turn.log(name, &error.message);
+        }
+        if turn.live.get(name).is_some_and(|live| !live.is_closing) {
+            reports::tell_the_end(turn, name, true);
         }
         if let Err(error) = close_volume(turn, name) {
             turn.log(name, &error.message);

@@ -15,7 +15,7 @@ use crate::service::state::live::LiveArray;
 use crate::service::state::turn::Turn;
 use crate::service::volumes::open::close_volume;
 use crate::service::volumes::silence::WayOn;
-use crate::service::volumes::{drains, exports, in_use, lost_ssds, show, silence};
+use crate::service::volumes::{drains, exports, in_use, lost_ssds, reports, show, silence};
 use crate::spec::DeviceSpec;
 
 /// Brings a volume to rest as the end of the daemon would, and leaves it so over restarts.
@@ -114,6 +114,7 @@ pub(crate) fn bring_to_rest(service: &mut Turn, record: &VolumeRecord) -> Contro
     lost_ssds::record(service);
     let recorded = drains::record_dirt(service, name, at_rest);
     service.note(name, recorded);
+    reports::tell_the_end(service, name, at_rest);
     close_volume(service, name)
 }
 

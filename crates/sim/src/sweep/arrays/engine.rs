@@ -120,6 +120,7 @@ impl FakeEngine for ArrayWorld {
             size_bytes,
             findings,
             remote_identity: None,
+            report: None,
         })
     }
 

@@ -118,7 +118,13 @@ impl FakeEngine for VolumeWorld {
         let id = DeviceId::simulated(u64::from(path == Path::new(HDD)));
         let findings =
             if is_ours { vec![Finding::Content("a Voltier cache".into())] } else { Vec::new() };
-        Ok(Examined { id, size_bytes: disk.limits().bytes(), findings, remote_identity: None })
+        Ok(Examined {
+            id,
+            size_bytes: disk.limits().bytes(),
+            findings,
+            remote_identity: None,
+            report: None,
+        })
     }
 
     fn id_of(&self, path: &Path) -> Option<DeviceId> {
