@@ -103,6 +103,16 @@ impl SimDisk {
         medium
     }
 
+    /// Everything under way is done in part or not at all, as after this cut, and changes nothing any more: its sender
+    /// was shut out by the drive's owner.
+    pub(crate) fn settle(&self, cut: Cut, prng: &mut Prng) {
+        let inner = &self.0;
+        let medium = self.after(cut, prng);
+        inner.in_flight.borrow_mut().clear();
+        inner.order.set(inner.order.get().max(medium.next_order()) + 1);
+        inner.medium.replace(medium);
+    }
+
     /// The medium when all that is under way has reached the drive's cache.
     pub(crate) fn after_its_work(&self) -> Medium {
         let inner = &self.0;
@@ -451,7 +461,8 @@ impl SimDisk {
         }
         let submitted = self.next_order();
         let written = Written { at: at.bytes(), data };
-        if failing.is_none_or(|failing| failing.1 != Stored::Nothing) {
+        let may_change = failing.is_none_or(|failing| failing.1 != Stored::Nothing);
+        if may_change {
             self.0.in_flight.borrow_mut().insert(submitted, written.clone());
         }
         self.event(Event::Submitted, operation, range);
@@ -462,7 +473,10 @@ impl SimDisk {
         };
         self.linger(range, true).await;
         let worked = self.work(op, range, trouble).await;
-        self.0.in_flight.borrow_mut().remove(&submitted);
+        let is_there = self.0.in_flight.borrow_mut().remove(&submitted).is_some();
+        if may_change && !is_there {
+            return Err(IoError::Gone);
+        }
         if let Some((kind, stored)) = failing {
             match stored {
                 Stored::Nothing => {}

@@ -64,6 +64,10 @@ pub enum FaultKind {
     BrokenConnection,
     /// A server dies with what was not flushed, and comes back.
     ServerDeath,
+    /// A host does not reach its image for a time, and no answer reaches the host.
+    CutOff,
+    /// Another host breaks the lock of an image, and serves it.
+    Takeover,
 }
 
 /// A request, as far as faults are concerned.
@@ -78,7 +82,7 @@ pub(crate) enum Request {
 
 impl FaultKind {
     /// All kinds, in the order of the tables.
-    pub const ALL: [FaultKind; 28] = [
+    pub const ALL: [FaultKind; 30] = [
         FaultKind::ReadErrorOnce,
         FaultKind::ReadErrorRange,
         FaultKind::ReadErrorForEver,
@@ -107,6 +111,8 @@ impl FaultKind {
         FaultKind::Refusal,
         FaultKind::BrokenConnection,
         FaultKind::ServerDeath,
+        FaultKind::CutOff,
+        FaultKind::Takeover,
     ];
 
     /// Kinds that a drive makes at one of its requests, and that a seed draws. A seed has no slow reads
@@ -157,6 +163,8 @@ impl FaultKind {
             FaultKind::Refusal => "refusal",
             FaultKind::BrokenConnection => "broken-connection",
             FaultKind::ServerDeath => "server-death",
+            FaultKind::CutOff => "cut-off",
+            FaultKind::Takeover => "takeover",
         }
     }
 
@@ -180,6 +188,8 @@ impl FaultKind {
                 | FaultKind::Refusal
                 | FaultKind::BrokenConnection
                 | FaultKind::ServerDeath
+                | FaultKind::CutOff
+                | FaultKind::Takeover
         )
     }
 

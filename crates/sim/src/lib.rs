@@ -39,6 +39,7 @@
 
 pub mod arrays;
 pub mod budget;
+pub mod canary;
 pub mod crash;
 mod crash_points;
 mod delays;
@@ -68,6 +69,7 @@ pub mod scenario;
 pub mod shrink;
 pub mod swarm;
 pub mod sweep;
+mod takeover;
 pub mod trials;
 pub mod workload;
 mod world;
@@ -81,4 +83,5 @@ pub use ledger::{Counts, Ledger};
 pub use medium::{Cut, Medium};
 pub use model::{Model, Violation, Write};
 pub use origin::{FittedDevice, SimDrive};
+pub use takeover::Plan as Takeover;
 pub use world::{Event, World};

@@ -3,7 +3,8 @@
 //! A seed of caches is either a *sweep* or a chain of *lives*. A sweep is a short life of which every
 //! event is a crash point (see [`crash`](crate::crash)). In a chain a process serves while drives fail,
 //! and ends in some way at some event. The next process starts on what the one before left. In the last
-//! life nothing fails any more, and all must come to rest. Or the seed is a management command, crashed
+//! life nothing fails any more, and all must come to rest. Or another host takes the volume over, while the first one
+//! goes on (see `takeover`). Or the seed is a management command, crashed
 //! at some of its events (see [`sweep`]).
 
 use std::fmt;
@@ -21,6 +22,7 @@ use crate::mix::{
 use crate::sweep;
 use crate::sweep::arrays::ArrayCommand;
 use crate::sweep::volumes::{self, Command};
+use crate::takeover::Plan as Takeover;
 use crate::workload::Profile;
 
 /// One seed in so many is a sweep.
@@ -58,6 +60,8 @@ pub struct Scenario {
     pub stride: Option<u64>,
     /// A world of arrays (see [`arrays`]), not of a cache.
     pub arrays: bool,
+    /// A [takeover](crate::Takeover), whatever the seed draws.
+    pub takeover: bool,
     /// Kinds of faults that do not happen.
     pub without: Vec<FaultKind>,
 }
@@ -71,6 +75,11 @@ impl Scenario {
     /// All that a seed draws.
     pub fn of_seed(seed: u64) -> Self {
         Self { seed, ..Self::default() }
+    }
+
+    /// The takeover of a seed.
+    pub fn of_takeover(seed: u64) -> Self {
+        Self { takeover: true, ..Self::of_seed(seed) }
     }
 
     /// Every event of a management command.
@@ -109,6 +118,7 @@ impl Scenario {
                     }
                 }
                 "arrays" => scenario.arrays = number()? != 0,
+                "takeover" => scenario.takeover = number()? != 0,
                 "without" => {
                     for kind in value.split('+') {
                         let known = FaultKind::of_name(kind);
@@ -125,8 +135,10 @@ impl Scenario {
 impl fmt::Display for Scenario {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let arrays = self.arrays.then_some(1);
+        let takeover = self.takeover.then_some(1);
         let numbers = [
             ("arrays", arrays),
+            ("takeover", takeover),
             ("lives", self.lives),
             ("clients", self.clients),
             ("steps", self.steps),
@@ -161,6 +173,8 @@ pub struct Drawn {
     pub profile: Profile,
     /// A management command instead of all else.
     pub managed: Option<volumes::Plan>,
+    /// Another host takes the volume over, instead of lives.
+    pub takeover: Option<Takeover>,
     /// Every event of one short life is a crash point.
     pub sweep: bool,
     /// Lives, the last one without faults.
@@ -215,7 +229,11 @@ impl Scenario {
         let lives = lives.min(self.lives.unwrap_or(u64::MAX)).max(1);
         let drawn = prng.one_in(COMMAND_ONE_IN).then(|| *prng.pick(&Command::all()));
         let managed = self.command.or(drawn).map(|command| self.plan(command));
-        Drawn { profile, managed, sweep, lives, warm_up_steps }
+        let may_be = (!sweep && managed.is_none()) || self.takeover;
+        let is_allowed = may_be && !self.without.contains(&FaultKind::Takeover);
+        let takeover =
+            is_allowed.then(|| Takeover::draw(&mut profile, self.seed, self.takeover)).flatten();
+        Drawn { profile, managed, takeover, sweep, lives, warm_up_steps }
     }
 
     fn plan(&self, command: Command) -> volumes::Plan {
@@ -261,7 +279,7 @@ mod tests {
         for text in ["-", "lives=2,event=7", "clients=1,without=bit-rot+drive-loss"]
             .into_iter()
             .chain(["stride=1,command=set-wt-then-flush", "event=3,command=set-mode-wb-to-wt"])
-            .chain(["arrays=1,steps=3"])
+            .chain(["arrays=1,steps=3", "takeover=1,steps=9"])
         {
             assert_eq!(Scenario::parse(3, text).unwrap().to_string(), text);
         }

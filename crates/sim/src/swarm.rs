@@ -11,6 +11,7 @@ use crate::lives::run_lives;
 use crate::scenario::Scenario;
 use crate::sweep;
 use crate::sweep::volumes;
+use crate::takeover;
 
 /// A promise that was broken.
 #[derive(Clone, Debug)]
@@ -48,7 +49,9 @@ fn play(scenario: &Scenario, ledger: &Rc<Ledger>) {
         return arrays::run(scenario.seed, scenario.draw_arrays(), scenario.event, ledger);
     }
     let drawn = scenario.draw();
-    if let Some(plan) = &drawn.managed {
+    if let Some(plan) = &drawn.takeover {
+        takeover::run(plan, &drawn.profile, ledger);
+    } else if let Some(plan) = &drawn.managed {
         volumes::run_in(plan, ledger);
     } else if drawn.sweep {
         let plan = Plan {

@@ -484,7 +484,7 @@ impl<S: DriveControl, O: DriveControl> Client<S, O> {
 
 /// Holds what the origin lacks to the bound, as a write is acknowledged. What is damaged on the SSD counts for
 /// nothing: it never reaches the origin.
-fn check_bound<S: DriveControl, O: DriveControl>(cache: &Cache<S, O>) {
+pub(crate) fn check_bound<S: DriveControl, O: DriveControl>(cache: &Cache<S, O>) {
     let (bound, status) = (cache.settings().max_unshipped, cache.status());
     let found = status.unshipped;
     if !bound.is_any() || status.health != Health::Online || !cache.damaged_ranges().is_empty() {

@@ -99,6 +99,11 @@ impl World {
         WallClock::new(move || wall_ns + handle.now())
     }
 
+    /// When the clock on the wall showed this, on the clock of the world.
+    pub(crate) fn moment_of_wall(&self, wall_ns: u64) -> Nanos {
+        wall_ns.saturating_sub(self.0.wall_ns)
+    }
+
     /// The ledger that the world counts in.
     pub fn ledger(&self) -> &Rc<Ledger> {
         &self.0.ledger

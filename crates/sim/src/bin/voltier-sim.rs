@@ -14,9 +14,10 @@ use voltier_sim::sweep::arrays::ArrayCommand;
 use voltier_sim::sweep::volumes::Command;
 
 const USAGE: &str = "\
-usage: cargo xtask sim [--arrays] [--seeds N | --minutes M | --seed S [--scenario TEXT]]
+usage: cargo xtask sim [--arrays | --takeovers] [--seeds N | --minutes M | --seed S [--scenario TEXT]]
        cargo xtask sim --manage N
   --arrays       worlds of arrays instead of caches
+  --takeovers    of caches only those of which another host takes the image over
   --seeds N      so many seeds (default 1000), after the kept regressions
   --minutes M    as many seeds as fit
   --manage N     every management command, crashed at every event, with N seeds each
@@ -38,8 +39,9 @@ const PROGRESS: Duration = Duration::from_secs(10);
 struct Arguments(BTreeMap<String, String>);
 
 impl Arguments {
-    const NAMES: [&str; 10] = [
+    const NAMES: [&str; 11] = [
         "--arrays",
+        "--takeovers",
         "--seeds",
         "--minutes",
         "--manage",
@@ -58,7 +60,7 @@ impl Arguments {
             if !Self::NAMES.contains(&name.as_str()) {
                 return Err(format!("'{name}' is not an option"));
             }
-            if name == "--arrays" {
+            if name == "--arrays" || name == "--takeovers" {
                 found.0.insert(name, String::new());
                 continue;
             }
@@ -101,6 +103,7 @@ struct Run {
     /// Run first, the last one first.
     first: Vec<Scenario>,
     arrays: bool,
+    takeovers: bool,
     summary: Summary,
     /// Of each scenario so far: its seed, what is cut away of it, and its trace hash.
     traces: Vec<(u64, String, u64)>,
@@ -121,8 +124,11 @@ impl Run {
         }
         self.next += 1;
         let seed = self.next - 1;
-        let scenario =
-            if self.arrays { Scenario::of_array_seed(seed) } else { Scenario::of_seed(seed) };
+        let scenario = match (self.arrays, self.takeovers) {
+            (true, _) => Scenario::of_array_seed(seed),
+            (_, true) => Scenario::of_takeover(seed),
+            _ => Scenario::of_seed(seed),
+        };
         Some((scenario, seed < self.twice_until))
     }
 
@@ -173,9 +179,10 @@ fn work(run: &Mutex<Run>) {
     }
 }
 
-fn run_one(seed: u64, text: &str, arrays: bool) -> Result<u64, String> {
+fn run_one(seed: u64, text: &str, (arrays, takeover): (bool, bool)) -> Result<u64, String> {
     let mut scenario = Scenario::parse(seed, text)?;
     scenario.arrays |= arrays;
+    scenario.takeover |= takeover;
     if let Some(plan) = scenario.draw_array_command() {
         println!("{plan:#?}");
     } else if let Some(stack) = scenario.draw_stack() {
@@ -237,11 +244,13 @@ fn run_many(arguments: &Arguments) -> Result<u64, String> {
     let twice: u64 = arguments.number("--twice")?.unwrap_or(50);
     let begun = now();
     let arrays = arguments.0.contains_key("--arrays");
+    let takeovers = arguments.0.contains_key("--takeovers");
     let (mut first, count) = match arguments.number("--manage")? {
         Some(seeds) => (every_command(seeds), 0),
         None => {
             let kept = regressions()?.into_iter().map(|kept| kept.scenario);
-            let kept = kept.filter(|scenario| scenario.arrays == arrays).collect();
+            let is_asked = |it: &Scenario| it.arrays == arrays && (it.takeover || !takeovers);
+            let kept = kept.filter(is_asked).collect();
             (kept, seeds.unwrap_or(if minutes.is_some() { u64::MAX - from } else { 1_000 }))
         }
     };
@@ -255,6 +264,7 @@ fn run_many(arguments: &Arguments) -> Result<u64, String> {
         twice_until: from.saturating_add(twice),
         first,
         arrays,
+        takeovers,
         summary: Summary::default(),
         traces: Vec::new(),
         told: begun,
@@ -279,9 +289,9 @@ fn main() -> ExitCode {
     let done = Arguments::parse(std::env::args().skip(1)).and_then(|arguments| {
         match arguments.number("--seed")? {
             Some(seed) => {
-                let arrays = arguments.0.contains_key("--arrays");
+                let is_asked = |name: &str| arguments.0.contains_key(name);
                 let text = arguments.0.get("--scenario").map_or("-", |text| text);
-                run_one(seed, text, arrays)
+                run_one(seed, text, (is_asked("--arrays"), is_asked("--takeovers")))
             }
             None => run_many(&arguments),
         }
