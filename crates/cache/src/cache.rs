@@ -176,7 +176,7 @@ impl<S: DriveControl, O: DriveControl> Cache<S, O> {
         let reader = Reader::new(&ground, router.clone());
         let writer = Writer::new(&ground, router.clone(), parts, direct.clone(), flusher.clone());
         let writer = Rc::new(writer);
-        let discarder = Discarder::new(&ground, router, writer.clone(), direct, flusher.clone());
+        let discarder = Discarder::new(&ground, router, writer.clone(), direct);
         let cleaner = Cleaner::new(&ground);
         let handle = &ground.handle;
         let tasks = vec![

@@ -19,7 +19,6 @@ use crate::ground::Ground;
 use crate::log::commit::Log;
 use crate::map::locks::LineLocks;
 use crate::map::shared::Map;
-use crate::serve::flush::Flusher;
 use crate::serve::route::{Router, WritePath};
 use crate::serve::write::{DirectWriter, Writer};
 
@@ -47,7 +46,6 @@ pub(crate) struct Discarder<S, O> {
     router: Rc<Router<S>>,
     writer: Rc<Writer<S, O>>,
     direct: Rc<DirectWriter<S, O>>,
-    flusher: Rc<Flusher<S, O>>,
 }
 
 impl<S: DriveControl, O: DriveControl> Discarder<S, O> {
@@ -56,7 +54,6 @@ impl<S: DriveControl, O: DriveControl> Discarder<S, O> {
         router: Rc<Router<S>>,
         writer: Rc<Writer<S, O>>,
         direct: Rc<DirectWriter<S, O>>,
-        flusher: Rc<Flusher<S, O>>,
     ) -> Self {
         Self {
             is_read_only: ground.limits.read_only,
@@ -68,7 +65,6 @@ impl<S: DriveControl, O: DriveControl> Discarder<S, O> {
             router,
             writer,
             direct,
-            flusher,
         }
     }
 
@@ -154,7 +150,7 @@ impl<S: DriveControl, O: DriveControl> Discarder<S, O> {
         self.origin.judged(pin!(self.zero_pieces(range, space))).await?;
         match durability {
             Durability::Cached => Ok(()),
-            Durability::Durable => self.flusher.flush().await,
+            Durability::Durable => self.writer.make_durable().await,
         }
     }
 

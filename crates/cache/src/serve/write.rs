@@ -129,14 +129,19 @@ impl<S: DriveControl, O: DriveControl> Writer<S, O> {
         count(&self.counters.writes, served, range.bytes());
         if durability == Durability::Durable {
             // A durable record behind a lost one would not be replayed: flush what is before it.
-            self.flusher.flush().await?;
-            // That may have taken long. An SSD that was lost meanwhile had the write durably.
-            match self.wait_for_older().await {
-                Err(IoError::Gone) => {}
-                done => done?,
-            }
+            self.make_durable().await?;
         }
         Ok(())
+    }
+
+    /// Makes a change durable that is in the log, or past it, before it is acknowledged.
+    pub(crate) async fn make_durable(&self) -> IoResult<()> {
+        self.flusher.flush().await?;
+        // That may have taken long. An SSD that was lost meanwhile had the change durably.
+        match self.wait_for_older().await {
+            Err(IoError::Gone) => Ok(()),
+            done => done,
+        }
     }
 
     async fn write_coalesced(&self, range: SectorRange, mut data: Payload) -> IoResult<Served> {

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Durability, Lba, MIB, Nanos, Prng};
+use voltier_block::{BlockDevice, Buf, Durability, Lba, MIB, Nanos, Prng, SectorRange};
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{
     Age, Cache, FormatOptions, LineSize, MaxUnshipped, Mode, OpenOptions, Settings, WallClock,
@@ -16,7 +16,7 @@ use voltier_filter::{Delay, DelayDevice, Hang, HangDevice};
 use voltier_ring::{Executor, Handle, NoFiles};
 
 type Origin = DelayDevice<HangDevice<MemoryDevice>>;
-type TestCache = Cache<MemoryDevice, Origin>;
+type TestCache = Cache<DelayDevice<MemoryDevice>, Origin>;
 
 const LINE: usize = 4096;
 const LINE_SECTORS: u64 = 8;
@@ -29,6 +29,7 @@ struct Bench {
     handle: Handle,
     ssd: MemoryDevice,
     origin: MemoryDevice,
+    ssd_delay: Delay,
     delay: Delay,
     hang: Hang,
     /// What the wall clock shows beside the time of the ring; 0 while there is none.
@@ -42,6 +43,7 @@ fn with_bench<F: Future<Output = ()> + 'static>(test: impl FnOnce(Bench) -> F) {
         handle: handle.clone(),
         ssd: MemoryDevice::new(64 * MIB),
         origin: MemoryDevice::new(48 * MIB),
+        ssd_delay: Delay::new(0, 0, 0),
         delay: Delay::new(0, 0, 0),
         hang: Hang::default(),
         wall_ns: Rc::new(Cell::new(TODAY)),
@@ -69,9 +71,9 @@ impl Bench {
             _ => WallClock::new(move || wall_ns.get() + handle.now()),
         };
         let options = OpenOptions { wall_clock, ..OpenOptions::with(settings) };
-        let (cache, _) = Cache::open(&self.handle, self.ssd.clone(), origin, options)
-            .await
-            .expect("the cache opens");
+        let ssd = DelayDevice::new(self.handle.clone(), self.ssd.clone(), self.ssd_delay.clone());
+        let (cache, _) =
+            Cache::open(&self.handle, ssd, origin, options).await.expect("the cache opens");
         // The first flush asks the origin, and later ones only after writes past the log.
         cache.flush().await.expect("a flush works");
         cache
@@ -316,6 +318,36 @@ fn writes_wait_rather_than_let_more_bytes_be_lost_than_the_bound() {
     for seed in 0..3 {
         hold_under_a_heavy_load(MaxUnshipped { age_ns: 0, bytes: 4 * MIB }, seed);
         hold_under_a_heavy_load(MaxUnshipped { age_ns: 2 * SECOND, bytes: 6 * MIB }, seed);
+    }
+}
+
+/// The flush of a durable change takes longer than the bound, and the origin does not answer.
+#[test]
+fn durable_changes_wait_after_their_flush_as_others_do() {
+    for zeroes in [false, true] {
+        with_bench(move |bench| async move {
+            bench.format().await;
+            let cache = bench.open(ordered(MaxUnshipped { age_ns: 2 * SECOND, bytes: 0 })).await;
+            bench.ssd_delay.set(0, 0, 3 * SECOND);
+            bench.hang.begin();
+            let (changing, is_done) = (cache.clone(), Rc::new(Cell::new(false)));
+            let told = is_done.clone();
+            let change = bench.handle.spawn(async move {
+                let data = Buf::zeroed(LINE).into();
+                let range = SectorRange::new(Lba(0), LINE_SECTORS);
+                let changed = match zeroes {
+                    true => changing.write_zeroes(range, Durability::Durable).await,
+                    false => changing.write(Lba(0), data, Durability::Durable).await,
+                };
+                changed.expect("a change works");
+                told.set(true);
+            });
+            bench.handle.sleep(10 * SECOND).await;
+            assert!(!is_done.get(), "acknowledged although the origin lacks it for 10 s");
+            bench.hang.end();
+            change.await;
+            cache.kill();
+        });
     }
 }
 
