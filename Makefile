@@ -33,6 +33,7 @@ BENCH ?= cache
 # A minute or two on two cores; a number of seeds, so that every machine runs the same.
 SIM_SEEDS ?= 400
 SIM_ARRAY_SEEDS ?= 500
+SIM_TAKEOVERS ?= 1000
 # The daemon and its command, and the laboratory beside them.
 PROGRAMS := --package voltier --package voltier-lab-cli
 # scripts/workspace.sh: the choice of packages and features that tests are compiled with.
@@ -109,6 +110,7 @@ sim:
 	@scripts/deps.sh build
 	$(XTASK) sim --seeds $(SIM_SEEDS)
 	$(XTASK) sim --arrays --seeds $(SIM_ARRAY_SEEDS)
+	$(XTASK) sim --takeovers --seeds $(SIM_TAKEOVERS)
 
 cross-check-md:
 	@scripts/deps.sh cross-check-md

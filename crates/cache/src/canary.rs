@@ -84,6 +84,8 @@ pub enum Canary {
     QueuedLinesStay,
     /// Writes do not wait for the bound of what a loss of the SSD would take.
     BoundNotKept,
+    /// The newest flush of a client is said to be on the origin, whatever waits to be written there.
+    FlushToldEarly,
     /// In ordered mode the cleaner waits for space in the log that only the cleaner can make.
     NewsWaitedFor,
 }

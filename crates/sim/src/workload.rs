@@ -446,7 +446,7 @@ impl<S: DriveControl, O: DriveControl> Client<S, O> {
         let mut model = self.dut.model.borrow_mut();
         self.dut.world.tell(|| format!("client: {what} {range} has ended"));
         let writes_back = self.modes.iter().all(|mode| mode.writes_back());
-        if done.is_ok() && writes_back && what == "writing" {
+        if done.is_ok() && writes_back && what != "discarding" {
             check_bound(&self.dut.device);
         }
         match done {

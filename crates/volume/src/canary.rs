@@ -6,6 +6,8 @@
 pub enum Canary {
     /// Changes of the same sectors reach a plain drive at the same time.
     ChangesUnordered,
+    /// A volume is served although another host has taken its origin away.
+    TakenAwayServed,
 }
 
 voltier_ring::canary_switch!(Canary);

@@ -175,7 +175,8 @@ impl<D: DriveControl> Volume<D> {
     }
 
     fn is_taken_away(&self) -> bool {
-        self.0.taken_away.get().is_some_and(|taken| taken.get())
+        let is_taken = self.0.taken_away.get().is_some_and(|taken| taken.get());
+        is_taken && !canary::is(Canary::TakenAwayServed)
     }
 
     /// Lets a request in.

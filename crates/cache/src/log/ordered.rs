@@ -235,6 +235,9 @@ impl OrderedQueue {
     }
 
     fn shipped_flush(&self, epoch: u64) -> Option<FlushPoint> {
+        if canary::is(Canary::FlushToldEarly) {
+            return self.cuts.back().copied();
+        }
         let epoch = self.groups.front().map_or(epoch, |group| group.place.epoch);
         self.cuts.iter().take_while(|cut| cut.number <= epoch).last().copied()
     }

@@ -37,6 +37,7 @@ use voltier_ring::{Executor, JoinHandle, NoFiles, Signal, race};
 use self::fence::{Image, Tied};
 use self::history::History;
 use self::process::{Owner, Process};
+use crate::budget;
 use crate::disk::SimDisk;
 use crate::disk_spec::DiskSpec;
 use crate::fault::{FaultKind, FaultMix};
@@ -47,7 +48,7 @@ use crate::workload::{Profile, UUID};
 use crate::world::World;
 
 /// Mixed into the seed: seeds that do not draw this are as they were, and no kept seed draws it.
-const TAKEOVER: u64 = 0x7461_6b65_6f76_0001;
+const TAKEOVER: u64 = 0x7461_6b65_6f76_01d8;
 /// One seed of ordered worlds, and of worlds that do not write back, in so many has it.
 const TAKEOVER_ONE_IN: u64 = 4;
 /// Names the cache of the host that takes over.
@@ -144,6 +145,7 @@ fn make_fit(profile: &mut Profile, dice: &mut Prng, is_forced: bool) {
 /// # Panics
 /// When a promise is broken.
 pub(crate) fn run(plan: &Plan, profile: &Profile, ledger: &Rc<Ledger>) {
+    budget::note_world();
     let mut executor = Executor::in_virtual_time(NoFiles);
     let mut dice = Prng::new(plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ TAKEOVER);
     let mut world = || World::in_ledger(&executor.handle(), dice.next_u64(), ledger);

@@ -71,10 +71,12 @@ enum Worlds {
     Full,
     /// Lives of the swarm: starts before other origins among them.
     Swarm,
+    /// Another host takes the image over.
+    Takeover,
 }
 
 impl Worlds {
-    const ALL: [Self; 23] = [
+    const ALL: [Self; 24] = [
         Self::WriteBack,
         Self::Small,
         Self::Busy,
@@ -98,12 +100,13 @@ impl Worlds {
         Self::Streams,
         Self::Full,
         Self::Swarm,
+        Self::Takeover,
     ];
 
     fn seeds(self) -> u64 {
         match self {
             Self::Pinned => 400,
-            Self::Spikes | Self::Stripes | Self::Swarm => 60,
+            Self::Spikes | Self::Stripes | Self::Swarm | Self::Takeover => 60,
             Self::WriteBack
             | Self::Small
             | Self::Eager
@@ -123,7 +126,8 @@ impl Worlds {
             Self::BitRot => trials::bit_rot(&Profile::small(&[Mode::WriteBack]), seed),
             Self::Ordered => trials::ordered(seed),
             Self::Full => trials::full_of_clean_lines(seed),
-            Self::Swarm => run_scenario(seed),
+            Self::Swarm => run_scenario(&Scenario::of_seed(seed)),
+            Self::Takeover => run_scenario(&Scenario::of_takeover(seed)),
             _ => {
                 let only = number("VOLTIER_SIM_EVENT");
                 let ledger = only.map_or_else(Ledger::default, |_| Ledger::telling());
@@ -237,7 +241,7 @@ fn zeroes(profile: &mut Profile, are_long: bool) -> (u64, u64) {
     (16, 20)
 }
 
-const CANARIES: [(Canary, Worlds); 41] = [
+const CANARIES: [(Canary, Worlds); 42] = [
     (Canary::CongestedUnchecked, Worlds::Congested),
     (Canary::OverwrittenAnsweredEarly, Worlds::Crowd),
     (Canary::HolesUnlocked, Worlds::Stripes),
@@ -279,10 +283,11 @@ const CANARIES: [(Canary, Worlds); 41] = [
     (Canary::QueuedLinesStay, Worlds::LongZeroes),
     (Canary::NewsWaitedFor, Worlds::Full),
     (Canary::BoundNotKept, Worlds::Swarm),
+    (Canary::FlushToldEarly, Worlds::Takeover),
 ];
 
 /// Those that every run of the tests looks for: quick to find, and together of every oracle.
-const SAMPLE: [&str; 13] = [
+const SAMPLE: [&str; 14] = [
     "FlushSkipped",
     "TornDataTaken",
     "LabelBeforeBody",
@@ -296,11 +301,12 @@ const SAMPLE: [&str; 13] = [
     "IntentSkipped",
     "CleanBeforeFlush",
     "NewsWaitedFor",
+    "FlushToldEarly",
 ];
 
-/// Runs what a seed of the swarm draws.
-fn run_scenario(seed: u64) {
-    if let Some(failure) = swarm::run(&Scenario::of_seed(seed), false).failure {
+/// Runs a scenario of the swarm.
+fn run_scenario(scenario: &Scenario) {
+    if let Some(failure) = swarm::run(scenario, false).failure {
         panic!("{}", failure.message);
     }
 }
@@ -356,6 +362,7 @@ fn oracle(said: &str) -> &'static str {
         ("not at rest", "leaks and accounts"),
         ("does not come back", "recovery"),
         ("no flush fits", "order of flushes"),
+        ("the published", "what was told"),
         ("but not dirty", "dirty sets"),
         ("never written, is dirty", "dirty sets"),
         ("stands still", "liveness"),

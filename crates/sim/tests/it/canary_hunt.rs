@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::sampled::{self, is_long};
-use crate::{array_canaries, canaries, volume_canaries};
+use crate::{array_canaries, canaries, takeover_canaries, volume_canaries};
 
 /// Seeds that are tried for a sample: one in so many.
 const SAMPLED: u64 = 20;
@@ -58,7 +58,8 @@ pub(crate) fn all_are_found<C: Copy + Sync>(
 
 #[test]
 fn the_canary_that_is_asked_for_exists() {
-    let known = [canaries::names(), array_canaries::names(), volume_canaries::names()].concat();
+    let of_volumes = [volume_canaries::names(), takeover_canaries::names()].concat();
+    let known = [canaries::names(), array_canaries::names(), of_volumes].concat();
     if let Some(only) = only() {
         assert!(known.contains(&only), "VOLTIER_SIM_CANARY={only} is none of {known:?}");
     }

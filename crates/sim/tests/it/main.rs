@@ -14,6 +14,9 @@ mod guarantees;
 mod promises;
 mod sampled;
 mod swarm;
+#[cfg(feature = "canaries")]
+mod takeover_canaries;
+mod takeovers;
 mod trials;
 #[cfg(feature = "canaries")]
 mod volume_canaries;
