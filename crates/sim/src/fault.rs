@@ -64,6 +64,8 @@ pub enum FaultKind {
     BrokenConnection,
     /// A server dies with what was not flushed, and comes back.
     ServerDeath,
+    /// A server answers a request twice.
+    RepeatedAnswer,
     /// A host does not reach its image for a time, and no answer reaches the host.
     CutOff,
     /// Another host breaks the lock of an image, and serves it.
@@ -82,7 +84,7 @@ pub(crate) enum Request {
 
 impl FaultKind {
     /// All kinds, in the order of the tables.
-    pub const ALL: [FaultKind; 30] = [
+    pub const ALL: [FaultKind; 31] = [
         FaultKind::ReadErrorOnce,
         FaultKind::ReadErrorRange,
         FaultKind::ReadErrorForEver,
@@ -111,6 +113,7 @@ impl FaultKind {
         FaultKind::Refusal,
         FaultKind::BrokenConnection,
         FaultKind::ServerDeath,
+        FaultKind::RepeatedAnswer,
         FaultKind::CutOff,
         FaultKind::Takeover,
     ];
@@ -163,6 +166,7 @@ impl FaultKind {
             FaultKind::Refusal => "refusal",
             FaultKind::BrokenConnection => "broken-connection",
             FaultKind::ServerDeath => "server-death",
+            FaultKind::RepeatedAnswer => "repeated-answer",
             FaultKind::CutOff => "cut-off",
             FaultKind::Takeover => "takeover",
         }
@@ -188,6 +192,7 @@ impl FaultKind {
                 | FaultKind::Refusal
                 | FaultKind::BrokenConnection
                 | FaultKind::ServerDeath
+                | FaultKind::RepeatedAnswer
                 | FaultKind::CutOff
                 | FaultKind::Takeover
         )

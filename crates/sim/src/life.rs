@@ -1,5 +1,6 @@
 //! One life of a cache: from the start of a process to its end, whatever end that is.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Durability, Lba, Nanos, SectorRange};
@@ -106,7 +107,9 @@ pub(crate) async fn try_foreign_origin(
     }
     let mut foreign = right;
     let written = profile.windows().into_iter().chain(still_sectors(profile));
-    for sector in written.flat_map(|range| range.start.0..range.end().0) {
+    // Windows of clients overlap where they are large: what is turned over twice is as it was.
+    let written: BTreeSet<u64> = written.flat_map(|it| it.start.0..it.end().0).collect();
+    for sector in written {
         let mut bytes = [0; 512];
         foreign.peek(Lba(sector), &mut bytes);
         foreign.overwrite(sector * 512, &bytes.map(|byte| !byte));

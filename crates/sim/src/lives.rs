@@ -142,7 +142,7 @@ fn live(mut left: Left, profile: &Profile, life: Life, ledger: &Rc<Ledger>) -> L
     let wire = Wire::new(prng.clone().next_u64());
     let mut executor = Executor::in_virtual_time(wire.clone());
     let world = World::in_ledger(&executor.handle(), prng.next_u64(), ledger);
-    let network = Network::new(wire);
+    let network = Network::new(wire, profile.bad_network);
     if profile.remote {
         world.join(network.clone());
     }

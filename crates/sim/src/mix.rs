@@ -227,11 +227,16 @@ pub(crate) fn bounds(profile: &mut Profile, seed: u64) {
 const REMOTE: u64 = 0x7265_6d6f_7465_0052;
 /// One seed in so many has it.
 const REMOTE_ONE_IN: u64 = 6;
+/// Mixed into the seed: seeds that do not draw this are as they were, and no kept seed draws it.
+const BAD_NETWORK: u64 = 0x646f_7562_6c65_0001;
+/// One of those in so many has it.
+const BAD_NETWORK_ONE_IN: u64 = 2;
 
 /// An origin behind a network, if the seed draws it: then that is all that goes wrong with the origin.
 pub(crate) fn remote_origins(profile: &mut Profile, seed: u64) {
     if Prng::new(seed ^ REMOTE).one_in(REMOTE_ONE_IN) {
         profile.remote = true;
+        profile.bad_network = Prng::new(seed ^ BAD_NETWORK).one_in(BAD_NETWORK_ONE_IN);
         profile.hangs = false;
         profile.origin_faults.rates.clear();
     }
@@ -277,6 +282,7 @@ pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
         syncs: false,
         hangs: false,
         remote: false,
+        bad_network: false,
         ssd_faults: FaultMix::default(),
         origin_faults: FaultMix::default(),
     }

@@ -84,6 +84,8 @@ pub struct Profile {
     pub hangs: bool,
     /// Whether the origin is an export of a server, behind a network.
     pub remote: bool,
+    /// Whether that network is cut for long, and the server answers twice, now and then.
+    pub bad_network: bool,
     /// The faults of the fast drive.
     pub ssd_faults: FaultMix,
     /// The faults of the slow drive.
@@ -129,6 +131,7 @@ impl Profile {
             syncs: false,
             hangs: false,
             remote: false,
+            bad_network: false,
             ssd_faults: FaultMix::default(),
             origin_faults: FaultMix::default(),
         }

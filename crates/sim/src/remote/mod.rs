@@ -27,11 +27,13 @@ pub(crate) struct Network {
     wire: Wire,
     servers: RefCell<Vec<Rc<Server>>>,
     is_faulty: Cell<bool>,
+    /// It is cut for long, and servers answer twice, now and then.
+    is_bad: bool,
 }
 
 impl Network {
-    pub(crate) fn new(wire: Wire) -> Rc<Self> {
-        Rc::new(Self { wire, servers: RefCell::default(), is_faulty: Cell::default() })
+    pub(crate) fn new(wire: Wire, is_bad: bool) -> Rc<Self> {
+        Rc::new(Self { wire, servers: RefCell::default(), is_faulty: Cell::default(), is_bad })
     }
 
     /// The network of a world, if its origins are behind one.
@@ -42,7 +44,7 @@ impl Network {
     fn server_of(&self, world: &World, disk: &SimDisk) -> Rc<Server> {
         let known = self.servers.borrow().iter().find(|it| it.disk.is_same(disk)).cloned();
         known.unwrap_or_else(|| {
-            let server = Server::new(world, &self.wire, disk.clone(), world.prng());
+            let server = Server::new(world, &self.wire, disk.clone(), world.prng(), self.is_bad);
             self.servers.borrow_mut().push(server.clone());
             if self.is_faulty.get() {
                 server.go_wrong();

@@ -19,6 +19,9 @@ use crate::world::World;
 const DELAY_NS: Nanos = 200_000;
 const STALL_NS: Nanos = 300_000_000;
 const AWAY_NS: Nanos = 2_000_000_000;
+/// Longest time for which a bad network is cut, and one answer in so many comes twice there.
+const CUT_NS: Nanos = 12_000_000_000;
+const REPEATED_ONE_IN: u64 = 150;
 /// How often a server that ends looks whether its drive has ended what it had.
 const LOOK_NS: Nanos = 1_000_000;
 /// Faults in one life, at most, and the longest times between them.
@@ -44,6 +47,8 @@ pub(super) struct Server {
     world: World,
     wire: Wire,
     dice: RefCell<Prng>,
+    /// Of a bad network.
+    bad_dice: Option<RefCell<Prng>>,
     facts: Facts,
     links_max: u64,
     links: RefCell<Vec<Rc<Link>>>,
@@ -67,8 +72,16 @@ fn be(bytes: &[u8]) -> u64 {
 }
 
 impl Server {
-    pub(super) fn new(world: &World, wire: &Wire, disk: SimDisk, mut dice: Prng) -> Rc<Self> {
+    pub(super) fn new(
+        world: &World,
+        wire: &Wire,
+        disk: SimDisk,
+        mut dice: Prng,
+        is_bad: bool,
+    ) -> Rc<Self> {
         let limits = disk.limits();
+        // Dice of its own: a network that is not bad is as it was.
+        let bad_dice = is_bad.then(|| RefCell::new(Prng::new(!dice.clone().next_u64())));
         let always = proto::FLAG_HAS_FLAGS | proto::FLAG_SEND_FLUSH | proto::FLAG_CAN_MULTI_CONN;
         let some = [proto::FLAG_SEND_FUA, proto::FLAG_SEND_TRIM, proto::FLAG_SEND_WRITE_ZEROES];
         let facts = Facts {
@@ -86,6 +99,7 @@ impl Server {
             facts,
             links_max: 1 + dice.below(4),
             dice: RefCell::new(dice),
+            bad_dice,
             links: RefCell::default(),
             is_away: Cell::new(false),
             has_died: Cell::new(false),
@@ -257,6 +271,25 @@ impl Server {
             }
         }
         self.wire.answer(link.number, &bytes);
+        if self.is_faulty.get() && self.is_bad(REPEATED_ONE_IN) {
+            self.world.fault(FaultKind::RepeatedAnswer);
+            self.tell("answers twice");
+            self.wire.answer(link.number, &bytes);
+        }
+    }
+
+    /// Once in so many times, on a bad network.
+    fn is_bad(&self, one_in: u64) -> bool {
+        self.bad_dice.as_ref().is_some_and(|dice| dice.borrow_mut().one_in(one_in))
+    }
+
+    /// How long nothing passes of a connection.
+    fn stall_ns(&self) -> Nanos {
+        let stall_ns = self.below(STALL_NS);
+        match &self.bad_dice {
+            Some(dice) if self.is_bad(3) => dice.borrow_mut().below(CUT_NS),
+            _ => stall_ns,
+        }
     }
 
     /// Has faults happen from now on.
@@ -302,7 +335,7 @@ impl Server {
                     let now = self.world.handle().now();
                     self.tell("has no network");
                     for link in self.links.borrow().iter() {
-                        link.stalled_until.set(now + self.below(STALL_NS));
+                        link.stalled_until.set(now + self.stall_ns());
                     }
                 }
             }

@@ -4,12 +4,20 @@ use voltier_block::{Lba, Nanos};
 use voltier_cache::Unshipped;
 
 use super::history::{Lacks, head};
+use super::plan::Plan;
 use super::process::Process;
-use super::{Fallen, Plan};
 use crate::medium::{Cut, Medium};
 use crate::model::Model;
 use crate::workload::Profile;
 use crate::world::World;
+
+/// What the image was when the lock was broken.
+pub(super) struct Fallen {
+    pub(super) image: Medium,
+    pub(super) at_ns: Nanos,
+    /// What the first host would have published at that moment.
+    pub(super) unshipped: Option<Unshipped>,
+}
 
 /// The first bytes of a sector of a medium.
 pub(super) fn head_at(medium: &Medium, at: Lba) -> u64 {
