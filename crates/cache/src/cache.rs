@@ -120,11 +120,14 @@ impl<S: DriveControl, O: DriveControl> Cache<S, O> {
         let deadline_ns = options.settings.deadline_ns;
         let ssd = hung::guard(handle, ssd, deadline_ns);
         let origin = hung::guard(handle, origin, deadline_ns);
-        let recovered = match recover::recover(&ssd, &origin, &options).await {
-            Ok(recovered) => recovered,
+        let recovered = recover::recover(&ssd, &origin, &options).await;
+        let origin_silent = || hung::silent_or(&origin, "the backing disk", deadline_ns);
+        let recovered = match recovered {
+            // An origin that fails may be served before, but not one whose requests have all ended at the deadline:
+            // it would be gone for good.
+            Ok(recovered) => origin_silent().map_or(Ok(recovered), Err)?,
             Err(error) => {
                 let silent = hung::silent_or(&ssd, "the SSD", deadline_ns);
-                let origin_silent = || hung::silent_or(&origin, "the backing disk", deadline_ns);
                 return Err(silent.or_else(origin_silent).unwrap_or(error));
             }
         };
