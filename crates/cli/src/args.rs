@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use voltier_control::{
-    ARRAY_KIND, DEVICE_WAIT_S, KEYS, LINE_BYTES, STOP_WAIT_S, Settings, drive_forms, keys_help,
-    values_help,
+    ARRAY_KIND, CONDITIONS, DEVICE_WAIT_S, EVENTS, KEYS, LINE_BYTES, STOP_WAIT_S, Settings,
+    StateDir, drive_forms, keys_help, values_help,
 };
 use voltier_cores::{BUSY_POLL_US, KEEP_S};
 
@@ -22,7 +22,7 @@ use crate::export_args::{self, ExportArg};
 pub(crate) struct Cli {
     /// Folder of the instance: registry, control socket, daemon.pid, default export sockets
     /// [default: /var/lib/voltier for root, else the user's state folder]
-    #[arg(long, value_name = "DIR", env = "VOLTIER_STATE", global = true, hide_env_values = true)]
+    #[arg(long, value_name = "DIR", env = StateDir::VARIABLE, global = true, hide_env_values = true)]
     pub(crate) state: Option<PathBuf>,
     /// Print state as JSON
     #[arg(long, global = true)]
@@ -51,6 +51,8 @@ pub(crate) enum Verb {
     Show(Show),
     /// Say what is wrong and what to do next, with the exit codes of monitoring plugins
     Health(HealthArgs),
+    /// List what happened, and set who is told of it: a command, a mail address, a web hook
+    Events(EventsArgs),
     /// Change settings of a cache while the volume serves
     Set(Set),
     /// Write all dirty lines back to the backing disk
@@ -97,6 +99,46 @@ pub(crate) struct HealthArgs {
     /// Also what is well
     #[arg(short, long)]
     pub(crate) all: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = events_help())]
+pub(crate) struct EventsArgs {
+    /// Volume, array or pool; without it everything
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Only what is younger: 90s, 5m, 2h, 7d, or a time of UTC as 2026-11-29T11:20:20Z
+    #[arg(long, value_name = "TIME|AGE")]
+    pub(crate) since: Option<String>,
+    /// Go on with what happens from now on, until interrupted
+    #[arg(long, short = 'f')]
+    pub(crate) follow: bool,
+    #[command(flatten)]
+    pub(crate) change: HookChange,
+}
+
+/// What is to become of the hooks.
+#[derive(Debug, Args)]
+#[group(multiple = false, conflicts_with_all = ["name", "since", "follow"])]
+pub(crate) struct HookChange {
+    /// Run a command of the shell for each event
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) hook: Option<String>,
+    /// Send a mail for each event, by the program sendmail
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) mail: Option<String>,
+    /// Post each event to a URL as JSON, by the program curl
+    #[arg(long, value_name = "URL")]
+    pub(crate) webhook: Option<String>,
+    /// List commands, addresses and URLs, and how they do
+    #[arg(long)]
+    pub(crate) hooks: bool,
+    /// Remove one of them, by its number or as it was given
+    #[arg(long, value_name = "N")]
+    pub(crate) remove: Option<String>,
+    /// Send a test event to all of them, and say what came of each
+    #[arg(long)]
+    pub(crate) test: bool,
 }
 
 /// The name of a volume; `-c NAME` is EnhanceIO's spelling.
@@ -469,6 +511,19 @@ pub(crate) struct Daemon {
     /// Detach from the terminal
     #[arg(long, hide = true)]
     pub(crate) background: bool,
+}
+
+fn events_help() -> String {
+    let words = |words: Vec<&str>| words.join(", ");
+    let kinds = words(EVENTS.iter().map(|it| it.word).collect());
+    let conditions = words(CONDITIONS.iter().map(|it| it.word).collect());
+    format!(
+        "A command has the event as JSON on standard input, and in VOLTIER_EVENT_KIND, _CHANGE, _SEVERITY, _PART, \
+         _NAME, _OF, _TEXT, _NEXT, _TIME and _SEQ. \
+         What fails is tried again, and `voltier health` says so.\n\
+         Kinds of events: {kinds}.\n\
+         Conditions of `voltier health`, which begin, change and end: {conditions}."
+    )
 }
 
 fn policies() -> String {

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use voltier_cli::output::{print, print_json};
-use voltier_control::protocol::ArrayRequest;
+use voltier_control::protocol::{ArrayRequest, EventsRequest};
 use voltier_control::{
-    ArrayName, Check, ControlError, ControlResult, Health, Part, UNKNOWN_EXIT_CODE, VolumeName,
-    recorded_arrays, recorded_volumes,
+    ArrayName, Check, Client, ControlError, ControlResult, Date, Health, Part, UNKNOWN_EXIT_CODE,
+    VolumeName, recorded_arrays, recorded_volumes,
 };
 
 use crate::args::HealthArgs;
@@ -46,10 +46,17 @@ fn look(session: &Session<'_>, name: Option<&str>) -> ControlResult<Health> {
             ))
         });
     };
+    let mut health = of_daemon(&mut client, name)?;
+    health.checks = client.dated(health.checks)?;
+    Ok(health)
+}
+
+fn of_daemon(client: &mut Client, name: Option<&str>) -> ControlResult<Health> {
     let (volumes, arrays) = (client.show(None)?, client.arrays(None)?);
     let Some(name) = name else {
         let (pools, _) = client.pools(ArrayRequest::PoolShow { pool: None })?;
-        return Ok(Health::of_all(&volumes, &arrays, &pools));
+        let hooks = client.hooks(EventsRequest::Hooks)?;
+        return Ok(Health::of_all(&volumes, &arrays, &pools).with_hooks(&hooks));
     };
     let volume: VolumeName = name.parse()?;
     let array: ArrayName = name.parse()?;
@@ -79,11 +86,12 @@ fn text(health: &Health, all: bool) -> String {
     if shown.is_empty() {
         return text;
     }
-    let mut rows = vec![["STATE", "WHAT", "WHY AND WHAT NEXT"].map(str::to_owned)];
+    let mut rows = vec![["STATE", "SINCE (UTC)", "WHAT", "WHY AND WHAT NEXT"].map(str::to_owned)];
     for check in shown {
         let next = if check.next.is_empty() { "" } else { "; " };
         let why = format!("{}{next}{}", check.reason, check.next);
-        rows.push([check.state.word().to_owned(), check.what(), why]);
+        let since = check.since.map_or_else(|| "-".to_owned(), Date::to_the_second);
+        rows.push([check.state.word().to_owned(), since, check.what(), why]);
     }
     text += &columns(&rows);
     text
@@ -91,7 +99,7 @@ fn text(health: &Health, all: bool) -> String {
 
 /// How many there are of each.
 fn counted(checks: &[Check]) -> String {
-    let parts = [Part::Volume, Part::Array, Part::Drive, Part::Export, Part::Pool];
+    let parts = [Part::Volume, Part::Array, Part::Drive, Part::Export, Part::Pool, Part::Hook];
     let counts = parts.into_iter().filter_map(|part| {
         let count = checks.iter().filter(|it| it.part == part).count();
         let plural = if count == 1 { "" } else { "s" };

@@ -5,6 +5,7 @@ mod array;
 mod array_args;
 mod array_table;
 mod doctor;
+mod events;
 mod export_args;
 mod fstab;
 mod health;
@@ -48,6 +49,7 @@ fn run(cli: &Cli) -> ControlResult<ExitCode> {
     let session = Session::new(&state, cli.json);
     let done = match &cli.verb {
         Verb::Health(args) => return health::run(&session, args),
+        Verb::Events(args) => events::run(&session, args),
         Verb::Create(args) => volumes::change(&session, &request::create(args, &state)?, "created"),
         Verb::Takeover(args) => volumes::take_over(&session, &request::take_over(args, &state)?),
         Verb::Move(args) => move_volume::run(&session, args),

@@ -19,6 +19,14 @@ fn compact(value: &impl serde::Serialize) -> String {
     format!("{text}\n")
 }
 
+/// Prints a value as one line of JSON.
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn print_line(value: &impl serde::Serialize) -> ControlResult<()> {
+    print(&compact(value))
+}
+
 /// Prints to standard output; a reader that has seen enough (`| head`) ends the command well.
 ///
 /// # Errors

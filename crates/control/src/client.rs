@@ -10,10 +10,15 @@ use std::time::{Duration, Instant};
 
 use crate::array_status::{ArrayDetail, ArrayState, PoolStatus};
 use crate::error::{ControlError, ControlResult};
+use crate::events::event::Event;
+use crate::events::hook::{HookStatus, HookTest};
+use crate::health::Check;
 use crate::import_report::{ImportOrder, ImportReport};
 use crate::name::{ArrayName, VolumeName};
 use crate::notify;
-use crate::protocol::{self, ArrayRequest, JobStatus, Request, Response, TakenVolume};
+use crate::protocol::{
+    self, ArrayRequest, EventsRequest, JobStatus, Request, Response, TakenVolume,
+};
 use crate::state_dir::{ALREADY_SERVED, StateDir};
 use crate::status::{VolumeState, VolumeStatus};
 
@@ -342,6 +347,50 @@ impl Client {
     pub fn import(&mut self, order: ImportOrder) -> ControlResult<ImportReport> {
         match self.request(&Request::Import { order })? {
             Response::Imported { report } => Ok(*report),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The events with higher numbers than this.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn events(&mut self, after: u64) -> ControlResult<Vec<Event>> {
+        match self.request(&Request::Events { ask: EventsRequest::Show { after } })? {
+            Response::Events { events } => Ok(events),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// What `health` found, each with since when its condition stands.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn dated(&mut self, checks: Vec<Check>) -> ControlResult<Vec<Check>> {
+        match self.request(&Request::Events { ask: EventsRequest::Date { checks } })? {
+            Response::Checks { checks } => Ok(checks),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A request about hooks: all of them, or that which was added or removed.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn hooks(&mut self, ask: EventsRequest) -> ControlResult<Vec<HookStatus>> {
+        match self.request(&Request::Events { ask })? {
+            Response::Hooks { hooks } => Ok(hooks),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Has the daemon bring a test event to all hooks; what came of each.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn test_hooks(&mut self) -> ControlResult<Vec<HookTest>> {
+        match self.request(&Request::Events { ask: EventsRequest::Test })? {
+            Response::HookTests { tests } => Ok(tests),
             other => Err(unexpected(&other)),
         }
     }

@@ -10,11 +10,14 @@ use signal_hook::iterator::Signals;
 use crate::ending;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
+use crate::events::courier;
+use crate::events::event::{DAEMON_CRASHED, DAEMON_STARTED, DAEMON_STOPPED, Event, UPGRADED};
+use crate::events::keep::Events;
 use crate::notify;
 use crate::registry::Registry;
 use crate::server::{self, Shared, contained};
 use crate::service::{Reports, Service, errands};
-use crate::state_dir::StateDir;
+use crate::state_dir::{StateDir, StateLock};
 use crate::upgrade::{self, Upgrade};
 use crate::{log, process};
 
@@ -25,6 +28,8 @@ const STOP_MAX: Duration = Duration::from_secs(60);
 const IMAGES_WAIT: Duration = Duration::from_secs(10);
 /// How often volumes report how far their Ceph RBD images are behind.
 const REPORT_STEP: Duration = Duration::from_secs(1);
+/// How long a stop waits for the file of events, and for deliveries that it ends.
+const EVENTS_WAIT: Duration = Duration::from_secs(1);
 const STOP_STEP: Duration = Duration::from_millis(100);
 /// How long a step of a stop may take before the log says what it waits for.
 const LONG_STEP: Duration = Duration::from_secs(4);
@@ -73,7 +78,8 @@ pub fn run_daemon<E: Engine + Send + Sync>(
     upgrade::let_signals_in();
     let engine = start_engine(cores)?;
     let listener = server::listen(&state.socket(), lock.after_crash())?;
-    let shared = Shared::new(Service::new(engine, registry));
+    let events = begin_events(&lock, state)?;
+    let shared = Shared::new(Service::new(engine, registry), events);
     if !options.device_wait.is_zero() {
         shared.service().knock();
     }
@@ -93,6 +99,8 @@ pub fn run_daemon<E: Engine + Send + Sync>(
     })?;
     spawn("watch", &shared, |shared| shared.watch())?;
     spawn("report", &shared, |shared| report(&shared))?;
+    spawn("health", &shared, |shared| shared.watch_health())?;
+    spawn("events", &shared, |shared| shared.events().write_on())?;
     if !missing.is_empty() {
         tracing::info!("the kernel does not grant {}", missing.join(", "));
     }
@@ -118,6 +126,8 @@ pub fn run_daemon<E: Engine + Send + Sync>(
     let _ = std::fs::remove_file(state.socket());
     shared.come_to_rest();
     leave_images();
+    let stopped = Event::of(&DAEMON_STOPPED, "voltier", "the daemon has come to rest");
+    end_events(&shared, Some(stopped));
     lock.release();
     tracing::info!("stopped");
     log::flush();
@@ -131,6 +141,32 @@ fn report<E: Engine + Send + Sync>(shared: &Shared<E>) {
         thread::park_timeout(REPORT_STEP);
         contained("the report of images", || shared.service().report(&mut reports));
     }
+}
+
+/// The events so far, with that of the start, and a courier for each hook.
+fn begin_events(lock: &StateLock, state: &StateDir) -> ControlResult<Arc<Events>> {
+    let events = Events::of(state.path());
+    let version = env!("CARGO_PKG_VERSION");
+    if lock.after_crash() {
+        let text = "the daemon before did not come to rest; nothing acknowledged is lost";
+        events.tell(Event::of(&DAEMON_CRASHED, "voltier", text));
+    }
+    events.tell(match lock.after_upgrade() {
+        true => Event::of(&UPGRADED, "voltier", format!("version {version} serves now")),
+        false => {
+            Event::of(&DAEMON_STARTED, "voltier", format!("version {version} begins to serve"))
+        }
+    });
+    for status in events.hooks() {
+        courier::start(&events, status.hook)?;
+    }
+    Ok(events)
+}
+
+/// Adds the last event, and waits a little until the file has it: the state folder may be one that hangs.
+pub(crate) fn end_events<E: Engine + Send + Sync>(shared: &Shared<E>, event: Option<Event>) {
+    shared.events().end(event);
+    shared.events().wait_ended(EVENTS_WAIT);
 }
 
 /// Waits until the locks of images are given back, or their cluster does not answer: the next daemon would wait for

@@ -4,6 +4,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::array_status::{ArrayDetail, ArrayState, PlaceStatus, PoolStatus};
+use crate::date::Date;
+use crate::events::hook::HookStatus;
 use crate::name::{ArrayName, VolumeName};
 use crate::status::{ByteRange, DeviceState, DeviceStatus, ExportState, VolumeState, VolumeStatus};
 
@@ -49,10 +51,11 @@ impl HealthState {
 pub const UNKNOWN_EXIT_CODE: u8 = 3;
 
 /// What a check is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
     /// The daemon.
+    #[default]
     Daemon,
     /// A volume.
     Volume,
@@ -64,6 +67,8 @@ pub enum Part {
     Export,
     /// A pool of spares.
     Pool,
+    /// A hook, which is told of events.
+    Hook,
 }
 
 impl Part {
@@ -76,13 +81,14 @@ impl Part {
             Self::Drive => "drive",
             Self::Export => "export",
             Self::Pool => "pool",
+            Self::Hook => "hook",
         }
     }
 }
 
 impl Part {
     /// A drive is the cause of what its array and its volume suffer.
-    fn distance_from_cause(self) -> u8 {
+    pub(crate) fn distance_from_cause(self) -> u8 {
         match self {
             Self::Drive => 0,
             Self::Pool => 1,
@@ -90,6 +96,7 @@ impl Part {
             Self::Export => 3,
             Self::Volume => 4,
             Self::Daemon => 5,
+            Self::Hook => 6,
         }
     }
 }
@@ -162,7 +169,7 @@ conditions! {
         "the drive is not there, and is awaited",
         "bring it back";
     DRIVE_FAILED: Drive Failed "drive_failed",
-        "the drive could not be opened",
+        "the drive could not be opened, or another host has taken it away (the lock of a Ceph image)",
         "`voltier show NAME` says why";
     DRIVE_ERRORS: Drive Warning "drive_errors",
         "requests of the drive have failed since the volume was started",
@@ -230,6 +237,9 @@ conditions! {
     MEMBER_UNPROTECTED: Drive Warning "member_unprotected",
         "pages of checksums are missing on the member: it takes no writes there, or could not be read",
         "`voltier array scrub NAME`; replace the drive if it comes back";
+    HOOK_FAILS: Hook Warning "hook_fails",
+        "events could not be delivered to the hook the last time; it is tried again",
+        "mend what the reason names, then `voltier events --test`";
 }
 
 /// What is known of one thing.
@@ -253,6 +263,9 @@ pub struct Check {
     /// What to do next.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub next: String,
+    /// When the daemon saw the condition first; absent when all is well, and of what was not there a moment ago.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Date>,
 }
 
 impl Check {
@@ -301,6 +314,7 @@ impl<'a> Checks<'a> {
             condition: condition.map(|it| it.word.to_owned()).unwrap_or_default(),
             reason,
             next: next.unwrap_or_default(),
+            since: None,
         });
     }
 
@@ -364,6 +378,35 @@ impl Health {
         Some(Self::of(checks.list))
     }
 
+    /// The checks of hooks, which are told of events.
+    pub(crate) fn of_hooks(hooks: &[HookStatus]) -> Vec<Check> {
+        let mut checks = Checks::of(Part::Hook, "");
+        for status in hooks {
+            checks.owner.clear();
+            let found = (status.failures > 0).then(|| {
+                let (count, id) = (status.failures, status.hook.id);
+                let attempts = if count == 1 { "attempt" } else { "attempts" };
+                let waiting = match status.waiting {
+                    1 => "1 event waits".to_owned(),
+                    more => format!("{more} events wait"),
+                };
+                let why = &status.error;
+                (
+                    &HOOK_FAILS,
+                    format!("{count} {attempts} of hook {id} failed, and {waiting}: {why}"),
+                )
+            });
+            checks.add(Part::Hook, &status.hook.target.title(), found);
+        }
+        checks.list
+    }
+
+    /// Adds the checks of hooks.
+    #[must_use]
+    pub fn with_hooks(self, hooks: &[HookStatus]) -> Self {
+        Self::of(self.checks.into_iter().chain(Self::of_hooks(hooks)).collect())
+    }
+
     /// The checks that found something: the worst first, and causes before what follows from them.
     pub fn troubles(&self) -> Vec<&Check> {
         let found = self.checks.iter().filter(|it| it.state > HealthState::Ok);
@@ -373,7 +416,7 @@ impl Health {
     }
 }
 
-fn of_volume(volume: &VolumeStatus) -> Vec<Check> {
+pub(crate) fn of_volume(volume: &VolumeStatus) -> Vec<Check> {
     let mut checks = Checks::of(Part::Volume, volume.name.as_str());
     checks.add_all(Part::Volume, volume.name.as_str(), volume_troubles(volume));
     let disk_errors = volume.origin.errors + volume.origin.failed_flushes;
@@ -381,7 +424,7 @@ fn of_volume(volume: &VolumeStatus) -> Vec<Check> {
         [("SSD", &volume.ssd, volume.counts.ssd_errors), ("backing disk", &volume.hdd, disk_errors)]
     {
         if device.state != DeviceState::None {
-            let found = drive_trouble(kind, device, errors);
+            let found = drive_trouble(kind, device, errors, &volume.error);
             checks.add(Part::Drive, &device.path, found);
         }
     }
@@ -432,11 +475,15 @@ fn drive_trouble(
     kind: &str,
     device: &DeviceStatus,
     errors: u64,
+    why: &str,
 ) -> Option<(&'static Condition, String)> {
     let silent = || format!("the {kind} has not answered for {} s", device.silent_seconds);
     Some(match device.state {
         DeviceState::Failed if kind == "SSD" => (&SSD_FAILED, "the SSD was given up".to_owned()),
-        DeviceState::Failed => (&DRIVE_FAILED, format!("the {kind} could not be opened")),
+        DeviceState::Failed if why.is_empty() => {
+            (&DRIVE_FAILED, format!("the {kind} could not be opened"))
+        }
+        DeviceState::Failed => (&DRIVE_FAILED, why.to_owned()),
         DeviceState::Evacuating => (&SSD_EVACUATES, "the SSD takes no writes".to_owned()),
         DeviceState::Silent => (&DRIVE_SILENT, silent()),
         DeviceState::Refusing => (&DISK_REFUSES, format!("the {kind} refuses what is written")),
@@ -449,7 +496,7 @@ fn drive_trouble(
     })
 }
 
-fn of_array(array: &ArrayDetail) -> Vec<Check> {
+pub(crate) fn of_array(array: &ArrayDetail) -> Vec<Check> {
     let mut checks = Checks::of(Part::Array, array.name.as_str());
     checks.add_all(Part::Array, array.name.as_str(), array_troubles(array));
     let is_served = matches!(array.state, ArrayState::Running | ArrayState::Degraded);
@@ -593,7 +640,7 @@ fn member_troubles(array: &ArrayDetail, member: &PlaceStatus) -> Vec<(&'static C
     found
 }
 
-fn of_pool(pool: &PoolStatus) -> Vec<Check> {
+pub(crate) fn of_pool(pool: &PoolStatus) -> Vec<Check> {
     let name = pool.name.to_string();
     let mut checks = Checks::of(Part::Pool, &name);
     let found = pool.left_out.iter().map(|line| (&SPARE_LEFT_OUT, line.clone()));

@@ -26,6 +26,7 @@
 //! | `safety/mod` | the checks before anything is written to a device |
 //! | `engine/mod` | what the data path is asked to do |
 //! | `server`, `protocol`, `client` | the control socket, from both sides |
+//! | `health`, `service/looks`, `events/mod` | what is wrong; what became of that, kept and delivered |
 //! | `status`, `array_status`, `figures` | the output of `show`; figures in it |
 //!
 //! # Words
@@ -45,9 +46,11 @@ mod array_spec;
 mod array_status;
 mod client;
 mod daemon;
+mod date;
 mod ending;
 pub mod engine;
 mod error;
+mod events;
 mod export_access;
 mod export_spec;
 mod figures;
@@ -91,8 +94,16 @@ pub use array_status::{
 };
 pub use client::Client;
 pub use daemon::{DaemonOptions, run_daemon};
+pub use date::Date;
 pub use ending::STOP_WAIT_S;
 pub use error::{ControlError, ControlResult, ErrorKind};
+pub use events::event::{
+    ARRAY_NOTICE, Change, DAEMON_CRASHED, DAEMON_STARTED, DAEMON_STOPPED, EVENTS, Event, EventKind,
+    LEFT_OUT, REBUILD_BEGUN, REBUILD_ENDED, SCRUB_BEGUN, SCRUB_ENDED, SPARE_USED, Severity, TEST,
+    UPGRADED,
+};
+pub use events::file::recorded_events;
+pub use events::hook::{Hook, HookStatus, HookTarget, HookTest, recorded_hooks};
 pub use export_access::{ExportAccess, FileMode};
 pub use export_spec::{EXPORT_KINDS, ExportKind, ExportSpec, NBD_PORT, NbdAddress};
 pub use figures::{ShownFigure, of_group};

@@ -12,8 +12,11 @@ use voltier_array::{Consistency, Integrity, ScrubRepair};
 use crate::array_spec::ArrayLevel;
 use crate::array_status::{ArrayDetail, PoolStatus};
 use crate::error::{ControlError, ControlResult};
+use crate::events::event::Event;
+use crate::events::hook::{HookStatus, HookTarget, HookTest};
 use crate::export_access::ExportAccess;
 use crate::export_spec::ExportSpec;
+use crate::health::Check;
 use crate::image_report::ImageReport;
 use crate::import_report::{ImportOrder, ImportReport};
 use crate::name::{ArrayName, PoolName, VolumeName};
@@ -246,6 +249,36 @@ pub enum ArrayRequest {
     },
 }
 
+/// Requests about events.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+pub enum EventsRequest {
+    /// The events with higher numbers.
+    Show {
+        /// The number of the last event that is known already; 0 for all.
+        after: u64,
+    },
+    /// Since when conditions stand.
+    Date {
+        /// What `health` found.
+        checks: Vec<Check>,
+    },
+    /// All hooks.
+    Hooks,
+    /// Add a hook.
+    AddHook {
+        /// Who is to be told.
+        target: HookTarget,
+    },
+    /// Remove a hook.
+    RemoveHook {
+        /// Its number, or what was given when it was added.
+        which: String,
+    },
+    /// Bring a test event to all hooks.
+    Test,
+}
+
 /// Requests of clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
@@ -373,6 +406,11 @@ pub enum Request {
         /// The request.
         ask: ArrayRequest,
     },
+    /// Something about events.
+    Events {
+        /// The request.
+        ask: EventsRequest,
+    },
     /// How far is a job?
     Job {
         /// The job.
@@ -392,6 +430,7 @@ impl Request {
         match self {
             Self::Ping | Self::Show { .. } | Self::Job { .. } => true,
             Self::Array { ask } => matches!(ask, Ask::Show { .. } | Ask::PoolShow { .. }),
+            Self::Events { ask } => ask.is_a_look(),
             _ => false,
         }
     }
@@ -414,10 +453,17 @@ impl Request {
             Self::Export { .. } => "export",
             Self::Unexport { .. } => "unexport",
             Self::Import { .. } => "import",
+            Self::Events { .. } => "events",
             Self::Job { .. } => "job status",
             Self::EndJob { .. } => "the end of a job",
             Self::Array { ask } => ask.command(),
         }
+    }
+}
+
+impl EventsRequest {
+    fn is_a_look(&self) -> bool {
+        matches!(self, Self::Show { .. } | Self::Date { .. } | Self::Hooks)
     }
 }
 
@@ -500,6 +546,26 @@ pub enum Response {
     Imported {
         /// The results.
         report: Box<ImportReport>,
+    },
+    /// Events.
+    Events {
+        /// In the order of their numbers.
+        events: Vec<Event>,
+    },
+    /// What `health` found, with dates.
+    Checks {
+        /// As they were asked about, each with since when its condition stands.
+        checks: Vec<Check>,
+    },
+    /// All hooks, or the one that was added or removed.
+    Hooks {
+        /// In the order of their numbers.
+        hooks: Vec<HookStatus>,
+    },
+    /// What came of a test.
+    HookTests {
+        /// For each hook.
+        tests: Vec<HookTest>,
     },
     /// Work that goes on, or has ended.
     Job {

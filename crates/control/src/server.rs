@@ -15,12 +15,17 @@ use rustix::process::Signal;
 
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult, ErrorKind};
+use crate::events::courier;
+use crate::events::hook::HookStatus;
+use crate::events::keep::Events;
 use crate::notify;
-use crate::protocol::{self, Request, Response};
-use crate::service::{self, CRASH_STEP, CRASH_TRIES, Errand, Service, errands};
+use crate::protocol::{self, EventsRequest, Request, Response};
+use crate::service::{self, CRASH_STEP, CRASH_TRIES, Errand, Looks, Service, errands};
 
 /// Control clients served at a time: people and scripts; more than these wait in the backlog.
 const CLIENTS_MAX: usize = 64;
+/// How often the health of everything is looked at: an event is made soon, and an idle machine stays idle.
+const HEALTH_STEP: Duration = Duration::from_secs(2);
 /// How often a running job is looked at: finer than a progress bar shows.
 const JOB_STEP: Duration = Duration::from_millis(50);
 /// How long a record that failed rests before it is tried again.
@@ -41,6 +46,7 @@ const WAIT_LONGER: Duration = Duration::from_secs(30);
 /// A service, shared by the threads of the control plane.
 pub(crate) struct Shared<E> {
     service: Service<E>,
+    events: Arc<Events>,
     /// Whether the watch has something to look at, and how it hears of it.
     woken: Mutex<bool>,
     wake: Condvar,
@@ -52,7 +58,7 @@ pub(crate) struct Shared<E> {
 }
 
 impl<E: Engine + Send + Sync> Shared<E> {
-    pub(crate) fn new(service: Service<E>) -> Arc<Self> {
+    pub(crate) fn new(service: Service<E>, events: Arc<Events>) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<Self>| {
             let me = me.clone();
             service.set_waker(Arc::new(move || {
@@ -62,6 +68,7 @@ impl<E: Engine + Send + Sync> Shared<E> {
             }));
             Self {
                 service,
+                events,
                 woken: Mutex::new(false),
                 wake: Condvar::new(),
                 clients: Arc::default(),
@@ -100,6 +107,46 @@ impl<E: Engine + Send + Sync> Shared<E> {
 
     pub(crate) fn service(&self) -> &Service<E> {
         &self.service
+    }
+
+    pub(crate) fn events(&self) -> &Arc<Events> {
+        &self.events
+    }
+
+    /// Looks at the health of everything, and makes events of what has changed, until the daemon comes to rest.
+    pub(crate) fn watch_health(&self) {
+        let mut looks = Looks::default();
+        loop {
+            contained("a look at the health of everything", || {
+                self.service
+                    .look_at_all(&mut looks)
+                    .into_iter()
+                    .for_each(|it| self.events.take(it));
+            });
+            thread::park_timeout(HEALTH_STEP);
+        }
+    }
+
+    /// Answers a request about events. A test takes as long as its slowest hook; nobody else waits for that.
+    fn handle_events(&self, ask: EventsRequest) -> ControlResult<Response> {
+        Ok(match ask {
+            EventsRequest::Show { after } => Response::Events { events: self.events.after(after) },
+            EventsRequest::Date { mut checks } => {
+                self.events.date(&mut checks);
+                Response::Checks { checks }
+            }
+            EventsRequest::Hooks => Response::Hooks { hooks: self.events.hooks() },
+            EventsRequest::AddHook { target } => {
+                let hook = self.events.add_hook(target)?;
+                courier::start(&self.events, hook.clone())?;
+                Response::Hooks { hooks: vec![HookStatus::new(hook)] }
+            }
+            EventsRequest::RemoveHook { which } => {
+                let hook = self.events.remove_hook(&which)?;
+                Response::Hooks { hooks: vec![HookStatus::new(hook)] }
+            }
+            EventsRequest::Test => Response::HookTests { tests: courier::test(&self.events) },
+        })
     }
 
     /// Steps jobs, records lost SSDs and members, looks for missing devices for as long as the process lives.
@@ -257,6 +304,10 @@ impl<E: Engine + Send + Sync> Shared<E> {
         loop {
             let response = match protocol::receive::<Request>(&mut from) {
                 Ok(Some(Request::Ping)) => service::pong(),
+                Ok(Some(Request::Events { ask })) => {
+                    let answer = self.handle_events(ask);
+                    answer.unwrap_or_else(|error| Response::Error { error })
+                }
                 Ok(Some(request)) => self.handle(&request),
                 Ok(None) => return,
                 Err(error) => {

@@ -22,6 +22,9 @@ pub(crate) const ALREADY_SERVED: &str = "already serves";
 pub struct StateDir(PathBuf);
 
 impl StateDir {
+    /// The variable of the environment with the path.
+    pub const VARIABLE: &str = "VOLTIER_STATE";
+
     /// The state folder at `path`, made absolute; nothing is created yet.
     ///
     /// # Errors
@@ -172,7 +175,9 @@ impl StateDir {
             options.read(true).write(true).create(true).truncate(false).mode(0o600);
             options.open(&path).map_err(|error| ControlError::io(doing(), &error))
         };
-        let mut file = passed_lock(&path).map_or_else(opened, Ok)?;
+        let passed = passed_lock(&path);
+        let after_upgrade = passed.is_some();
+        let mut file = passed.map_or_else(opened, Ok)?;
         if !file_lock::try_exclusive(&file) {
             let pid = fs::read_to_string(&path).unwrap_or_default();
             return Err(ControlError::failed(format!(
@@ -192,7 +197,7 @@ impl StateDir {
         if let Err(error) = written {
             tracing::warn!("{}", ControlError::io(format!("writing {}", path.display()), &error));
         }
-        Ok(StateLock { file, after_crash: !before.trim().is_empty() })
+        Ok(StateLock { file, after_crash: !before.trim().is_empty(), after_upgrade })
     }
 }
 
@@ -218,12 +223,18 @@ fn passed_lock(path: &Path) -> Option<File> {
 pub struct StateLock {
     file: File,
     after_crash: bool,
+    after_upgrade: bool,
 }
 
 impl StateLock {
     /// Whether the daemon before did not come to rest.
     pub fn after_crash(&self) -> bool {
         self.after_crash
+    }
+
+    /// Whether this process served the folder as another program before.
+    pub(crate) fn after_upgrade(&self) -> bool {
+        self.after_upgrade
     }
 
     /// The file that is locked.

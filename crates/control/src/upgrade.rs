@@ -14,7 +14,7 @@ use nix::unistd::execve;
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 
-use crate::daemon::{leave_images, spawn};
+use crate::daemon::{end_events, leave_images, spawn};
 use crate::engine::Engine;
 use crate::error::ControlError;
 use crate::server::Shared;
@@ -52,6 +52,8 @@ impl Upgrade {
                 "not at rest after {seconds} s; the next program begins as after a crash"
             );
         }
+        // The next program says that it has taken over.
+        end_events(shared, None);
         let mut environment = match shared.service().passed() {
             Ok(environment) => environment,
             Err(error) => return error,

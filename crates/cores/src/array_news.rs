@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use voltier_array::{HealthNews, MemberState, ScrubFound, ScrubStatus};
 use voltier_control::engine::ArrayNews;
+use voltier_control::{ARRAY_NOTICE, REBUILD_BEGUN, REBUILD_ENDED, SCRUB_BEGUN, SCRUB_ENDED};
 
 use crate::drives::trouble_of;
 use crate::table::OpenArray;
@@ -15,31 +16,39 @@ pub(super) struct Told {
     members: RefCell<Vec<(MemberState, [u8; 16])>>,
     /// A scrub has begun, and no line has told of its end.
     scrub_begun: Cell<bool>,
+    /// A scrub has begun, and no line has told of that.
+    is_scrub_new: Cell<bool>,
 }
 
 impl Told {
     /// A scrub has begun.
     pub(super) fn scrub_begins(&self) {
         self.scrub_begun.set(true);
+        self.is_scrub_new.set(true);
     }
 }
 
 /// Takes the lines.
 pub(super) fn take(open: &OpenArray) -> Vec<ArrayNews> {
     let health = open.array.take_health_news();
-    let health = health.iter().map(|news| ArrayNews {
-        line: open.line_of(news),
-        is_warning: !matches!(
+    let health = health.iter().map(|news| {
+        let is_warning = !matches!(
             news,
             HealthNews::NotSlow { .. }
                 | HealthNews::WaitingEnded
                 | HealthNews::Recovered
                 | HealthNews::ChecksumsRebuilt { .. }
-        ),
+        );
+        let event = is_warning.then_some(&ARRAY_NOTICE);
+        ArrayNews { line: open.line_of(news), is_warning, event }
     });
     let mut lines: Vec<ArrayNews> = health.collect();
     lines.extend(of_members(open));
     let scrub = open.array.scrub_status();
+    if open.told.is_scrub_new.take() {
+        let line = "a scrub has begun".to_owned();
+        lines.push(ArrayNews { line, is_warning: false, event: Some(&SCRUB_BEGUN) });
+    }
     if !scrub.progress.is_running && open.told.scrub_begun.take() {
         lines.push(of_scrub(&scrub));
     }
@@ -64,11 +73,14 @@ fn of_members(open: &OpenArray) -> Vec<ArrayNews> {
             continue;
         }
         let device = open.name_of(place);
-        let line = match member.state {
+        let (line, event) = match member.state {
             MemberState::InService => {
-                format!("{device} is in service as member {place}: it is complete")
+                let line = format!("{device} is in service as member {place}: it is complete");
+                (line, Some(&REBUILD_ENDED))
             }
-            MemberState::Rebuilding => format!("{device} is being filled as member {place}"),
+            MemberState::Rebuilding => {
+                (format!("{device} is being filled as member {place}"), Some(&REBUILD_BEGUN))
+            }
             MemberState::Lost | MemberState::Absent => {
                 let devices = open.devices.borrow();
                 let known = devices.get(place).and_then(Option::as_ref);
@@ -76,10 +88,11 @@ fn of_members(open: &OpenArray) -> Vec<ArrayNews> {
                     "" => String::new(),
                     trouble => format!(" ({trouble})"),
                 };
-                format!("{device} is lost{why}; {} more may be lost", open.may_lose())
+                // It is a condition, too.
+                (format!("{device} is lost{why}; {} more may be lost", open.may_lose()), None)
             }
         };
-        lines.push(ArrayNews { line, is_warning: is_gone });
+        lines.push(ArrayNews { line, is_warning: is_gone, event });
     }
     lines
 }
@@ -98,5 +111,6 @@ fn of_scrub(scrub: &ScrubStatus) -> ArrayNews {
             "; {unreadable_stripes} stripes had a member that could not be read, and {lost_stripes} of them are lost"
         );
     }
-    ArrayNews { line, is_warning: mismatched_blocks + unreadable_stripes > 0 }
+    let is_warning = mismatched_blocks + unreadable_stripes > 0;
+    ArrayNews { line, is_warning, event: Some(&SCRUB_ENDED) }
 }

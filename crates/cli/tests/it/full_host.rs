@@ -83,7 +83,7 @@ fn a_full_log_pipe_that_nobody_reads_keeps_nobody() {
 }
 
 /// A small file system of its own; `None`, aloud, for a user who may not mount one.
-fn small_file_system(at: &Path) -> Option<()> {
+pub(crate) fn small_file_system(at: &Path) -> Option<()> {
     fs::create_dir(at).unwrap();
     let mut mount = Command::new("mount");
     mount.args(["-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs"]).arg(at);
@@ -95,7 +95,7 @@ fn small_file_system(at: &Path) -> Option<()> {
 }
 
 /// Fills a file system to its last byte; the file that does it.
-fn fill(at: &Path) -> PathBuf {
+pub(crate) fn fill(at: &Path) -> PathBuf {
     let path = at.join("filler");
     let mut file = OpenOptions::new().append(true).create(true).open(&path).unwrap();
     while file.write(&[0; BLOCK]).is_ok() {}

@@ -15,6 +15,7 @@ mod crash;
 mod device_labels;
 mod drive_identity;
 mod ephemeral_ssd;
+mod events;
 mod export_access;
 mod failing_drives;
 mod file_systems;

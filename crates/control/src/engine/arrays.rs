@@ -5,6 +5,7 @@ use voltier_array::Integrity;
 use crate::array_spec::ArrayLevel;
 use crate::array_status::ArrayDetail;
 use crate::error::ControlResult;
+use crate::events::event::EventKind;
 use crate::name::ArrayName;
 use crate::records::RegisteredArray;
 use crate::spec::DeviceSpec;
@@ -64,6 +65,8 @@ pub struct ArrayNews {
     pub line: String,
     /// Whether a user has to look at it.
     pub is_warning: bool,
+    /// What it is as an event; none of what is a condition of `voltier health` anyway.
+    pub event: Option<&'static EventKind>,
 }
 
 impl ArrayDevices {

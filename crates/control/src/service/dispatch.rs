@@ -80,6 +80,8 @@ fn dispatch(turn: &mut Turn, request: Request) -> ControlResult<Response> {
         }
         Request::Import { order } => import::import(turn, &order),
         Request::Array { ask } => dispatch_array(turn, ask),
+        // The server answers it: nobody needs the service for it.
+        Request::Events { .. } => Err(ControlError::failed("nobody keeps events here")),
         Request::Job { id } => drains::job_response(turn, id),
         Request::EndJob { id } => drains::ask_to_end(turn, id),
     }

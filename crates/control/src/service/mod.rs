@@ -7,6 +7,7 @@
 mod arrays;
 mod dispatch;
 mod import;
+mod looks;
 mod presence;
 pub(crate) mod state;
 pub(crate) mod volumes;
@@ -17,11 +18,13 @@ use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, Waker};
 use crate::error::ControlResult;
+use crate::events::keep::Look;
 use crate::protocol::{JobStatus, Request, Response};
 use crate::registry::Registry;
 
 use arrays::spare_pools;
 pub(crate) use dispatch::pong;
+pub(crate) use looks::Looks;
 use presence::late;
 pub use presence::late::DEVICE_WAIT_S;
 use state::claims::ClaimId;
@@ -167,6 +170,11 @@ impl<E: Engine> Service<E> {
     /// it is on record: clients may wait for that, so what failed is tried again.
     pub fn record_news(&self) -> bool {
         records::record_news(&mut self.turn())
+    }
+
+    /// Looks at the health of everything; `None` when the daemon comes to rest.
+    pub(crate) fn look_at_all(&self, looks: &mut Looks) -> Option<Look> {
+        looks.look(|| self.turn())
     }
 
     /// A client has received this answer.

@@ -1,6 +1,7 @@
 //! Changes that arrays make by themselves, put on record: members are lost, spares take places.
 
 use crate::engine::{ArrayDevices, ArrayNews, is_stale_line};
+use crate::events::event::{Event, SPARE_USED, Severity};
 use crate::name::ArrayName;
 use crate::records::RegisteredArray;
 use crate::service::arrays::wanting::Wanting;
@@ -56,13 +57,19 @@ pub(crate) fn record(turn: &mut Turn) -> bool {
             let whole: Vec<usize> = (0..members.len()).filter(is_whole).collect();
             live.left_out.retain(|line| !whole.iter().any(|place| is_stale_line(line, *place)));
         }
-        for ArrayNews { line, is_warning } in news {
+        for ArrayNews { line, is_warning, event } in news {
+            if let Some(kind) = event {
+                let severity = if is_warning { Severity::Warning } else { Severity::Info };
+                let event = Event { severity, ..Event::of(kind, name.as_str(), &*line) };
+                turn.tell_event(event);
+            }
             let line = format!("array {name}: {line}");
             if is_warning { turn.engine.warn(&line) } else { turn.engine.log(&line) }
         }
         let mut next =
             RegisteredArray { level, size_bytes, events, spares, incoming, ..record.clone() };
         next.record_places(&members);
+        tell_of_spares(turn, &record, &next);
         let is_kept = |it: &&DeviceSpec| awaited.contains(*it) && !next.spares.contains(*it);
         let kept: Vec<DeviceSpec> = record.spares.iter().filter(is_kept).cloned().collect();
         next.spares.extend(kept);
@@ -84,6 +91,18 @@ pub(crate) fn record(turn: &mut Turn) -> bool {
     wanting.sort();
     turn.wanting = wanting;
     have_all_said
+}
+
+/// Tells of spares that are members by now.
+fn tell_of_spares(turn: &mut Turn, before: &RegisteredArray, next: &RegisteredArray) {
+    for spare in before.spares.iter().filter(|it| !next.spares.contains(it)) {
+        let Some(place) = next.members.iter().position(|it| it.as_ref() == Some(spare)) else {
+            continue;
+        };
+        let left = next.spares.len();
+        let text = format!("its spare {spare} takes the place of member {place}; {left} left");
+        turn.tell(&SPARE_USED, next.name.as_str(), text);
+    }
 }
 
 /// Puts a record in the place of that of before; whether it is on the medium.

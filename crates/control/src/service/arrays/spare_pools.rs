@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::array_status::PoolStatus;
 use crate::error::{ControlError, ControlResult};
+use crate::events::event::SPARE_USED;
 use crate::name::{ArrayName, PoolName};
 use crate::protocol::Response;
 use crate::records::{PoolRecord, PoolSpare, RegisteredArray};
@@ -139,8 +140,12 @@ pub(crate) fn show_pools(turn: &Turn, pool: Option<&PoolName>) -> ControlResult<
     if let Some(pool) = pool {
         return pool_response(turn, pool, Vec::new());
     }
-    let pools = turn.registry.pools().iter().map(|record| pool_status(turn, record)).collect();
-    Ok(Response::Pools { pools, notes: Vec::new() })
+    Ok(Response::Pools { pools: all_pools(turn), notes: Vec::new() })
+}
+
+/// The state of all pools.
+pub(crate) fn all_pools(turn: &Turn) -> Vec<PoolStatus> {
+    turn.registry.pools().iter().map(|record| pool_status(turn, record)).collect()
 }
 
 fn pool_response(turn: &Turn, pool: &PoolName, notes: Vec<String>) -> ControlResult<Response> {
@@ -217,6 +222,10 @@ fn take_spare_of(turn: &mut Turn, pool: &PoolName, name: &ArrayName) -> bool {
                 turn.unfit_spares.remove(&key);
                 let line = format!("array {name}: takes the spare {device} of the pool {pool}");
                 turn.engine.log(&line);
+                let left = turn.registry.find_pool(pool).map_or(0, |it| it.spares.len());
+                let text =
+                    format!("it takes the spare {device} of the pool {pool}; {left} left there");
+                turn.tell(&SPARE_USED, name.as_str(), text);
                 return true;
             }
             Err(error) => {

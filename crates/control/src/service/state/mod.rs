@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::{ControlError, ControlResult};
+use crate::events::event::{Event, EventKind};
 use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::records::{Identity, PoolRecord, RegisteredArray, VolumeRecord};
@@ -67,7 +68,12 @@ pub(crate) struct State {
     pub(crate) queue_wait: Duration,
     /// Something was not recorded: told, and tried again.
     pub(crate) is_troubled: bool,
+    /// Events since the daemon looked last.
+    pub(crate) told: Vec<Event>,
 }
+
+/// Events that are kept until the daemon looks; it does every other second.
+const TOLD_MAX: usize = 1000;
 
 impl State {
     /// The state over a registry; nothing is open.
@@ -93,6 +99,20 @@ impl State {
             device_wait: Duration::ZERO,
             queue_wait: QUEUE_WAIT,
             is_troubled: false,
+            told: Vec::new(),
+        }
+    }
+
+    /// Something has happened that is no condition.
+    pub(crate) fn tell(&mut self, kind: &EventKind, name: &str, text: impl Into<String>) {
+        self.tell_event(Event::of(kind, name, text));
+    }
+
+    /// [`Self::tell`] of an event that is made already.
+    pub(crate) fn tell_event(&mut self, event: Event) {
+        // Only where nobody looks, as in tests of the service.
+        if self.told.len() < TOLD_MAX {
+            self.told.push(event);
         }
     }
 

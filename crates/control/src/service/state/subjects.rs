@@ -18,6 +18,7 @@ pub(crate) fn of_request(request: &Request) -> Option<BTreeSet<Subject>> {
         | Request::Show { .. }
         | Request::Job { .. }
         | Request::EndJob { .. }
+        | Request::Events { .. }
         | Request::StopDaemon { .. }
         | Request::Upgrade { .. } => return None,
         Request::Create { name, origin, cache, .. } => {
@@ -138,6 +139,7 @@ pub(crate) fn needs_a_record(request: &Request) -> bool {
         | Request::Show { .. }
         | Request::Job { .. }
         | Request::EndJob { .. }
+        | Request::Events { .. }
         | Request::Start { .. }
         | Request::Flush { .. } => false,
         Request::Import { order } => !order.dry_run,

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use serde_json::Value;
 use voltier_cache::Mode;
-use voltier_control::{ArrayDetail, CONDITIONS, Condition, ShownFigure, VolumeStatus, of_group};
+use voltier_control::{
+    ArrayDetail, CONDITIONS, Condition, EVENTS, EventKind, ShownFigure, VolumeStatus, of_group,
+};
 
 use super::fixture::Fixture;
 
@@ -129,7 +131,7 @@ fn the_guide_lists_all_figures() {
 }
 
 #[test]
-fn the_guide_lists_all_conditions() {
+fn the_guide_lists_all_conditions_and_events() {
     let mut table =
         "| of | condition | state | meaning | next |\n| --- | --- | --- | --- | --- |\n".to_owned();
     for condition in CONDITIONS {
@@ -137,9 +139,11 @@ fn the_guide_lists_all_conditions() {
         let (part, state) = (part.word(), state.word());
         let _ = writeln!(table, "| {part} | `{word}` | {state} | {meaning} | {next} |");
     }
-    the_page_has(
-        "monitoring.md",
-        "the_guide_lists_all_conditions",
-        &[("<!-- conditions -->\n", table)],
-    );
+    let mut events = "| of | kind | severity | meaning |\n| --- | --- | --- | --- |\n".to_owned();
+    for EventKind { word, part, severity, meaning } in EVENTS {
+        let (part, severity) = (part.word(), severity.word());
+        let _ = writeln!(events, "| {part} | `{word}` | {severity} | {meaning} |");
+    }
+    let tables = [("<!-- conditions -->\n", table), ("<!-- events -->\n", events)];
+    the_page_has("monitoring.md", "the_guide_lists_all_conditions_and_events", &tables);
 }

@@ -1,0 +1,76 @@
+//! The looks at the health of everything that the daemon takes by itself.
+//!
+//! Each volume and array has a turn of its own, and the cores answer within a bounded time: nobody waits for a look.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::events::keep::Look;
+use crate::health::{self, Check};
+use crate::service::arrays::{self, spare_pools};
+use crate::service::state::claims::Subject;
+use crate::service::state::live::now;
+use crate::service::state::turn::Turn;
+use crate::service::volumes::show;
+
+/// A status that takes longer is not asked for in every look: the others are to be seen meanwhile.
+const SLOW: Duration = Duration::from_millis(300);
+/// For how many times as long a slow one is left alone.
+const REST_TIMES: u32 = 8;
+
+/// What is known of each volume and array from the last look.
+#[derive(Default)]
+pub(crate) struct Looks {
+    seen: BTreeMap<Subject, Seen>,
+}
+
+struct Seen {
+    checks: Vec<Check>,
+    /// When it is looked at again.
+    due: Instant,
+}
+
+impl Looks {
+    /// Looks at everything. `None` when the daemon comes to rest: what is not served any more is no trouble.
+    pub(crate) fn look(&mut self, new_turn: impl Fn() -> Turn) -> Option<Look> {
+        let mut turn = new_turn();
+        if turn.at_rest || turn.stopping {
+            return None;
+        }
+        let told = std::mem::take(&mut turn.told);
+        let is_starting = !turn.starting.is_empty();
+        let volumes = turn.registry.volumes().iter().map(|it| Subject::Volume(it.name.clone()));
+        let arrays = turn.registry.arrays().iter().map(|it| Subject::Array(it.name.clone()));
+        let subjects: Vec<Subject> = volumes.chain(arrays).collect();
+        let mut checks: Vec<Check> =
+            spare_pools::all_pools(&turn).iter().flat_map(health::of_pool).collect();
+        drop(turn);
+        self.seen.retain(|subject, _| subjects.contains(subject));
+        for subject in subjects {
+            let began = now();
+            if self.seen.get(&subject).is_none_or(|seen| seen.due <= began) {
+                let Some(checks) = look_at(&mut new_turn(), &subject) else { continue };
+                let took = began.elapsed();
+                let rest = if took > SLOW { took * REST_TIMES } else { Duration::ZERO };
+                self.seen.insert(subject.clone(), Seen { checks, due: now() + rest });
+            }
+            checks.extend(self.seen.get(&subject).into_iter().flat_map(|it| it.checks.clone()));
+        }
+        Some(Look { checks, is_starting, told })
+    }
+}
+
+/// The checks of a volume or array; `None` when it is not on record any more.
+fn look_at(turn: &mut Turn, subject: &Subject) -> Option<Vec<Check>> {
+    match subject {
+        Subject::Volume(name) => {
+            let record = turn.registry.find(name).cloned()?;
+            Some(health::of_volume(&show::status(turn, &record)))
+        }
+        Subject::Array(name) => {
+            let record = turn.registry.find_array(name).cloned()?;
+            Some(health::of_array(&arrays::show::status(turn, &record)))
+        }
+        Subject::Pool(_) | Subject::Spares | Subject::Imports => None,
+    }
+}
