@@ -1,7 +1,7 @@
 #!/bin/bash
 # usage: scripts/proof-takeover-database.sh [PROGRAM]
-# A PostgreSQL (synchronous_commit=on) on a file system on a write-back volume over a Ceph RBD image, with ordered=on. Its
-# daemon is killed and its SSD destroyed while four clients commit; another state folder takes the image over. The
+# A PostgreSQL (synchronous_commit=on) on a file system on a write-back volume over a Ceph RBD image, with ordered=on.
+# Its daemon is killed and its SSD destroyed while four clients commit; another state folder takes the image over. The
 # database must start, and every commit must be there that the takeover says is on the image. As root; packages:
 # scripts/deps.sh cluster and database. Says "skipped: ..." where something is missing.
 set -euo pipefail
@@ -54,7 +54,8 @@ start_server() {
 sql() { as_nobody psql -q -t -A -h "$scratch/socket" -d postgres "$@"; }
 
 echo "== a database on a volume over an image"
-old create db -s "$scratch/old.img" -p "$image" -t wb --set ordered=on --set max_unshipped=3s,64M --export loop >/dev/null
+old create db -s "$scratch/old.img" -p "$image" -t wb --set ordered=on --set max_unshipped=3s,64M --export loop \
+  >/dev/null
 old mount db "$scratch/mnt" --mkfs ext4 >/dev/null
 install -d -o nobody -g nogroup -m 700 "$scratch/mnt/data"
 as_nobody "$postgres/initdb" -D "$scratch/mnt/data" -A trust -U nobody >/dev/null
@@ -69,7 +70,9 @@ commits() {
     number=$((number + 1))
     echo "insert into done values ($client, $number) returning number;"
     [ "$number" -lt 1000000 ]
-  do :; done | sql 2>/dev/null | while read -r number; do echo "$client $number $EPOCHREALTIME"; done >"$scratch/log.$client" || true
+  do :; done | sql 2>/dev/null | while read -r number; do
+    echo "$client $number $EPOCHREALTIME"
+  done >"$scratch/log.$client" || true
 }
 clients=()
 for client in 1 2 3 4; do
@@ -85,7 +88,8 @@ stop_server
 wait "${clients[@]}" || true
 
 echo "== another host takes the image over"
-new takeover db -s "$scratch/new.img" -p "$image" -t wb --set ordered=on --export loop --force --json >"$scratch/taken.json"
+new takeover db -s "$scratch/new.img" -p "$image" -t wb --set ordered=on --export loop --force --json \
+  >"$scratch/taken.json"
 sed -n 's/.*"loss": "\(.*\)",*$/   \1/p' "$scratch/taken.json"
 new mount db "$scratch/mnt" >/dev/null
 start_server "$scratch/mnt/data"
@@ -106,6 +110,7 @@ for client in {it[0] for it in told}:
     assert numbers == list(range(1, len(numbers) + 1)), f"a hole in the commits of client {client}"
 last = max(it[2] for it in told)
 first = min((it[2] for it in lost), default=last)
-print(f"   {len(told)} commits told, {len(lost)} lost, all of the last {last - first:.2f} s; said: of the last {last - complete:.2f} s")
+print(f"   {len(told)} commits told, {len(lost)} lost, all of the last {last - first:.2f} s")
+print(f"   said: all of the last {last - complete:.2f} s")
 ' "$scratch/taken.json" "$scratch/found"
 echo "1 passed, 0 failed"

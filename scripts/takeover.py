@@ -125,8 +125,8 @@ def check(log, image, answer):
     last = acknowledged[-1][3]
     first = f"the first {(lost[0][3] - complete) * 1000:.0f} ms after the moment that it says" if lost else "none"
     print(
-        f"   {len(acknowledged)} writes acknowledged, flush {least} of {epoch} is on the image, {len(lost)} lost: {first}; "
-        f"{(last - reported) * 1000:.0f} ms of writes after the last report"
+        f"   {len(acknowledged)} writes acknowledged, flush {least} of {epoch} is on the image, {len(lost)} lost: "
+        f"{first}; {(last - reported) * 1000:.0f} ms of writes after the last report"
     )
 
 

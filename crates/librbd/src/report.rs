@@ -1,5 +1,5 @@
-//! What the owner of an image says in its metadata, again and again, for whoever takes the image over: that it lives, and
-//! how far the image is behind what was acknowledged.
+//! What the owner of an image says in its metadata, again and again, for whoever takes the image over: that it lives,
+//! and how far the image is behind what was acknowledged.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;

@@ -35,8 +35,8 @@ pub struct TakenOver {
 /// nobody has it. Each step may take `patience`, and all of it six times that.
 ///
 /// # Errors
-/// [`ImageError::Alive`], [`ImageError::HalfTaken`], [`ImageError::LeftAlone`], or any other [`ImageError`] but those of
-/// other users.
+/// [`ImageError::Alive`], [`ImageError::HalfTaken`], [`ImageError::LeftAlone`], or any other [`ImageError`] but those
+/// of other users.
 pub fn take_over(
     name: &ImageName,
     force: bool,
@@ -81,7 +81,7 @@ fn take_over_now(
         owner::push_off(&connection, name, other).map_err(|error| half_taken(&from, error))?;
         from.push(other.words());
     }
-    // Read after that: the last word of the owner. A client of another kind leaves none, and that of before is none of it.
+    // Read after that: the last word of the owner. A client of another kind leaves none, and that of before is not its.
     let is_of_owner = others
         .iter()
         .filter(|other| other.has_lock)

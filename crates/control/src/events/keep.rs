@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::date::Date;
 use crate::error::{ControlError, ControlResult};
-use crate::events::event::{Event, LEFT_OUT};
+use crate::events::event::{Event, LEFT_OUT, Severity};
 use crate::events::file;
 use crate::events::hook::{self, HOOKS_MAX, Hook, HookStatus, HookTarget};
-use crate::events::pace::{Pace, Plan, now};
+use crate::events::pace::{Pace, Plan, Waiting, now};
 use crate::events::standing::Standing;
 use crate::health::{Check, Health, Part};
 
@@ -226,10 +226,12 @@ impl Events {
             let cursor = inner.skip_own(hook);
             let waiting = inner.last_seq - cursor;
             let oldest = inner.log.front().map_or(0, |event| event.seq);
-            let plan = match waiting {
-                0 => None,
-                _ => Some(pace.plan(now(), waiting, oldest > cursor + 1)),
+            let waiting = Waiting {
+                count: waiting,
+                have_gap: oldest > cursor + 1,
+                are_urgent: inner.is_urgent_after(cursor),
             };
+            let plan = (waiting.count > 0).then(|| pace.plan(now(), waiting));
             inner = match plan {
                 None => self.news.wait(inner).unwrap_or_else(PoisonError::into_inner),
                 Some(Plan::Wait(pause)) => {
@@ -382,6 +384,12 @@ impl Inner {
         entry.cursor
     }
 
+    /// Whether something after this number is degraded or failed.
+    fn is_urgent_after(&self, cursor: u64) -> bool {
+        let mut newest = self.log.iter().rev().take_while(|event| event.seq > cursor);
+        newest.any(|event| event.severity >= Severity::Degraded)
+    }
+
     /// One event that stands for all those after this number.
     fn summary(&self, cursor: u64) -> Event {
         let waiting: Vec<&Event> = self.log.iter().filter(|event| event.seq > cursor).collect();
@@ -404,7 +412,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::events::event::{Severity, TEST};
+    use crate::events::event::TEST;
 
     fn events() -> (tempfile::TempDir, Arc<Events>) {
         let folder = tempfile::tempdir().unwrap();

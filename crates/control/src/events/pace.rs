@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 /// Events that a hook takes in a window one by one; those beyond come as one at its end.
 pub(crate) const IN_WINDOW_MAX: u32 = 20;
+/// Deliveries in a window beyond those, for what is degraded or failed: it does not wait behind smaller things.
+const URGENT_IN_WINDOW_MAX: u32 = 10;
 /// The window.
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 /// The pause after the first failure; doubled after each further one.
@@ -14,6 +16,17 @@ const PAUSE_MAX: Duration = Duration::from_secs(300);
 #[expect(clippy::disallowed_methods, reason = "time of the control plane, not of an I/O")]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// The events that wait for a hook.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    /// How many.
+    pub(crate) count: u64,
+    /// Some of them are not in memory any more.
+    pub(crate) have_gap: bool,
+    /// One of them says that something is degraded or failed.
+    pub(crate) are_urgent: bool,
 }
 
 /// What is to be done now about the events that wait.
@@ -39,8 +52,8 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// What to do about so many events that wait. `have_gap` says that some of them are not in memory any more.
-    pub(crate) fn plan(&mut self, now: Instant, waiting: u64, have_gap: bool) -> Plan {
+    /// What to do about the events that wait.
+    pub(crate) fn plan(&mut self, now: Instant, waiting: Waiting) -> Plan {
         if let Some(at) = self.not_before.filter(|at| *at > now) {
             return Plan::Wait(at - now);
         }
@@ -50,11 +63,17 @@ impl Pace {
                 self.owes_summary |= count >= IN_WINDOW_MAX;
                 self.window = None;
             } else if count >= IN_WINDOW_MAX {
-                return Plan::Wait(left);
+                let is_let_through =
+                    waiting.are_urgent && count < IN_WINDOW_MAX + URGENT_IN_WINDOW_MAX;
+                if !is_let_through {
+                    return Plan::Wait(left);
+                }
+                // With all that waits before it: the order stays.
+                self.owes_summary = true;
             }
         }
-        self.owes_summary &= waiting > 1;
-        if self.owes_summary || have_gap { Plan::Summary } else { Plan::One }
+        self.owes_summary &= waiting.count > 1;
+        if self.owes_summary || waiting.have_gap { Plan::Summary } else { Plan::One }
     }
 
     /// The delivery has ended well.
@@ -76,33 +95,54 @@ impl Pace {
 mod tests {
     use super::*;
 
+    fn small(count: u64) -> Waiting {
+        Waiting { count, have_gap: false, are_urgent: false }
+    }
+
+    #[test]
+    fn what_is_degraded_does_not_wait_behind_smaller_things_but_has_a_limit_too() {
+        let (mut pace, start) = (Pace::default(), now());
+        for _ in 0..IN_WINDOW_MAX {
+            pace.plan(start, small(99));
+            pace.succeeded(start);
+        }
+        let urgent = |count| Waiting { are_urgent: true, ..small(count) };
+        for count in [5, 1, 7, 1, 1, 2, 3, 1, 1, 1] {
+            assert_eq!(pace.plan(start, small(count)), Plan::Wait(WINDOW));
+            let expected = if count > 1 { Plan::Summary } else { Plan::One };
+            assert_eq!(pace.plan(start, urgent(count)), expected);
+            pace.succeeded(start);
+        }
+        assert_eq!(pace.plan(start, urgent(9)), Plan::Wait(WINDOW), "a flood of failures");
+    }
+
     #[test]
     fn events_beyond_the_limit_of_a_window_come_as_one_when_it_ends() {
         let (mut pace, start) = (Pace::default(), now());
         for _ in 0..IN_WINDOW_MAX {
-            assert_eq!(pace.plan(start, 99, false), Plan::One);
+            assert_eq!(pace.plan(start, small(99)), Plan::One);
             pace.succeeded(start);
         }
-        assert_eq!(pace.plan(start, 79, false), Plan::Wait(WINDOW));
-        assert_eq!(pace.plan(start + WINDOW / 2, 79, false), Plan::Wait(WINDOW / 2));
+        assert_eq!(pace.plan(start, small(79)), Plan::Wait(WINDOW));
+        assert_eq!(pace.plan(start + WINDOW / 2, small(79)), Plan::Wait(WINDOW / 2));
         let next = start + WINDOW;
-        assert_eq!(pace.plan(next, 79, false), Plan::Summary);
+        assert_eq!(pace.plan(next, small(79)), Plan::Summary);
         pace.succeeded(next);
-        assert_eq!(pace.plan(next, 3, false), Plan::One);
+        assert_eq!(pace.plan(next, small(3)), Plan::One);
     }
 
     #[test]
     fn one_event_alone_is_no_summary_and_a_window_that_was_not_full_needs_none() {
         let (mut pace, start) = (Pace::default(), now());
         for _ in 0..IN_WINDOW_MAX {
-            pace.plan(start, 21, false);
+            pace.plan(start, small(21));
             pace.succeeded(start);
         }
-        assert_eq!(pace.plan(start + WINDOW, 1, false), Plan::One);
+        assert_eq!(pace.plan(start + WINDOW, small(1)), Plan::One);
         let mut pace = Pace::default();
-        pace.plan(start, 5, false);
+        pace.plan(start, small(5));
         pace.succeeded(start);
-        assert_eq!(pace.plan(start + WINDOW, 4, false), Plan::One);
+        assert_eq!(pace.plan(start + WINDOW, small(4)), Plan::One);
     }
 
     #[test]
@@ -110,27 +150,31 @@ mod tests {
         let (mut pace, mut at) = (Pace::default(), now());
         let mut pauses = Vec::new();
         for _ in 0..12 {
-            assert_eq!(pace.plan(at, 1, false), Plan::One);
+            assert_eq!(pace.plan(at, small(1)), Plan::One);
             pace.failed(at);
-            let Plan::Wait(pause) = pace.plan(at, 1, false) else { panic!("no pause") };
+            let Plan::Wait(pause) = pace.plan(at, small(1)) else { panic!("no pause") };
             pauses.push(pause.as_secs());
             at += pause;
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
         pace.succeeded(at);
-        assert_eq!(pace.plan(at, 1, false), Plan::One);
+        assert_eq!(pace.plan(at, small(1)), Plan::One);
     }
 
     #[test]
     fn a_summary_that_failed_is_a_summary_again() {
         let (mut pace, start) = (Pace::default(), now());
         for _ in 0..IN_WINDOW_MAX {
-            pace.plan(start, 50, false);
+            pace.plan(start, small(50));
             pace.succeeded(start);
         }
-        assert_eq!(pace.plan(start + WINDOW, 30, false), Plan::Summary);
+        assert_eq!(pace.plan(start + WINDOW, small(30)), Plan::Summary);
         pace.failed(start + WINDOW);
-        assert_eq!(pace.plan(start + WINDOW * 2, 30, false), Plan::Summary);
-        assert_eq!(Pace::default().plan(start, 9000, true), Plan::Summary, "some are gone");
+        assert_eq!(pace.plan(start + WINDOW * 2, small(30)), Plan::Summary);
+        assert_eq!(
+            Pace::default().plan(start, Waiting { have_gap: true, ..small(9000) }),
+            Plan::Summary,
+            "some are gone"
+        );
     }
 }

@@ -135,8 +135,8 @@ fn is_own_ssd(turn: &mut Turn, record: &VolumeRecord, force: bool) -> ControlRes
     judge_findings(&device, &findings, false)
 }
 
-/// Serves a volume whose image is taken back, with a new cache where it had one. What the old one has is never looked at
-/// again: it loses its superblock.
+/// Serves a volume whose image is taken back, with a new cache where it had one. What the old one has is never looked
+/// at again: it loses its superblock.
 fn serve_again(
     turn: &mut Turn,
     record: &VolumeRecord,
