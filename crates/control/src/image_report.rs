@@ -1,8 +1,6 @@
 //! What the owner of a Ceph RBD image reports in the image's metadata: how far the image is behind what was
 //! acknowledged. Whoever takes the image over says by it what is lost.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use serde::{Deserialize, Serialize};
 
 use crate::units::format_size;
@@ -50,13 +48,6 @@ fn words(ms: u64) -> String {
         0..600_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
         _ => format!("{} minutes", ms.div_ceil(60_000)),
     }
-}
-
-/// The time of this host, in milliseconds since 1970.
-#[expect(clippy::disallowed_methods, reason = "a date for other hosts, and for people")]
-pub(crate) fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0))
 }
 
 impl ImageReport {

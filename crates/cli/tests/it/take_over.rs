@@ -5,6 +5,7 @@ use std::fs;
 use rustix::process::{Signal, kill_process};
 
 use crate::rbd::{Cluster, instance_with, library};
+use crate::support::nbd::NbdClient;
 use crate::support::{Instance, MIB, until};
 
 /// Two hosts and a cluster; the volume v on the first one, over a cache that writes back in order.
@@ -44,22 +45,23 @@ impl Hosts {
         serde_json::from_str(&text).ok()
     }
 
-    /// Waits until the owner reports that the image has all of it.
-    fn wait_until_shipped(&self) {
+    /// A client of the owner that has written ones to the first block, when the owner reports that the image has them.
+    fn with_a_write_on_the_image(&self) -> NbdClient {
+        let mut client = self.owner.exported("v");
+        client.write(0, &[1; 4096]).unwrap();
+        client.flush().unwrap();
         until("all is on the image", || {
             let bytes = &self.owner.show("v")["unshipped"]["bytes"];
             *bytes == 0 && self.report().is_some_and(|report| report["unshipped_bytes"] == 0)
         });
+        client
     }
 }
 
 #[test]
 fn a_host_that_lives_keeps_its_image_and_with_force_is_shut_out() {
     let hosts = Hosts::new();
-    let mut client = hosts.owner.exported("v");
-    client.write(0, &[1; 4096]).unwrap();
-    client.flush().unwrap();
-    hosts.wait_until_shipped();
+    let mut client = hosts.with_a_write_on_the_image();
     let ssd = hosts.other.drive("ssd", 64 * MIB);
     let alive = hosts.other.run(&hosts.takeover(&ssd, &[]));
     let alive = alive.refused(1, "is alive; stop or move the volume there");
@@ -81,10 +83,7 @@ fn a_host_that_lives_keeps_its_image_and_with_force_is_shut_out() {
 #[test]
 fn a_host_that_is_cut_off_loses_its_image_and_what_is_lost_is_said() {
     let hosts = Hosts::new();
-    let mut client = hosts.owner.exported("v");
-    client.write(0, &[1; 4096]).unwrap();
-    client.flush().unwrap();
-    hosts.wait_until_shipped();
+    let mut client = hosts.with_a_write_on_the_image();
     hosts.signal(Signal::STOP);
     let ssd = hosts.other.drive("ssd", 64 * MIB);
     // A new volume is not made of it, also when the cluster takes the owner for dead.
@@ -111,11 +110,7 @@ fn a_host_that_is_cut_off_loses_its_image_and_what_is_lost_is_said() {
 #[test]
 fn an_image_whose_host_died_is_taken_over_and_makes_no_new_volume_before() {
     let hosts = Hosts::new();
-    let mut client = hosts.owner.exported("v");
-    client.write(0, &[1; 4096]).unwrap();
-    client.flush().unwrap();
-    hosts.wait_until_shipped();
-    drop(client);
+    drop(hosts.with_a_write_on_the_image());
     hosts.owner.kill();
     // The cluster takes it for dead after a while.
     for entry in fs::read_dir(hosts.cluster.at("pool")).unwrap().flatten() {
@@ -140,11 +135,7 @@ fn an_image_whose_host_died_is_taken_over_and_makes_no_new_volume_before() {
 #[test]
 fn a_host_takes_its_image_back_with_a_new_cache() {
     let hosts = Hosts::new();
-    let mut client = hosts.owner.exported("v");
-    client.write(0, &[1; 4096]).unwrap();
-    client.flush().unwrap();
-    hosts.wait_until_shipped();
-    drop(client);
+    drop(hosts.with_a_write_on_the_image());
     hosts.signal(Signal::STOP);
     let ssd = hosts.other.drive("ssd", 64 * MIB);
     hosts.other.run(&hosts.takeover(&ssd, &[])).ok();

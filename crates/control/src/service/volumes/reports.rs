@@ -6,16 +6,16 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use voltier_cache::Mode;
-
+use crate::date::Date;
 use crate::error::{ControlError, ControlResult};
-use crate::image_report::{ImageReport, ImageUse, unix_ms};
+use crate::image_report::{ImageReport, ImageUse};
 use crate::name::VolumeName;
 use crate::records::{Desired, VolumeRecord};
 use crate::remote::Remote;
 use crate::service::state::jobs::Purpose;
 use crate::service::state::turn::Turn;
 use crate::service::volumes::show;
+use crate::settings::Settings;
 use crate::status::{DeviceState, UnshippedStatus, VolumeStatus};
 
 /// How often a report is written whose figures stay.
@@ -59,7 +59,7 @@ pub(crate) fn tell_the_begin(record: &VolumeRecord) {
         return;
     }
     let status = show::recorded(record);
-    send(record, &report(record, &status, ImageUse::Serving, unix_ms()));
+    send(record, &report(record, &status, ImageUse::Serving, Date::now().unix_ms));
 }
 
 /// Reports what holds before and after a change of the settings, and waits until that is written: what the change lets
@@ -142,7 +142,7 @@ fn send(record: &VolumeRecord, report: &ImageReport) {
 
 fn report_of(turn: &mut Turn, record: &VolumeRecord, state: ImageUse) -> ImageReport {
     // The time first: what is acknowledged while the figures are put together is after it.
-    let unix_ms = unix_ms();
+    let unix_ms = Date::now().unix_ms;
     let status = show::status(turn, record);
     let mut report = report(record, &status, state, unix_ms);
     let job = turn.jobs.running(&record.name);
@@ -161,9 +161,8 @@ fn report(
 ) -> ImageReport {
     let cache = record.cache.as_ref();
     let (unshipped_bytes, complete_unix_ms) = lacking(record, status, unix_ms);
-    let in_order = |settings: &crate::settings::Settings| {
-        let writes_back = matches!(settings.mode, Mode::WriteBack | Mode::WriteOnly);
-        settings.ordered && (unshipped_bytes == Some(0) || writes_back)
+    let in_order = |settings: &Settings| {
+        settings.ordered && (unshipped_bytes == Some(0) || settings.mode.writes_back())
     };
     let is_online = cache.is_none() || status.ssd.state == DeviceState::Online;
     ImageReport {
