@@ -17,7 +17,7 @@ use crate::export_args::{self, ExportArg};
 #[command(name = "voltier", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = format!("DEV, SSD and DISK are {}; \
     SSD and DISK can also be {}.\nSizes take K, M, G, T (powers of 1024).\n\
-    Exit codes: 0 success, 1 failure (of show: something shown has failed), 2 wrong usage.",
+    Exit codes: 0 success, 1 failure (of show: something is degraded or has failed), 2 wrong usage.",
     drive_forms(), ARRAY_KIND.form))]
 pub(crate) struct Cli {
     /// Folder of the instance: registry, control socket, daemon.pid, default export sockets
@@ -99,6 +99,9 @@ pub(crate) struct HealthArgs {
     /// Also what is well
     #[arg(short, long)]
     pub(crate) all: bool,
+    /// Take note of drives that have failed: those that were replaced, and errors of the others so far
+    #[arg(long, conflicts_with = "all")]
+    pub(crate) acknowledge: bool,
 }
 
 #[derive(Debug, Args)]

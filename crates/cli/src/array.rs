@@ -17,6 +17,7 @@ use crate::export_args;
 use crate::progress::{self, Task};
 use crate::request::{device, key_values};
 use crate::session::{Session, WATCH};
+use crate::volumes::refuse_suffering;
 
 /// Does what the verb says.
 ///
@@ -266,7 +267,7 @@ fn show(args: &ShowArrays, session: &Session<'_>) -> ControlResult<()> {
         let arrays = client.arrays(name.as_ref())?;
         print_arrays(session, &arrays, name.is_some(), args.watch)?;
         if !args.watch {
-            return none_failed(&arrays);
+            return none_suffers(&arrays);
         }
         std::thread::park_timeout(WATCH);
     }
@@ -295,18 +296,9 @@ fn show_recorded(session: &Session<'_>, name: Option<&ArrayName>) -> ControlResu
     Err(session.no_daemon())
 }
 
-/// Whether every array that was shown is assembled, or not to be: programs ask for it by the exit code.
-fn none_failed(arrays: &[ArrayDetail]) -> ControlResult<()> {
-    let failed = arrays.iter().filter(|array| array.state == ArrayState::Failed);
-    let failed: Vec<String> =
-        failed.map(|array| format!("the array {} has failed", array.name)).collect();
-    match failed.is_empty() {
-        true => Ok(()),
-        false => Err(ControlError::failed(format!(
-            "{}; the output of `show` says why",
-            failed.join(", ")
-        ))),
-    }
+/// Whether all that was shown does its work, with everything that protects it: programs ask for it by the exit code.
+fn none_suffers(arrays: &[ArrayDetail]) -> ControlResult<()> {
+    refuse_suffering(arrays.iter().map(|it| (format!("the array {}", it.name), &it.health)))
 }
 
 /// A change that is done when it is answered.

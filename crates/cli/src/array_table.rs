@@ -9,8 +9,8 @@ use voltier_control::{
 
 use crate::table::{columns, rows, waits_for};
 
-const HEAD: [&str; 8] =
-    ["NAME", "STATE", "LEVEL", "SIZE", "CHUNK", "MEMBERS", "MAY LOSE", "USED BY"];
+const HEAD: [&str; 9] =
+    ["NAME", "STATE", "HEALTH", "LEVEL", "SIZE", "CHUNK", "MEMBERS", "MAY LOSE", "USED BY"];
 
 /// One row per array.
 pub(crate) fn all(arrays: &[ArrayDetail]) -> String {
@@ -18,7 +18,7 @@ pub(crate) fn all(arrays: &[ArrayDetail]) -> String {
         return "no arrays; make one with `voltier array create NAME --level 6 DEV...`\n"
             .to_owned();
     }
-    let mut rows: Vec<[String; 8]> = vec![HEAD.map(str::to_owned)];
+    let mut rows: Vec<[String; 9]> = vec![HEAD.map(str::to_owned)];
     rows.extend(arrays.iter().map(row));
     let mut text = columns(&rows);
     for array in arrays {
@@ -32,11 +32,12 @@ pub(crate) fn all(arrays: &[ArrayDetail]) -> String {
     text
 }
 
-fn row(array: &ArrayDetail) -> [String; 8] {
+fn row(array: &ArrayDetail) -> [String; 9] {
     let online = array.members.iter().filter(|member| member.state == "online").count();
     [
         array.name.to_string(),
         state_of(array),
+        array.health.state.word().to_owned(),
         level(array),
         format_size(array.size_bytes),
         format_size(array.chunk_bytes.into()),
@@ -54,6 +55,7 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
     };
     line("name", array.name.to_string());
     line("state", state_of(array));
+    line("health", array.health.state.word().to_owned());
     for problem in problems(array) {
         line("problem", problem);
     }
@@ -127,6 +129,13 @@ fn beside_members(array: &ArrayDetail, line: &mut impl FnMut(&str, String)) {
     }
     for spare in &array.spares {
         line("spare", spare.clone());
+    }
+    if array.spares.is_empty() && array.spare_pool.is_none() {
+        line("spare", "none".to_owned());
+    }
+    for drive in &array.failed_drives {
+        let (member, since) = (drive.member, drive.since.to_the_second());
+        line("failed drive", format!("{}, member {member}, lost on {since} UTC", drive.path));
     }
     if let Some(pool) = &array.spare_pool {
         let waiting = match array.pool_spares.len() {

@@ -16,6 +16,9 @@ use crate::table::columns;
 
 /// Tells the health of all, or of one volume or array. Whatever hinders it is `unknown`, and has that exit code.
 pub(crate) fn run(session: &Session<'_>, args: &HealthArgs) -> ControlResult<ExitCode> {
+    if args.acknowledge {
+        return acknowledge(session, args.name.as_deref()).map(|()| ExitCode::SUCCESS);
+    }
     match look(session, args.name.as_deref()) {
         Ok(health) if session.json => {
             print_json(&health)?;
@@ -34,6 +37,18 @@ pub(crate) fn run(session: &Session<'_>, args: &HealthArgs) -> ControlResult<Exi
             Ok(ExitCode::from(UNKNOWN_EXIT_CODE))
         }
     }
+}
+
+fn acknowledge(session: &Session<'_>, name: Option<&str>) -> ControlResult<()> {
+    let mut client = session.running_client()?.ok_or_else(|| session.no_daemon())?;
+    let drives = client.acknowledge(name)?;
+    if session.json {
+        return print_json(&json!({ "acknowledged": drives }));
+    }
+    if drives.is_empty() {
+        return print("nothing to acknowledge\n");
+    }
+    drives.iter().try_for_each(|line| print(&format!("acknowledged: {line}\n")))
 }
 
 fn look(session: &Session<'_>, name: Option<&str>) -> ControlResult<Health> {

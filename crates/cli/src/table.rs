@@ -7,8 +7,12 @@ use voltier_control::{
     UnshippedStatus, VolumeState, VolumeStatus, format_size,
 };
 
-const HEAD: [&str; 9] =
-    ["NAME", "STATE", "MODE", "SIZE", "SSD", "USED", "DIRTY", "READ HIT", "EXPORTS"];
+const HEAD: [&str; 10] =
+    ["NAME", "STATE", "HEALTH", "MODE", "SIZE", "SSD", "USED", "DIRTY", "READ HIT", "EXPORTS"];
+
+/// Troubles of a volume below the table: its own error says most, and an export that is not open may have another
+/// cause.
+const PROBLEMS_IN_TABLE: usize = 2;
 
 /// Lost ranges that are shown to people one by one.
 const LOST_SHOWN_MAX: usize = 8;
@@ -18,21 +22,29 @@ pub(crate) fn all(volumes: &[VolumeStatus]) -> String {
     if volumes.is_empty() {
         return "no volumes; make one with `voltier create -s SSD -p DISK NAME`\n".to_owned();
     }
-    let mut rows: Vec<[String; 9]> = vec![HEAD.map(str::to_owned)];
+    let mut rows: Vec<[String; 10]> = vec![HEAD.map(str::to_owned)];
     rows.extend(volumes.iter().map(row));
     let mut text = columns(&rows);
     for volume in volumes {
-        if !volume.error.is_empty() {
-            let _ = writeln!(text, "{}: {}", volume.name, volume.error);
+        for problem in problems(volume).take(PROBLEMS_IN_TABLE) {
+            let _ = writeln!(text, "{}: {problem}", volume.name);
         }
         if !volume.under_way.is_empty() {
             let _ = writeln!(text, "{}: under way: {}", volume.name, volume.under_way);
         }
-        for export in volume.exports.iter().filter(|it| it.state == ExportState::Failed) {
-            let _ = writeln!(text, "{}: {}: {}", volume.name, export.uri, export.error);
-        }
     }
     text
+}
+
+/// What is wrong with a volume: its error, and what `voltier health` says beyond that.
+fn problems(volume: &VolumeStatus) -> impl Iterator<Item = String> {
+    let error = Some(volume.error.clone()).filter(|error| !error.is_empty());
+    let reasons = volume
+        .health
+        .reasons
+        .iter()
+        .filter(|it| !it.ends_with(&*volume.error) || volume.error.is_empty());
+    error.into_iter().chain(reasons.cloned())
 }
 
 /// Rows with the cells of a column below each other.
@@ -48,13 +60,14 @@ pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     text
 }
 
-fn row(volume: &VolumeStatus) -> [String; 9] {
+fn row(volume: &VolumeStatus) -> [String; 10] {
     let cached = volume.ssd.state != DeviceState::None;
     let if_cached = |text: String| if cached { text } else { "-".to_owned() };
     let exports: Vec<String> = volume.exports.iter().map(export_kind).collect();
     [
         volume.name.to_string(),
         state_of(volume),
+        volume.health.state.word().to_owned(),
         if_cached(volume.mode.clone()),
         format_size(volume.size_bytes),
         if_cached(format_size(volume.ssd.size_bytes)),
@@ -82,8 +95,9 @@ pub(crate) fn one(volume: &VolumeStatus) -> String {
     };
     line("name", volume.name.to_string());
     line("state", state_of(volume));
-    if !volume.error.is_empty() {
-        line("problem", volume.error.clone());
+    line("health", volume.health.state.word().to_owned());
+    for problem in problems(volume) {
+        line("problem", problem);
     }
     if !volume.note.is_empty() {
         line("note", volume.note.clone());

@@ -4,7 +4,7 @@ use serde_json::json;
 use voltier_cli::output::{print, print_json, print_shown};
 use voltier_control::protocol::{JobStatus, Request};
 use voltier_control::{
-    Client, ControlError, ControlResult, ExportState, Interrupt, VolumeName, VolumeState,
+    Client, ControlError, ControlResult, HealthState, HealthSummary, Interrupt, VolumeName,
     VolumeStatus, recorded_volumes, unused_tail_text,
 };
 
@@ -217,7 +217,7 @@ pub(crate) fn show(session: &Session<'_>, args: &Show) -> ControlResult<()> {
         let volumes = client.show(name.as_ref())?;
         print_volumes(session, &volumes, name.is_some(), args.watch)?;
         if !args.watch {
-            return none_failed(&volumes);
+            return none_suffers(&volumes);
         }
         std::thread::park_timeout(WATCH);
     }
@@ -246,21 +246,26 @@ fn show_recorded(session: &Session<'_>, name: Option<&VolumeName>) -> ControlRes
     Err(session.no_daemon())
 }
 
-/// Whether every volume and every export that was shown does its work: programs ask for it by the exit code.
-fn none_failed(volumes: &[VolumeStatus]) -> ControlResult<()> {
-    let failed = volumes.iter().filter_map(|volume| {
-        if volume.state == VolumeState::Failed {
-            return Some(format!("{} has failed", volume.name));
-        }
-        let closed = volume.exports.iter().find(|export| export.state == ExportState::Failed)?;
-        Some(format!("the export {} of {} is not open", closed.uri, volume.name))
-    });
-    let failed: Vec<String> = failed.collect();
-    match failed.is_empty() {
+/// Whether all that was shown does its work, with everything that protects it: programs ask for it by the exit code.
+fn none_suffers(volumes: &[VolumeStatus]) -> ControlResult<()> {
+    let health = volumes.iter().map(|it| (it.name.to_string(), &it.health));
+    refuse_suffering(health)
+}
+
+/// # Errors
+/// When something of these names is degraded or has failed.
+pub(crate) fn refuse_suffering<'a>(
+    shown: impl Iterator<Item = (String, &'a HealthSummary)>,
+) -> ControlResult<()> {
+    let suffers = shown.filter(|(_, health)| health.state >= HealthState::Degraded);
+    let is = |state| if state == HealthState::Failed { "has failed" } else { "is degraded" };
+    let words = suffers.map(|(name, health)| format!("{name} {}", is(health.state)));
+    let words: Vec<String> = words.collect();
+    match words.is_empty() {
         true => Ok(()),
         false => Err(ControlError::failed(format!(
-            "{}; the output of `show` says why",
-            failed.join(", ")
+            "{}; `voltier health` says why, and what to do next",
+            words.join(", ")
         ))),
     }
 }

@@ -5,9 +5,11 @@ use serde::{Deserialize, Serialize};
 use voltier_array::{Consistency, Counts, Integrity, MemberCounts, MergeMode, ScrubFound};
 
 use crate::array_settings::{HealthSettings, MergeSettings, TaskPace};
+use crate::date::Date;
 use crate::figures::{self, ShownFigure, of_group};
+use crate::health_state::HealthSummary;
 use crate::name::{ArrayName, PoolName, VolumeName};
-use crate::records::RegisteredArray;
+use crate::records::{FailedDrive, RegisteredArray};
 use crate::spec::DeviceSpec;
 use crate::status::ByteRange;
 use crate::words::as_word;
@@ -55,6 +57,23 @@ pub struct PlaceStatus {
     /// How well its device does.
     #[serde(flatten)]
     pub health: HealthStatus,
+}
+
+/// A member that was lost and of which nobody has taken note (`voltier health --acknowledge`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedDriveStatus {
+    /// The device, as the command line named it.
+    pub path: String,
+    /// Number of its place in the array.
+    pub member: u32,
+    /// When it was noticed.
+    pub since: Date,
+}
+
+impl From<&FailedDrive> for FailedDriveStatus {
+    fn from(drive: &FailedDrive) -> Self {
+        Self { path: drive.device.to_string(), member: drive.member, since: drive.since }
+    }
 }
 
 /// A part of an array that cannot be rebuilt.
@@ -206,6 +225,9 @@ pub struct ArrayDetail {
     pub name: ArrayName,
     /// State.
     pub state: ArrayState,
+    /// How well it is, as `voltier health` says it.
+    #[serde(default)]
+    pub health: HealthSummary,
     /// Level: `0` `1` `10` `5` `6` `7.3` `50` `60` `70`, or `N+M`.
     pub level: String,
     /// Members in a group, for levels in groups; else 0.
@@ -239,6 +261,10 @@ pub struct ArrayDetail {
     /// The spares that wait in that pool.
     #[serde(default)]
     pub pool_spares: Vec<String>,
+    /// Members that were lost and of which nobody has taken note, also when another drive has their place; absent
+    /// when there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_drives: Vec<FailedDriveStatus>,
     /// When a member has done too badly.
     #[serde(default)]
     pub limits: LimitsStatus,
@@ -305,6 +331,7 @@ impl ArrayDetail {
         Self {
             name: record.name.clone(),
             state: if record.stopped { ArrayState::Stopped } else { ArrayState::Failed },
+            health: HealthSummary::default(),
             level: record.level.word(),
             group_members: record.level.group().unwrap_or(0) as u32,
             chunk_bytes: record.chunk_bytes,
@@ -323,6 +350,7 @@ impl ArrayDetail {
             spares: record.spares.iter().map(ToString::to_string).collect(),
             spare_pool: record.settings.spare_pool.clone(),
             pool_spares: Vec::new(),
+            failed_drives: record.failed_drives.iter().map(Into::into).collect(),
             limits: record.settings.health.into(),
             merge: recorded_merge(record),
             rebuild: TaskStatus { pace: record.settings.rebuild, ..TaskStatus::default() },

@@ -373,6 +373,17 @@ impl Client {
         }
     }
 
+    /// Takes note of drives that have failed, of one volume or array or of all; a line for each.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn acknowledge(&mut self, name: Option<&str>) -> ControlResult<Vec<String>> {
+        match self.request(&Request::Acknowledge { name: name.map(str::to_owned) })? {
+            Response::Acknowledged { drives } => Ok(drives),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// A request about hooks: all of them, or that which was added or removed.
     ///
     /// # Errors

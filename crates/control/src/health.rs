@@ -3,49 +3,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::array_status::{ArrayDetail, ArrayState, PlaceStatus, PoolStatus};
+use crate::array_status::{ArrayDetail, ArrayState, FailedDriveStatus, PlaceStatus, PoolStatus};
 use crate::date::Date;
 use crate::events::hook::HookStatus;
+use crate::health_state::{HealthState, HealthSummary};
 use crate::name::{ArrayName, VolumeName};
 use crate::status::{ByteRange, DeviceState, DeviceStatus, ExportState, VolumeState, VolumeStatus};
-
-/// How bad it is; later ones are worse.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum HealthState {
-    /// Nothing is wrong.
-    #[default]
-    Ok,
-    /// It serves, and somebody should look.
-    Warning,
-    /// It serves without something that protects data or makes it fast.
-    Degraded,
-    /// It does not serve, or data are lost.
-    Failed,
-}
-
-impl HealthState {
-    /// Its word.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warning => "warning",
-            Self::Degraded => "degraded",
-            Self::Failed => "failed",
-        }
-    }
-
-    /// The exit code of `voltier health`, as monitoring plugins have it: 0 OK, 1 WARNING, 2 CRITICAL.
-    pub const fn exit_code(self) -> u8 {
-        match self {
-            Self::Ok => 0,
-            Self::Warning => 1,
-            Self::Degraded | Self::Failed => 2,
-        }
-    }
-}
 
 /// The exit code of `voltier health` when it cannot find out: 3 UNKNOWN.
 pub const UNKNOWN_EXIT_CODE: u8 = 3;
@@ -172,8 +135,8 @@ conditions! {
         "the drive could not be opened, or another host has taken it away (the lock of a Ceph image)",
         "`voltier show NAME` says why";
     DRIVE_ERRORS: Drive Warning "drive_errors",
-        "requests of the drive have failed since the volume was started",
-        "look at the drive (`dmesg`, `smartctl -a PATH`); a restart of the volume clears the count";
+        "requests of the drive have failed since the volume was started, or since that was acknowledged",
+        "look at the drive (`dmesg`, `smartctl -a PATH`), then `voltier health --acknowledge NAME`";
     EXPORT_FAILED: Export Failed "export_failed",
         "clients cannot come through the export",
         "mend what the reason names, then `voltier unexport` and `voltier export NAME` again";
@@ -219,6 +182,9 @@ conditions! {
     MEMBER_LOST: Drive Degraded "member_lost",
         "the array goes on without the member",
         "`voltier array replace NAME MEMBER DEV`, or `voltier array add-spare NAME DEV`";
+    DRIVE_REPLACED: Drive Warning "drive_replaced",
+        "a member was lost, and a spare has its place",
+        "test or remove the drive, add a spare if none is left, then `voltier health --acknowledge NAME`";
     MEMBER_REBUILDS: Drive Degraded "member_rebuilds",
         "the member is being filled",
         "wait: `voltier array rebuild NAME` follows it";
@@ -286,6 +252,9 @@ pub struct Health {
     /// Each thing at least once; something that has several troubles has a check for each.
     pub checks: Vec<Check>,
 }
+
+/// Reasons in a summary: `voltier health` has all.
+const REASONS_MAX: usize = 8;
 
 /// Checks of one thing while they are collected.
 struct Checks<'a> {
@@ -407,6 +376,17 @@ impl Health {
         Self::of(self.checks.into_iter().chain(Self::of_hooks(hooks)).collect())
     }
 
+    /// The same in short.
+    fn summary(&self) -> HealthSummary {
+        let troubles = self.troubles();
+        let reason = |it: &&Check| match it.of.is_empty() {
+            true => it.reason.clone(),
+            false => format!("{} {}: {}", it.part.word(), it.name, it.reason),
+        };
+        let reasons = troubles.iter().take(REASONS_MAX).map(reason).collect();
+        HealthSummary { state: self.state, reasons }
+    }
+
     /// The checks that found something: the worst first, and causes before what follows from them.
     pub fn troubles(&self) -> Vec<&Check> {
         let found = self.checks.iter().filter(|it| it.state > HealthState::Ok);
@@ -416,14 +396,26 @@ impl Health {
     }
 }
 
+/// The health of a volume in short, with the arrays that it stands on.
+pub(crate) fn summary_of_volume(volume: &VolumeStatus, below: &[ArrayDetail]) -> HealthSummary {
+    let arrays = below.iter().flat_map(of_array);
+    Health::of(of_volume(volume).into_iter().chain(arrays).collect()).summary()
+}
+
+/// The health of an array in short.
+pub(crate) fn summary_of_array(array: &ArrayDetail) -> HealthSummary {
+    Health::of(of_array(array)).summary()
+}
+
 pub(crate) fn of_volume(volume: &VolumeStatus) -> Vec<Check> {
     let mut checks = Checks::of(Part::Volume, volume.name.as_str());
     checks.add_all(Part::Volume, volume.name.as_str(), volume_troubles(volume));
-    let disk_errors = volume.origin.errors + volume.origin.failed_flushes;
+    let [ssd_errors, disk_errors] = drive_errors(volume);
     for (kind, device, errors) in
-        [("SSD", &volume.ssd, volume.counts.ssd_errors), ("backing disk", &volume.hdd, disk_errors)]
+        [("SSD", &volume.ssd, ssd_errors), ("backing disk", &volume.hdd, disk_errors)]
     {
         if device.state != DeviceState::None {
+            let errors = errors.saturating_sub(device.acknowledged_errors);
             let found = drive_trouble(kind, device, errors, &volume.error);
             checks.add(Part::Drive, &device.path, found);
         }
@@ -434,6 +426,11 @@ pub(crate) fn of_volume(volume: &VolumeStatus) -> Vec<Check> {
         checks.add(Part::Export, &export.uri, found);
     }
     checks.list
+}
+
+/// Requests of the SSD and of the backing disk that have failed since the volume was started.
+pub(crate) fn drive_errors(volume: &VolumeStatus) -> [u64; 2] {
+    [volume.counts.ssd_errors, volume.origin.errors + volume.origin.failed_flushes]
 }
 
 fn volume_troubles(volume: &VolumeStatus) -> Vec<(&'static Condition, String)> {
@@ -505,6 +502,13 @@ pub(crate) fn of_array(array: &ArrayDetail) -> Vec<Check> {
         let found = if is_served { member_troubles(array, member) } else { Vec::new() };
         checks.add_all(Part::Drive, path, found);
     }
+    let replaced = array.failed_drives.iter().filter_map(|it| Some((it, replacement(array, it)?)));
+    for (drive, in_place) in replaced.filter(|_| is_served) {
+        let since = drive.since.to_the_second();
+        let reason =
+            format!("member {} was lost on {since} UTC; {in_place} has its place", drive.member);
+        checks.add(Part::Drive, &drive.path, Some((&DRIVE_REPLACED, reason)));
+    }
     for check in &mut checks.list {
         // The number of the place is what the commands take, whatever is known of the device.
         let place = array.members.iter().find(|it| it.path == check.name && !it.path.is_empty());
@@ -515,6 +519,12 @@ pub(crate) fn of_array(array: &ArrayDetail) -> Vec<Check> {
         }
     }
     checks.list
+}
+
+/// The device that has the place of a member that was lost.
+fn replacement<'a>(array: &'a ArrayDetail, drive: &FailedDriveStatus) -> Option<&'a str> {
+    let member = array.members.get(drive.member as usize)?;
+    (member.path != drive.path && !member.path.is_empty()).then_some(&*member.path)
 }
 
 fn array_troubles(array: &ArrayDetail) -> Vec<(&'static Condition, String)> {

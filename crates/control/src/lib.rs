@@ -57,6 +57,7 @@ mod figures;
 mod file_lock;
 mod front;
 mod health;
+mod health_state;
 mod host;
 mod image_report;
 mod import_report;
@@ -89,8 +90,8 @@ pub use array_settings::{
 };
 pub use array_spec::{ARRAY_MEMBERS_MAX, ArrayLevel, parse_chunk_bytes};
 pub use array_status::{
-    ArrayDetail, ArrayState, HealthStatus, JournalStatus, LatencyStatus, LimitsStatus, PlaceStatus,
-    PoolStatus, ReshapeDetail, StuckStatus, TaskStatus,
+    ArrayDetail, ArrayState, FailedDriveStatus, HealthStatus, JournalStatus, LatencyStatus,
+    LimitsStatus, PlaceStatus, PoolStatus, ReshapeDetail, StuckStatus, TaskStatus,
 };
 pub use client::Client;
 pub use daemon::{DaemonOptions, run_daemon};
@@ -108,7 +109,8 @@ pub use export_access::{ExportAccess, FileMode};
 pub use export_spec::{EXPORT_KINDS, ExportKind, ExportSpec, NBD_PORT, NbdAddress};
 pub use figures::{ShownFigure, of_group};
 pub use front::{changed_places, front_of, front_refused, seed_of};
-pub use health::{CONDITIONS, Check, Condition, Health, HealthState, Part, UNKNOWN_EXIT_CODE};
+pub use health::{CONDITIONS, Check, Condition, Health, Part, UNKNOWN_EXIT_CODE};
+pub use health_state::{HealthState, HealthSummary};
 pub use host::{part_of, volume_at};
 pub use image_report::{ImageReport, ImageUse};
 pub use import_report::{ImportOrder, ImportReport, ImportedArray, ImportedVolume};
@@ -118,8 +120,8 @@ pub use max_unshipped::MaxUnshipped;
 pub use memory::{Memory, VolumeMemory};
 pub use name::{ArrayName, NAME_BYTES_MAX, PoolName, VolumeName};
 pub use records::{
-    CacheRecord, Desired, Identity, LOST_RANGES_MAX, PoolRecord, PoolSpare, RegisteredArray,
-    VolumeRecord,
+    CacheRecord, Desired, FailedDrive, Identity, LOST_RANGES_MAX, PoolRecord, PoolSpare,
+    RegisteredArray, VolumeRecord,
 };
 pub use registry::{REGISTRY_FILE, REGISTRY_FORMAT, Registry, RegistryStore};
 pub use remote::Remote;

@@ -323,6 +323,11 @@ pub enum Request {
         /// The volume; all without a name.
         name: Option<VolumeName>,
     },
+    /// Take note of drives that have failed, so that `health` speaks of them no more.
+    Acknowledge {
+        /// The volume or array; all without a name.
+        name: Option<String>,
+    },
     /// Open a recorded volume now, with the devices that are there.
     Start {
         /// The volume.
@@ -443,6 +448,7 @@ impl Request {
             Self::TakeOver { .. } => "takeover",
             Self::Delete { .. } => "delete",
             Self::Show { .. } => "show",
+            Self::Acknowledge { .. } => "health --acknowledge",
             Self::Start { .. } => "start",
             Self::Stop { .. } | Self::StopDaemon { .. } => "stop",
             Self::Upgrade { .. } => "upgrade",
@@ -522,6 +528,11 @@ pub enum Response {
     Volumes {
         /// In the order of their names.
         volumes: Vec<VolumeStatus>,
+    },
+    /// Drives that `health` speaks of no more.
+    Acknowledged {
+        /// A line for each.
+        drives: Vec<String>,
     },
     /// State of the array asked for, or changed.
     Array {

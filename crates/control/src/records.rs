@@ -11,6 +11,7 @@ use voltier_array::{Consistency, CreateOptions, Integrity, Layout};
 
 use crate::array_settings::ArraySettings;
 use crate::array_spec::ArrayLevel;
+use crate::date::Date;
 use crate::error::{ControlError, ControlResult};
 use crate::export_access::ExportAccess;
 use crate::export_spec::ExportSpec;
@@ -235,8 +236,22 @@ pub struct RegisteredArray {
     /// Whether nothing is written to its devices: it was assembled to be read only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
+    /// Members that were lost, until their users have taken note of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_drives: Vec<FailedDrive>,
     /// Choices.
     pub settings: ArraySettings,
+}
+
+/// A member that was lost, as long as nobody has said that it is known (`voltier health --acknowledge`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedDrive {
+    /// The device.
+    pub device: DeviceSpec,
+    /// Number of its place in the array.
+    pub member: u32,
+    /// When it was noticed.
+    pub since: Date,
 }
 
 /// A spare of a pool.

@@ -5,6 +5,7 @@ use voltier_cache::{CacheCounts, DeviceBytes, LineCounts, OriginCounts, RequestC
 
 use crate::export_access::ExportAccess;
 use crate::figures::{self, ShownFigure, of_group};
+use crate::health_state::HealthSummary;
 use crate::name::VolumeName;
 
 /// State of a volume as a whole.
@@ -76,6 +77,9 @@ pub struct DeviceStatus {
     /// was given up for that: how long it had.
     #[serde(default)]
     pub silent_seconds: u64,
+    /// Errors of it that its user has taken note of (`voltier health --acknowledge`); absent when there are none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub acknowledged_errors: u64,
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -207,6 +211,9 @@ pub struct VolumeStatus {
     pub name: VolumeName,
     /// State.
     pub state: VolumeState,
+    /// How well it is with the arrays that it stands on, as `voltier health` says it.
+    #[serde(default)]
+    pub health: HealthSummary,
     /// Whether the volume takes no writes, because its array is only read; absent when it takes some.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,

@@ -93,7 +93,7 @@ fn a_missing_device_is_missed_after_a_crash_and_not_after_a_stop() {
     assert_eq!((path.as_str(), state.as_str()), (journal.as_str(), "lost"));
     let said = array(&instance)["left_out"].to_string();
     assert!(said.contains("the journal is on the members now"), "{said}");
-    let shown = instance.run(&["array", "show", "a"]).ok();
+    let shown = instance.run(&["array", "show", "a"]).refused(1, "the array a is degraded");
     assert!(shown.out.contains("was given up"), "{shown:?}");
     fill(&mut client(&instance), 7);
     instance.kill();

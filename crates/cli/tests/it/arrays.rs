@@ -122,7 +122,8 @@ fn a_missing_member_degrades_and_a_stale_one_is_refused_when_it_returns() {
     let shown = array(&instance);
     assert_eq!((&shown["state"], &shown["may_lose"]), (&"degraded".into(), &0.into()));
     assert!(shown["left_out"][0].as_str().unwrap().contains("does not exist"), "{shown}");
-    assert!(instance.run(&["array", "show"]).ok().out.contains("3 of 4"));
+    let shown = instance.run(&["array", "show"]).refused(1, "the array a is degraded");
+    assert!(shown.out.contains("3 of 4"), "{shown:?}");
     instance.stop();
     fs::rename(&away, &devices[2]).unwrap();
     holds(&mut after_start(&instance), 6);
@@ -394,7 +395,7 @@ fn an_array_that_a_newer_program_wrote_is_refused_by_name_and_no_member_is_writt
         // Whoever wants to go on without the member does not give it.
         let others = [&devices[..1], &devices[2..]].concat();
         other.run(&with(&["assemble", "-f"], &others)).ok();
-        let shown = other.run(&["array", "show", "a", "--json"]).json();
+        let shown = other.run(&["array", "show", "a", "--json"]).shown();
         assert_eq!(shown["state"], "degraded");
         other.stop();
         assert!(before[1] == fs::read(spare).unwrap(), "the member was written");

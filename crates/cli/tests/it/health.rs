@@ -101,3 +101,69 @@ fn health_names_an_ssd_that_is_gone_a_disk_that_is_silent_and_a_daemon_that_does
     instance.stop();
     assert_eq!(health(&instance), ("failed".to_owned(), vec!["no_daemon voltier".to_owned()]));
 }
+
+#[test]
+fn a_member_that_a_spare_has_replaced_is_named_until_that_is_acknowledged() {
+    let instance = Instance::new();
+    let Some(shelf) = Shelf::mount(&instance) else { return };
+    let (members, spare) = (shelf.drives("d", 3), shelf.drive("spare", 32 * MIB));
+    let create = ["create", "a", "--level", "5", "--export", "none", "--spare", &spare];
+    instance.run(&with(&create, &members)).ok();
+    instance.run(&["create", "-p", "array:a", "v"]).ok();
+    instance.export("v");
+    assert!(
+        instance.run(&["array", "show", "a"]).ok().out.contains(&format!("spare        {spare}"))
+    );
+    let mut nbd = instance.connect("v");
+    shelf.tell(&members[1], Conduct::Gone);
+    nbd.write(0, &[1; 65536]).unwrap();
+    nbd.flush().unwrap();
+    let replaced = format!("drive_replaced {}", members[1]);
+    until_found(&instance, "warning", &replaced);
+    let (shown, table) =
+        (instance.run(&["array", "show", "a", "--json"]).json(), ["array", "show"]);
+    assert_eq!(shown["failed_drives"][0]["path"], members[1].as_str());
+    assert_eq!(shown["failed_drives"][0]["member"], 1);
+    assert_eq!(shown["health"]["state"], "warning");
+    let text = instance.run(&["array", "show", "a"]).ok().out;
+    assert!(text.contains("spare        none\n") && text.contains("failed drive "), "{text}");
+    assert!(instance.run(&table).ok().out.contains("  warning  "));
+    assert!(instance.run(&["show"]).ok().out.contains("  warning  "), "the volume on it");
+    drop(nbd);
+    instance.stop();
+    instance.run(&["start"]).ok();
+    until_found(&instance, "warning", &replaced);
+    let said = instance.run(&["health", "--acknowledge", "a"]).ok().out;
+    assert!(
+        said.starts_with(&format!("acknowledged: {}, member 1 of a, lost on ", members[1])),
+        "{said}"
+    );
+    until_found(&instance, "ok", "");
+    assert_eq!(instance.run(&["health", "--acknowledge"]).ok().out, "nothing to acknowledge\n");
+    instance.run(&["health", "--acknowledge", "w"]).refused(1, "no volume or array `w`");
+    instance.stop();
+    instance.run(&["health", "--acknowledge", "a"]).refused(1, "no daemon");
+}
+
+#[test]
+fn show_exits_1_for_what_is_degraded_and_a_user_who_replaces_a_member_has_nothing_to_acknowledge() {
+    let instance = Instance::new();
+    let Some(shelf) = Shelf::mount(&instance) else { return };
+    let (members, others) = (shelf.drives("d", 3), shelf.drives("e", 2));
+    instance.run(&with(&["create", "a", "--level", "5", "--export", "none"], &members)).ok();
+    instance.run(&["create", "-p", "array:a", "v"]).ok();
+    instance.run(&["array", "fail", "a", "0"]).ok();
+    instance.run(&["array", "show", "a"]).refused(1, "the array a is degraded; `voltier health`");
+    instance.run(&["show"]).refused(1, "v is degraded; `voltier health`");
+    let shown = instance.run(&["show", "v", "--json"]).shown();
+    assert_eq!(shown["health"]["state"], "degraded");
+    let reasons = shown["health"]["reasons"].as_array().unwrap();
+    let lost = format!("drive {}: member 0 is lost", members[0]);
+    assert!(reasons.iter().any(|it| *it == lost.as_str()), "{reasons:?}");
+    assert_eq!(instance.run(&["health", "--acknowledge"]).ok().out, "nothing to acknowledge\n");
+    instance.run(&["array", "replace", "a", "0", &others[0]]).ok();
+    instance.run(&["array", "replace", "a", "1", &others[1]]).ok();
+    assert_eq!(health(&instance), ("ok".to_owned(), Vec::new()));
+    instance.run(&["array", "show"]).ok();
+    instance.run(&["show", "v"]).ok();
+}

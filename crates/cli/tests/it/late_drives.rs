@@ -61,7 +61,7 @@ fn two_members_and_the_ssd_that_come_after_the_daemon_cost_nothing() {
     instance.kill();
     let late = [&*members[0], &members[2], &ssd];
     take_away(&instance, &late);
-    let shown = start_waiting(&instance, 300).ok();
+    let shown = start_waiting(&instance, 300).refused(1, "v has failed");
     assert!(shown.out.contains("waiting"), "{shown:?}");
     assert!(shown.out.contains("v: it waits for its backing disk array:a, its SSD "), "{shown:?}");
     let found = array(&instance);
@@ -70,7 +70,7 @@ fn two_members_and_the_ssd_that_come_after_the_daemon_cost_nothing() {
     assert!(found["waits_seconds"].as_u64().unwrap() > 300, "no redundancy would be left: {found}");
     instance.run(&["export", "v", "--nbd"]).refused(1, "it waits for its backing disk");
     instance.run(&["array", "scrub", "a"]).refused(1, "it waits for its member");
-    let table = instance.run(&["array", "show", "a"]).ok();
+    let table = instance.run(&["array", "show", "a"]).refused(1, "the array a has failed");
     assert!(table.out.contains("s more at most"), "{table:?}");
     bring_back(&instance, &late);
     let shown = until(|| instance.show("v"), "running");
@@ -89,7 +89,7 @@ fn a_member_that_comes_after_the_hold_off_returns_with_what_it_missed() {
     fill(&mut client(&instance), 1);
     instance.kill();
     take_away(&instance, &[&members[1]]);
-    start_waiting(&instance, 1).ok();
+    start_waiting(&instance, 1);
     let found = until(|| array(&instance), "degraded");
     assert_eq!(found["members"][1]["state"], "lost", "{found}");
     assert_eq!(found["waits_for"], serde_json::json!([members[1]]));
@@ -122,7 +122,7 @@ fn a_volume_whose_dirty_ssd_comes_after_the_hold_off_is_served_without_a_restart
     fill(&mut client(&instance), 3);
     instance.kill();
     take_away(&instance, &[&ssd]);
-    start_waiting(&instance, 1).ok();
+    start_waiting(&instance, 1);
     let shown = until(|| instance.show("v"), "failed");
     assert!(shown["error"].as_str().unwrap().contains("may hold the newest data"), "{shown}");
     instance.run(&["start", "v"]).refused(1, "may hold the newest data");
@@ -137,7 +137,7 @@ fn a_user_opens_what_waits_at_once() {
     fill(&mut client(&instance), 4);
     instance.stop();
     take_away(&instance, &[&members[0]]);
-    start_waiting(&instance, 300).ok();
+    start_waiting(&instance, 300);
     let started = instance.run(&["start", "v"]).ok();
     assert!(started.out.starts_with("v: started"), "{started:?}");
     assert_eq!(array(&instance)["state"], "degraded");

@@ -72,6 +72,7 @@ impl MemberLabel {
             journal: None,
             stopped: false,
             read_only: false,
+            failed_drives: Vec::new(),
             settings: ArraySettings::default(),
         }
     }

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::date::Date;
-use crate::health::{Check, HealthState, Part};
+use crate::health::{Check, Part};
+use crate::health_state::HealthState;
 
 /// How bad an event is; later ones are worse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

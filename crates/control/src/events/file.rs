@@ -133,7 +133,8 @@ mod tests {
     use super::*;
     use crate::date::Date;
     use crate::events::event::TEST;
-    use crate::health::{Check, HealthState, Part};
+    use crate::health::{Check, Part};
+    use crate::health_state::HealthState;
 
     fn event(seq: u64) -> Event {
         Event { seq, ..Event::of(&TEST, "voltier", "x".repeat(1000)) }

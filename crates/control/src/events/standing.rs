@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::date::Date;
 use crate::events::event::{Change, Event};
-use crate::health::{Check, HealthState};
+use crate::health::Check;
+use crate::health_state::HealthState;
 
 /// The shortest time between two events that a condition reads otherwise; the time doubles while only figures change.
 const CHANGE_PAUSE_MS: u64 = 60_000;

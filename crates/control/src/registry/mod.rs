@@ -271,6 +271,7 @@ mod tests {
             journal: None,
             stopped: false,
             read_only: false,
+            failed_drives: Vec::new(),
             settings: ArraySettings::default(),
         }
     }

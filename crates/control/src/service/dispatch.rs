@@ -3,6 +3,7 @@
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::protocol::{ArrayRequest, Request, Response};
+use crate::service::acknowledge;
 use crate::service::arrays::spare_pools;
 use crate::service::presence::late;
 use crate::service::state::turn::Turn;
@@ -64,6 +65,7 @@ fn dispatch(turn: &mut Turn, request: Request) -> ControlResult<Response> {
         Request::Delete { name, flush } => volumes::commands::delete(turn, &name, flush),
         Request::Show { name: Some(name) } => show::show(turn, &name),
         Request::Show { name: None } => Ok(show::show_all(turn)),
+        Request::Acknowledge { name } => acknowledge::acknowledge(turn, name.as_deref()),
         Request::Start { name } => late::start_volume(turn, &name),
         Request::Stop { name, now } => stops::stop_volume(turn, &name, now),
         Request::StopDaemon { now } => stops::stop_daemon(turn, now),

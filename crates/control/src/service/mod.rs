@@ -4,6 +4,7 @@
 //! `desk`): clients' I/O never waits for either. The rule for every change: check everything, then record
 //! what must be known after a crash, then do it, then answer.
 
+mod acknowledge;
 mod arrays;
 mod dispatch;
 mod import;

@@ -93,6 +93,7 @@ fn create(turn: &mut Turn, new: NewArray, integrity: Integrity) -> ControlResult
         journal,
         stopped: false,
         read_only: false,
+        failed_drives: Vec::new(),
         settings: ArraySettings::default(),
     };
     // Nobody uses it yet, so nothing can be acknowledged before the record is written.

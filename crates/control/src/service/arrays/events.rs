@@ -1,9 +1,10 @@
 //! Changes that arrays make by themselves, put on record: members are lost, spares take places.
 
+use crate::date::Date;
 use crate::engine::{ArrayDevices, ArrayNews, is_stale_line};
 use crate::events::event::{Event, SPARE_USED, Severity};
 use crate::name::ArrayName;
-use crate::records::RegisteredArray;
+use crate::records::{FailedDrive, RegisteredArray};
 use crate::service::arrays::wanting::Wanting;
 use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
@@ -57,19 +58,12 @@ pub(crate) fn record(turn: &mut Turn) -> bool {
             let whole: Vec<usize> = (0..members.len()).filter(is_whole).collect();
             live.left_out.retain(|line| !whole.iter().any(|place| is_stale_line(line, *place)));
         }
-        for ArrayNews { line, is_warning, event } in news {
-            if let Some(kind) = event {
-                let severity = if is_warning { Severity::Warning } else { Severity::Info };
-                let event = Event { severity, ..Event::of(kind, name.as_str(), &*line) };
-                turn.tell_event(event);
-            }
-            let line = format!("array {name}: {line}");
-            if is_warning { turn.engine.warn(&line) } else { turn.engine.log(&line) }
-        }
+        tell_news(turn, &name, news);
         let mut next =
             RegisteredArray { level, size_bytes, events, spares, incoming, ..record.clone() };
         next.record_places(&members);
         tell_of_spares(turn, &record, &next);
+        next.failed_drives = failed_drives(&record, &next, &lost, Date::now());
         let is_kept = |it: &&DeviceSpec| awaited.contains(*it) && !next.spares.contains(*it);
         let kept: Vec<DeviceSpec> = record.spares.iter().filter(is_kept).cloned().collect();
         next.spares.extend(kept);
@@ -93,14 +87,66 @@ pub(crate) fn record(turn: &mut Turn) -> bool {
     have_all_said
 }
 
+fn tell_news(turn: &mut Turn, name: &ArrayName, news: Vec<ArrayNews>) {
+    for ArrayNews { line, is_warning, event } in news {
+        if let Some(kind) = event {
+            let severity = if is_warning { Severity::Warning } else { Severity::Info };
+            let event = Event { severity, ..Event::of(kind, name.as_str(), &*line) };
+            turn.tell_event(event);
+        }
+        let line = format!("array {name}: {line}");
+        if is_warning { turn.engine.warn(&line) } else { turn.engine.log(&line) }
+    }
+}
+
+/// The members that were lost and of which nobody has taken note: those of before, and what is new. One that is back in
+/// its place is none, nor one in whose place a user has put another drive.
+fn failed_drives(
+    before: &RegisteredArray,
+    next: &RegisteredArray,
+    lost: &[u32],
+    now: Date,
+) -> Vec<FailedDrive> {
+    let mut failed = before.failed_drives.clone();
+    for (place, member) in (0..).zip(&before.members) {
+        let Some(device) = member else { continue };
+        let in_place = next.members.get(place as usize).and_then(Option::as_ref);
+        let has_spare = in_place.is_some_and(|it| it != device && before.spares.contains(it));
+        let is_known = failed.iter().any(|it| it.member == place && it.device == *device);
+        if !is_known && (has_spare || lost.contains(&place) && in_place == Some(device)) {
+            failed.push(FailedDrive { device: device.clone(), member: place, since: now });
+        }
+    }
+    failed.retain(|it| {
+        let in_place = next.members.get(it.member as usize).and_then(Option::as_ref);
+        let is_back = in_place == Some(&it.device) && !lost.contains(&it.member);
+        let is_replaced =
+            in_place.is_some_and(|device| *device != it.device && before.incoming.contains(device));
+        let is_elsewhere = next.spares.contains(&it.device)
+            || in_place != Some(&it.device) && next.members.contains(&Some(it.device.clone()));
+        !(is_back || is_replaced || is_elsewhere)
+    });
+    failed
+}
+
 /// Tells of spares that are members by now.
 fn tell_of_spares(turn: &mut Turn, before: &RegisteredArray, next: &RegisteredArray) {
     for spare in before.spares.iter().filter(|it| !next.spares.contains(it)) {
         let Some(place) = next.members.iter().position(|it| it.as_ref() == Some(spare)) else {
             continue;
         };
-        let left = next.spares.len();
-        let text = format!("its spare {spare} takes the place of member {place}; {left} left");
+        let pool = next.settings.spare_pool.as_ref();
+        let in_pool = pool.and_then(|pool| turn.registry.find_pool(pool));
+        let left = match in_pool {
+            Some(pool) => format!(
+                "{} left, and {} in the pool {}",
+                next.spares.len(),
+                pool.spares.len(),
+                pool.name
+            ),
+            None => format!("{} left", next.spares.len()),
+        };
+        let text = format!("the spare {spare} takes the place of member {place}; {left}");
         turn.tell(&SPARE_USED, next.name.as_str(), text);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::array_status::{ArrayDetail, ArrayState};
 use crate::error::{ControlError, ControlResult};
+use crate::health;
 use crate::name::ArrayName;
 use crate::protocol::Response;
 use crate::records::RegisteredArray;
@@ -19,6 +20,7 @@ pub(crate) fn status(turn: &mut Turn, record: &RegisteredArray) -> ArrayDetail {
         status.state = ArrayState::Starting;
     }
     turn.add_trouble(&mut status.error);
+    status.health = health::summary_of_array(&status);
     status
 }
 
@@ -48,19 +50,18 @@ fn status_of(turn: &mut Turn, record: &RegisteredArray) -> ArrayDetail {
     status
 }
 
-/// Whether a device is an array that serves with members missing.
-pub(crate) fn is_degraded(turn: &mut Turn, device: &DeviceSpec) -> bool {
-    let record = device.array().and_then(|name| turn.registry.find_array(name)).cloned();
-    record.is_some_and(|record| status(turn, &record).state == ArrayState::Degraded)
-}
-
 /// Why an array that is assembled takes no changes, if so.
 pub(crate) fn failure(turn: &mut Turn, device: &DeviceSpec) -> Option<String> {
     let name = device.array()?;
     let record = turn.registry.find_array(name).cloned()?;
-    turn.size_of_array(name).ok()?;
     let status = status(turn, &record);
-    (status.state == ArrayState::Failed).then_some(status.error)
+    failure_of(turn, &status).map(str::to_owned)
+}
+
+/// Why an array of this status takes no changes, if it is assembled and takes none.
+pub(crate) fn failure_of<'a>(turn: &Turn, status: &'a ArrayDetail) -> Option<&'a str> {
+    turn.size_of_array(&status.name).ok()?;
+    (status.state == ArrayState::Failed).then_some(&*status.error)
 }
 
 /// # Errors

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use crate::array_status::PoolStatus;
 use crate::error::{ControlError, ControlResult};
-use crate::events::event::SPARE_USED;
 use crate::name::{ArrayName, PoolName};
 use crate::protocol::Response;
 use crate::records::{PoolRecord, PoolSpare, RegisteredArray};
@@ -222,10 +221,6 @@ fn take_spare_of(turn: &mut Turn, pool: &PoolName, name: &ArrayName) -> bool {
                 turn.unfit_spares.remove(&key);
                 let line = format!("array {name}: takes the spare {device} of the pool {pool}");
                 turn.engine.log(&line);
-                let left = turn.registry.find_pool(pool).map_or(0, |it| it.spares.len());
-                let text =
-                    format!("it takes the spare {device} of the pool {pool}; {left} left there");
-                turn.tell(&SPARE_USED, name.as_str(), text);
                 return true;
             }
             Err(error) => {

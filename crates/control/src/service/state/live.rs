@@ -36,6 +36,8 @@ pub(crate) struct Live {
     pub(crate) ssd_label: Option<CacheLabel>,
     /// Not open because the state folder takes no records.
     pub(crate) is_unrecorded: bool,
+    /// Errors of its SSD and of its backing disk since the start that its user has taken note of.
+    pub(crate) acknowledged_errors: [u64; 2],
 }
 
 /// An export of the record that could not be opened, and is tried again.
@@ -62,6 +64,7 @@ impl Live {
             absence: Absence::default(),
             ssd_label: None,
             is_unrecorded: false,
+            acknowledged_errors: [0; 2],
         }
     }
 }

@@ -19,6 +19,7 @@ pub(crate) fn of_request(request: &Request) -> Option<BTreeSet<Subject>> {
         | Request::Job { .. }
         | Request::EndJob { .. }
         | Request::Events { .. }
+        | Request::Acknowledge { .. }
         | Request::StopDaemon { .. }
         | Request::Upgrade { .. } => return None,
         Request::Create { name, origin, cache, .. } => {

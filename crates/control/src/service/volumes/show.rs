@@ -7,6 +7,8 @@ use voltier_cache::{CacheCounts, DeviceBytes, LineCounts, OriginCounts, RequestC
 use crate::array_status::{ArrayDetail, ArrayState};
 use crate::error::ControlResult;
 use crate::export_spec::ExportSpec;
+use crate::health;
+use crate::health_state::HealthSummary;
 use crate::keys::{AGE_S, CONGESTED_US, DEADLINE_S, RATE_OR_OFF, SIZE_OR_OFF, UNSHIPPED};
 use crate::name::VolumeName;
 use crate::protocol::Response;
@@ -18,6 +20,7 @@ use crate::service::state::claims::Subject;
 use crate::service::state::jobs::Purpose;
 use crate::service::state::turn::Turn;
 use crate::settings::Settings;
+use crate::spec::DeviceSpec;
 use crate::state_dir::StateDir;
 use crate::status::{
     DeviceState, DeviceStatus, ExportState, ExportStatus, HitRates, Tunables, VolumeState,
@@ -76,17 +79,23 @@ pub(crate) fn volume(turn: &mut Turn, name: &VolumeName) -> Response {
 
 /// Everything about one volume.
 pub(crate) fn status(turn: &mut Turn, record: &VolumeRecord) -> VolumeStatus {
-    let mut status = status_of(turn, record);
+    let arrays = record.devices().filter_map(DeviceSpec::array);
+    let arrays: Vec<RegisteredArray> =
+        arrays.filter_map(|name| turn.registry.find_array(name)).cloned().collect();
+    let below: Vec<ArrayDetail> =
+        arrays.iter().map(|array| arrays::show::status(turn, array)).collect();
+    let mut status = status_of(turn, record, &below);
     let subject = Subject::Volume(record.name.clone());
     status.under_way = turn.claims.under_way(&subject, turn.own()).unwrap_or_default();
     if turn.claims.starts(&subject, turn.own()) && !turn.is_open(&record.name) {
         status.state = VolumeState::Starting;
     }
     turn.add_trouble(&mut status.error);
+    status.health = health::summary_of_volume(&status, &below);
     status
 }
 
-fn status_of(turn: &mut Turn, record: &VolumeRecord) -> VolumeStatus {
+fn status_of(turn: &mut Turn, record: &VolumeRecord, below: &[ArrayDetail]) -> VolumeStatus {
     let mut status = recorded(record);
     let array = record.origin.array().and_then(|name| turn.registry.find_array(name));
     status.read_only = array.is_some_and(|array| array.read_only);
@@ -126,15 +135,19 @@ fn status_of(turn: &mut Turn, record: &VolumeRecord) -> VolumeStatus {
         (record.cache.as_ref().map(|cache| &cache.device), &mut status.ssd.state),
     ] {
         let is_online = *state == DeviceState::Online;
-        if is_online && device.is_some_and(|device| arrays::show::is_degraded(turn, device)) {
+        let array = device.and_then(|device| array_of(device, below));
+        if is_online && array.is_some_and(|array| array.state == ArrayState::Degraded) {
             *state = DeviceState::Degraded;
         }
     }
     turn.engine.fill_status(name, &mut status);
+    if let Some(live) = turn.live.get(name) {
+        [status.ssd.acknowledged_errors, status.hdd.acknowledged_errors] = live.acknowledged_errors;
+    }
     if turn.jobs.running(name).is_some() {
         status.destage = "draining".to_owned();
     }
-    let failed_array = note_failed_arrays(turn, record, &mut status);
+    let failed_array = note_failed_arrays(turn, record, below, &mut status);
     status.hit_rate = HitRates { read: status.reads.hit_rate(), write: status.writes.hit_rate() };
     let leaving = turn.jobs.running(name).is_some_and(|(_, why)| why != Purpose::Flush);
     let out_of_service = [DeviceState::Failed, DeviceState::Evacuating];
@@ -150,13 +163,24 @@ fn status_of(turn: &mut Turn, record: &VolumeRecord) -> VolumeStatus {
     status
 }
 
+/// The array that a device is.
+fn array_of<'a>(device: &DeviceSpec, below: &'a [ArrayDetail]) -> Option<&'a ArrayDetail> {
+    below.iter().find(|array| device.array() == Some(&array.name))
+}
+
 /// Shows arrays that take no changes as drives that refuse them; whether there is one.
-fn note_failed_arrays(turn: &mut Turn, record: &VolumeRecord, status: &mut VolumeStatus) -> bool {
+fn note_failed_arrays(
+    turn: &Turn,
+    record: &VolumeRecord,
+    below: &[ArrayDetail],
+    status: &mut VolumeStatus,
+) -> bool {
     let ssd = record.cache.as_ref().filter(|cache| cache.failed.is_none());
     let ssd = ssd.map(|cache| ("SSD", &cache.device));
     let mut is_any = false;
     for (part, device) in ssd.into_iter().chain([("backing disk", &record.origin)]) {
-        let Some(why) = arrays::show::failure(turn, device) else { continue };
+        let Some(array) = array_of(device, below) else { continue };
+        let Some(why) = arrays::show::failure_of(turn, array) else { continue };
         let state = if part == "SSD" { &mut status.ssd.state } else { &mut status.hdd.state };
         if *state != DeviceState::Evacuating {
             *state = DeviceState::Refusing;
@@ -200,6 +224,7 @@ pub fn recorded_volumes(state: &StateDir) -> ControlResult<Vec<VolumeStatus>> {
                 }
             }
         }
+        status.health = health::summary_of_volume(&status, &[]);
         status
     };
     Ok(registry.volumes().iter().map(status).collect())
@@ -216,6 +241,7 @@ pub fn recorded_arrays(state: &StateDir) -> ControlResult<Vec<ArrayDetail>> {
         if status.state != ArrayState::Stopped {
             status.state = ArrayState::NotRunning;
         }
+        status.health = health::summary_of_array(&status);
         status
     };
     Ok(registry.arrays().iter().map(status).collect())
@@ -246,6 +272,7 @@ pub(crate) fn recorded(record: &VolumeRecord) -> VolumeStatus {
     VolumeStatus {
         name: record.name.clone(),
         state,
+        health: HealthSummary::default(),
         read_only: false,
         size_bytes: record.size_bytes,
         mode: word(&settings.mode.to_string(), "pt"),
@@ -257,6 +284,7 @@ pub(crate) fn recorded(record: &VolumeRecord) -> VolumeStatus {
             size_bytes: 0,
             unused_tail_bytes: 0,
             silent_seconds: 0,
+            acknowledged_errors: 0,
             state: cache.map_or(DeviceState::None, |_| devices),
         },
         hdd: DeviceStatus {
@@ -265,6 +293,7 @@ pub(crate) fn recorded(record: &VolumeRecord) -> VolumeStatus {
             size_bytes: record.size_bytes,
             unused_tail_bytes: 0,
             silent_seconds: 0,
+            acknowledged_errors: 0,
             state: devices,
         },
         lines: LineCounts { dirty, ..LineCounts::default() },
