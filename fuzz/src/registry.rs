@@ -78,10 +78,10 @@ fn serve(registry: Registry) {
     service.start(false, Duration::ZERO);
     service.notice_lost_ssds();
     service.step_jobs();
-    let shown = service.handle(Request::Show { name: None });
+    let shown = service.handle(Request::Show { name: None, over_s: None });
     let Response::Volumes { volumes } = shown else { panic!("no list: {shown:?}") };
     for volume in volumes {
-        let one = service.handle(Request::Show { name: Some(volume.name.clone()) });
+        let one = service.handle(Request::Show { name: Some(volume.name.clone()), over_s: None });
         assert!(matches!(one, Response::Volume { .. }), "{one:?}");
         service.handle(Request::Unexport { name: volume.name.clone(), export: None, now: true });
         service.handle(Request::Delete { name: volume.name, flush: false });

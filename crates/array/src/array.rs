@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, DriveControl, Durability, IoError, IoResult, Lba, Limits,
-    Nanos, Payload, SectorRange, UnderWay,
+    AfterDiscard, Asked, BlockDevice, Buf, DriveControl, Durability, IoError, IoResult, Lba,
+    Limits, MeterCounts, Nanos, Payload, SectorRange, UnderWay,
 };
 use voltier_deadline::Guarded;
 use voltier_ring::Handle;
@@ -65,6 +65,7 @@ impl<D: DriveControl> BlockDevice for Array<D> {
     }
 
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+        let _begun = self.0.meter.begin(Asked::Read, into.len() as u64);
         let array = self.0.enter().await;
         if array.ground.members.are_stale() {
             drop(array);
@@ -83,11 +84,13 @@ impl<D: DriveControl> BlockDevice for Array<D> {
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+        let _begun = self.0.meter.begin(Asked::Write, data.len() as u64);
         let written = self.write_once(at, data.clone(), durability).await;
         self.once_more(written, async || self.write_once(at, data, durability).await).await
     }
 
     async fn flush(&self) -> IoResult<()> {
+        let _begun = self.0.meter.begin(Asked::Flush, 0);
         let flushed = self.flush_once().await;
         let flushed = self.once_more(flushed, async || self.flush_once().await).await;
         if flushed.is_err() {
@@ -98,11 +101,13 @@ impl<D: DriveControl> BlockDevice for Array<D> {
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
+        let _begun = self.0.meter.begin(Asked::Discard, range.bytes());
         let discarded = self.discard_once(range).await;
         self.once_more(discarded, async || self.discard_once(range).await).await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        let _begun = self.0.meter.begin(Asked::Discard, range.bytes());
         let written = self.write_zeroes_once(range, durability).await;
         self.once_more(written, async || self.write_zeroes_once(range, durability).await).await
     }
@@ -235,7 +240,7 @@ impl<D: DriveControl> Array<D> {
         let guarded = |device: Option<D>| device.map(|device| Guarded::new(device, &watch));
         let members = members.into_iter().map(guarded).collect();
         let foundation = Foundation::bare(geometry, members, &watch);
-        let generations = Generations::new(Generation::build(handle, foundation)?);
+        let generations = Generations::new(handle, Generation::build(handle, foundation)?);
         hung::install(&generations);
         recovery::install(&generations);
         Ok(Self(generations))
@@ -457,6 +462,11 @@ impl<D: DriveControl> Array<D> {
     /// If there is no such member.
     pub fn health(&self, member: MemberIndex) -> MemberHealth {
         self.0.ground.members.health_of(member)
+    }
+
+    /// Requests so far, with the time they took.
+    pub fn meter(&self) -> MeterCounts {
+        self.0.meter.counts()
     }
 
     /// Events of members since the last call, the oldest first.

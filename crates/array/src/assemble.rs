@@ -129,7 +129,7 @@ fn put_together<D: DriveControl>(
     let devices =
         array.indexes().map(|member| ready.members.remove(&member).map(|it| it.device)).collect();
     let foundation = Foundation { is_read_only, ..Foundation::of(array, devices, states, watch) };
-    let generations = Generations::new(Generation::build(handle, foundation)?);
+    let generations = Generations::new(handle, Generation::build(handle, foundation)?);
     let parts = &generations.ground;
     parts.members.name(array);
     for (index, member) in parts.members.indexed() {

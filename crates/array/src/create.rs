@@ -177,7 +177,7 @@ pub(crate) async fn create<D: DriveControl>(
     let states = RegionStates::new(map, member_sectors, to_resync, false);
     let members = devices.into_iter().map(Some).collect();
     let foundation = Foundation::of(&record, members, states, watch);
-    let generations = Generations::new(Generation::build(handle, foundation)?);
+    let generations = Generations::new(handle, Generation::build(handle, foundation)?);
     generations.ground.members.name(&record);
     for (index, member) in generations.ground.members.indexed() {
         if let Ok(device) = member.device() {

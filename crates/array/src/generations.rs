@@ -8,8 +8,8 @@ use std::cell::{Cell, OnceCell};
 use std::ops::Deref;
 use std::rc::Rc;
 
-use voltier_block::{DriveControl, IoError, IoResult, Limits, Nanos};
-use voltier_ring::Signal;
+use voltier_block::{DriveControl, IoError, IoResult, Limits, Meter, Nanos};
+use voltier_ring::{Handle, Signal};
 
 use crate::generation::Generation;
 use crate::stripe::ground::Ground;
@@ -46,6 +46,8 @@ pub(crate) struct Generations<D> {
     is_recovering: Rc<Cell<bool>>,
     /// When the last failure began.
     failed_since: Cell<Nanos>,
+    /// Requests of whoever uses the array.
+    pub(crate) meter: Meter,
 }
 
 /// The right to bring the array back into service, until dropped.
@@ -84,7 +86,7 @@ impl<D> Generations<D> {
 }
 
 impl<D: DriveControl> Generations<D> {
-    pub(crate) fn new(generation: Generation<D>) -> Rc<Self> {
+    pub(crate) fn new(handle: &Handle, generation: Generation<D>) -> Rc<Self> {
         Rc::new(Self {
             first: Link::install(generation),
             visits: Cell::new(0),
@@ -94,6 +96,7 @@ impl<D: DriveControl> Generations<D> {
             is_preparing: Cell::new(false),
             is_recovering: Rc::default(),
             failed_since: Cell::new(0),
+            meter: Meter::new(handle.clock()),
         })
     }
 

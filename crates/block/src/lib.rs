@@ -13,6 +13,7 @@
 //! | `error` | the one error of the data path |
 //! | `labels` | where devices carry labels, and how the labels of an earlier use are cleared |
 //! | `figures` | what is counted and measured, each figure declared once |
+//! | `meter` | how many requests, how long they take, how many are under way |
 //! | `words` | choices that people name by a word, each as one table |
 //! | `prng` | random numbers of a seed, the same for ever |
 //! | `under_way` | I/O that a drive still has, also after its device was given up |
@@ -25,6 +26,7 @@ mod error;
 mod figures;
 mod format;
 mod labels;
+mod meter;
 mod payload;
 mod prng;
 mod range;
@@ -42,6 +44,7 @@ pub use error::{IoError, IoResult};
 pub use figures::{Figure, FigureKind, FigureRow, Figures, Unit};
 pub use format::{Feature, Format, Unsupported};
 pub use labels::{LABEL_BYTES, LabelPart, SECOND_CACHE_LABEL, clear_labels, label_places};
+pub use meter::{Asked, Begun, KindCounts, Meter, MeterCounts};
 pub use payload::{Payload, PayloadCursor, join_neighbours, zero_writes};
 pub use prng::Prng;
 pub use range::{Lba, SECTOR_BYTES, SectorRange};

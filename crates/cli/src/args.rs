@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use voltier_control::{
-    ARRAY_KIND, CONDITIONS, DEVICE_WAIT_S, EVENTS, KEYS, LINE_BYTES, STOP_WAIT_S, Settings,
-    StateDir, drive_forms, keys_help, values_help,
+    ARRAY_KIND, CONDITIONS, DEVICE_WAIT_S, EVENTS, KEYS, LINE_BYTES, MetricsAddress, STOP_WAIT_S,
+    Settings, StateDir, drive_forms, keys_help, values_help,
 };
 use voltier_cores::{BUSY_POLL_US, KEEP_S};
 
@@ -53,6 +53,8 @@ pub(crate) enum Verb {
     Health(HealthArgs),
     /// List what happened, and set who is told of it: a command, a mail address, a web hook
     Events(EventsArgs),
+    /// Print metrics in the text format of Prometheus, or write them where node_exporter reads them
+    Metrics(MetricsArgs),
     /// Change settings of a cache while the volume serves
     Set(Set),
     /// Write all dirty lines back to the backing disk
@@ -102,6 +104,17 @@ pub(crate) struct HealthArgs {
     /// Take note of drives that have failed: those that were replaced, and errors of the others so far
     #[arg(long, conflicts_with = "all")]
     pub(crate) acknowledge: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Prometheus itself asks the daemon: `voltier daemon --metrics ADDRESS`, or VOLTIER_METRICS in its \
+    environment."
+)]
+pub(crate) struct MetricsArgs {
+    /// Put them into this file, whole at any moment: FOLDER/voltier.prom for node_exporter's textfile collector
+    #[arg(long, value_name = "PATH")]
+    pub(crate) textfile: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -509,6 +522,9 @@ pub(crate) struct Daemon {
         value_parser = clap::value_parser!(u16).range(..=1000)
     )]
     pub(crate) busy_poll: u16,
+    /// Answer Prometheus at a port of this machine alone, 127.0.0.1:9810 as an example, or at unix:PATH
+    #[arg(long, value_name = "ADDRESS", env = "VOLTIER_METRICS", hide_env_values = true)]
+    pub(crate) metrics: Option<MetricsAddress>,
     #[command(flatten)]
     pub(crate) keeper: Keeper,
     /// Detach from the terminal

@@ -15,8 +15,9 @@ use crate::array_args::{
 use crate::array_table;
 use crate::export_args;
 use crate::progress::{self, Task};
+use crate::rates_table;
 use crate::request::{device, key_values};
-use crate::session::{Session, WATCH};
+use crate::session::{Session, WATCH, WATCH_S};
 use crate::volumes::refuse_suffering;
 
 /// Does what the verb says.
@@ -264,7 +265,7 @@ fn show(args: &ShowArrays, session: &Session<'_>) -> ControlResult<()> {
         return show_recorded(session, name.as_ref());
     };
     loop {
-        let arrays = client.arrays(name.as_ref())?;
+        let arrays = client.arrays_over(name.as_ref(), args.watch.then_some(WATCH_S))?;
         print_arrays(session, &arrays, name.is_some(), args.watch)?;
         if !args.watch {
             return none_suffers(&arrays);
@@ -279,9 +280,12 @@ fn print_arrays(
     one: bool,
     watch: bool,
 ) -> ControlResult<()> {
-    let body = || match arrays {
-        [array] if one => array_table::one(array),
-        all => array_table::all(all),
+    let body = || {
+        let rates = if watch { rates_table::of_arrays(arrays) } else { String::new() };
+        match arrays {
+            [array] if one => array_table::one(array) + &rates,
+            all => array_table::all(all) + &rates,
+        }
     };
     print_shown(arrays, one, watch, session.json, body)
 }

@@ -7,6 +7,7 @@ use voltier_control::{
     format_size, seconds_text, wait_text,
 };
 
+use crate::rates_table;
 use crate::table::{columns, rows, waits_for};
 
 const HEAD: [&str; 9] =
@@ -87,6 +88,9 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
         line("grows", moved(reshape));
     }
     line("scrub", format!("{}; {}", task(&array.scrub), scrub_found(array)));
+    if let Some(recent) = &array.recent {
+        line("clients", rates_table::in_words(recent));
+    }
     let counts = &array.counts;
     line(
         "reads",

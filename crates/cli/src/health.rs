@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use voltier_cli::output::{print, print_json};
-use voltier_control::protocol::{ArrayRequest, EventsRequest};
+use voltier_control::protocol::ArrayRequest;
 use voltier_control::{
     ArrayName, Check, Client, ControlError, ControlResult, Date, Health, Part, UNKNOWN_EXIT_CODE,
     VolumeName, recorded_arrays, recorded_volumes,
@@ -70,8 +70,8 @@ fn of_daemon(client: &mut Client, name: Option<&str>) -> ControlResult<Health> {
     let (volumes, arrays) = (client.show(None)?, client.arrays(None)?);
     let Some(name) = name else {
         let (pools, _) = client.pools(ArrayRequest::PoolShow { pool: None })?;
-        let hooks = client.hooks(EventsRequest::Hooks)?;
-        return Ok(Health::of_all(&volumes, &arrays, &pools).with_hooks(&hooks));
+        let own = client.own_checks()?;
+        return Ok(Health::of_all(&volumes, &arrays, &pools).with(own));
     };
     let volume: VolumeName = name.parse()?;
     let array: ArrayName = name.parse()?;

@@ -11,10 +11,12 @@ mod fstab;
 mod health;
 mod import;
 mod laboratory;
+mod metrics;
 mod mount;
 mod move_volume;
 mod programs;
 mod progress;
+mod rates_table;
 mod request;
 mod session;
 mod setup;
@@ -50,6 +52,7 @@ fn run(cli: &Cli) -> ControlResult<ExitCode> {
     let done = match &cli.verb {
         Verb::Health(args) => return health::run(&session, args),
         Verb::Events(args) => events::run(&session, args),
+        Verb::Metrics(args) => metrics::run(&session, args),
         Verb::Create(args) => volumes::change(&session, &request::create(args, &state)?, "created"),
         Verb::Takeover(args) => volumes::take_over(&session, &request::take_over(args, &state)?),
         Verb::Move(args) => move_volume::run(&session, args),
@@ -104,6 +107,7 @@ fn daemon(args: &Daemon, state: &StateDir) -> ControlResult<()> {
         cores: args.cores.map(usize::from),
         device_wait: Duration::from_secs(args.device_wait.into()),
         stop_wait: Duration::from_secs(args.stop_wait.into()),
+        metrics: args.metrics.clone(),
         background: args.background,
     };
     let patience_s = args.keeper.patience_s;

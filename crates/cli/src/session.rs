@@ -6,7 +6,9 @@ use std::time::Duration;
 use voltier_control::{Client, ControlError, ControlResult, StateDir};
 
 /// How often `show --watch` looks.
-pub(crate) const WATCH: Duration = Duration::from_secs(1);
+pub(crate) const WATCH: Duration = Duration::from_secs(WATCH_S as u64);
+/// The same in seconds.
+pub(crate) const WATCH_S: u32 = 1;
 
 /// The file of this program.
 pub(crate) fn this_program() -> ControlResult<PathBuf> {

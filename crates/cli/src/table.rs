@@ -7,6 +7,8 @@ use voltier_control::{
     UnshippedStatus, VolumeState, VolumeStatus, format_size,
 };
 
+use crate::rates_table;
+
 const HEAD: [&str; 10] =
     ["NAME", "STATE", "HEALTH", "MODE", "SIZE", "SSD", "USED", "DIRTY", "READ HIT", "EXPORTS"];
 
@@ -132,6 +134,7 @@ pub(crate) fn one(volume: &VolumeStatus) -> String {
         line("SSD", device(&volume.ssd));
         cache_lines(volume, &mut line);
     }
+    recent_lines(volume, &mut line);
     line("reads", requests(&volume.reads));
     line("writes", requests(&volume.writes));
     let moved = &volume.device_bytes;
@@ -230,6 +233,18 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
             percent(volume.hit_rate.write)
         ),
     );
+}
+
+/// What clients, the SSD and the disk were asked for of late.
+fn recent_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
+    let all = [
+        ("clients", &volume.recent),
+        ("SSD asked", &volume.ssd.recent),
+        ("disk asked", &volume.hdd.recent),
+    ];
+    for (what, recent) in all {
+        recent.iter().for_each(|recent| line(what, rates_table::in_words(recent)));
+    }
 }
 
 /// What a loss of the SSD would take, in a sentence.

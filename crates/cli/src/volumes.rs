@@ -9,8 +9,8 @@ use voltier_control::{
 };
 
 use crate::args::{Leave, Named, Show, Start, Stop};
-use crate::session::{Session, WATCH, this_program};
-use crate::{progress, table};
+use crate::session::{Session, WATCH, WATCH_S, this_program};
+use crate::{progress, rates_table, table};
 
 /// A change that is done when it is answered.
 pub(crate) fn change(session: &Session<'_>, request: &Request, done: &str) -> ControlResult<()> {
@@ -214,7 +214,7 @@ pub(crate) fn show(session: &Session<'_>, args: &Show) -> ControlResult<()> {
         return show_recorded(session, name.as_ref());
     };
     loop {
-        let volumes = client.show(name.as_ref())?;
+        let volumes = client.show_over(name.as_ref(), args.watch.then_some(WATCH_S))?;
         print_volumes(session, &volumes, name.is_some(), args.watch)?;
         if !args.watch {
             return none_suffers(&volumes);
@@ -229,9 +229,12 @@ fn print_volumes(
     one: bool,
     watch: bool,
 ) -> ControlResult<()> {
-    let body = || match volumes {
-        [volume] if one => table::one(volume),
-        all => table::all(all),
+    let body = || {
+        let rates = if watch { rates_table::of_volumes(volumes) } else { String::new() };
+        match volumes {
+            [volume] if one => table::one(volume) + &rates,
+            all => table::all(all) + &rates,
+        }
     };
     print_shown(volumes, one, watch, session.json, body)
 }

@@ -3,12 +3,14 @@
 
 use serde::{Deserialize, Serialize};
 use voltier_array::{Consistency, Counts, Integrity, MemberCounts, MergeMode, ScrubFound};
+use voltier_block::MeterCounts;
 
 use crate::array_settings::{HealthSettings, MergeSettings, TaskPace};
 use crate::date::Date;
 use crate::figures::{self, ShownFigure, of_group};
 use crate::health_state::HealthSummary;
 use crate::name::{ArrayName, PoolName, VolumeName};
+use crate::recent::Recent;
 use crate::records::{FailedDrive, RegisteredArray};
 use crate::spec::DeviceSpec;
 use crate::status::ByteRange;
@@ -37,7 +39,7 @@ pub enum ArrayState {
 }
 
 /// One place of an array.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlaceStatus {
     /// Number of the place in the array.
     pub index: u32,
@@ -57,6 +59,12 @@ pub struct PlaceStatus {
     /// How well its device does.
     #[serde(flatten)]
     pub health: HealthStatus,
+    /// What was asked of it in the last seconds; absent while it is not in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recent: Option<Recent>,
+    /// All that was asked of it since it was opened.
+    #[serde(skip)]
+    pub meter: Option<Box<MeterCounts>>,
 }
 
 /// A member that was lost and of which nobody has taken note (`voltier health --acknowledge`).
@@ -298,6 +306,12 @@ pub struct ArrayDetail {
     pub used_by: Option<VolumeName>,
     /// Changes of membership on record.
     pub events: u64,
+    /// What the array was asked for in the last seconds, and how long it took; absent while it is not assembled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recent: Option<Recent>,
+    /// All that it was asked for since it was assembled.
+    #[serde(skip)]
+    pub meter: Option<Box<MeterCounts>>,
     /// Counters.
     #[serde(with = "figures")]
     pub counts: Counts,
@@ -363,6 +377,8 @@ impl ArrayDetail {
             read_only: record.read_only,
             used_by: None,
             events: 0,
+            recent: None,
+            meter: None,
             counts: Counts::default(),
             moved: Vec::new(),
             left_out: Vec::new(),
@@ -389,5 +405,7 @@ fn recorded_member((index, device): (usize, &Option<DeviceSpec>)) -> PlaceStatus
         size_bytes: 0,
         trouble: String::new(),
         health: HealthStatus::default(),
+        recent: None,
+        meter: None,
     }
 }

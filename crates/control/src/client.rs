@@ -205,7 +205,19 @@ impl Client {
     /// # Errors
     /// As [`Client::request`].
     pub fn show(&mut self, name: Option<&VolumeName>) -> ControlResult<Vec<VolumeStatus>> {
-        match self.request(&Request::Show { name: name.cloned() })? {
+        self.show_over(name, None)
+    }
+
+    /// The same with the rates and latencies of so many seconds, 60 at most.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn show_over(
+        &mut self,
+        name: Option<&VolumeName>,
+        over_s: Option<u32>,
+    ) -> ControlResult<Vec<VolumeStatus>> {
+        match self.request(&Request::Show { name: name.cloned(), over_s })? {
             Response::Volume { volume } => Ok(vec![*volume]),
             Response::Volumes { volumes } => Ok(volumes),
             other => Err(unexpected(&other)),
@@ -239,7 +251,19 @@ impl Client {
     /// # Errors
     /// As [`Client::request`].
     pub fn arrays(&mut self, name: Option<&ArrayName>) -> ControlResult<Vec<ArrayDetail>> {
-        let ask = ArrayRequest::Show { name: name.cloned() };
+        self.arrays_over(name, None)
+    }
+
+    /// The same with the rates and latencies of so many seconds, 60 at most.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn arrays_over(
+        &mut self,
+        name: Option<&ArrayName>,
+        over_s: Option<u32>,
+    ) -> ControlResult<Vec<ArrayDetail>> {
+        let ask = ArrayRequest::Show { name: name.cloned(), over_s };
         match self.request(&Request::Array { ask })? {
             Response::Array { array, .. } => Ok(vec![*array]),
             Response::Arrays { arrays } => Ok(arrays),
@@ -380,6 +404,28 @@ impl Client {
     pub fn acknowledge(&mut self, name: Option<&str>) -> ControlResult<Vec<String>> {
         match self.request(&Request::Acknowledge { name: name.map(str::to_owned) })? {
             Response::Acknowledged { drives } => Ok(drives),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// How well the daemon does what it does beside volumes and arrays.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn own_checks(&mut self) -> ControlResult<Vec<Check>> {
+        match self.request(&Request::Events { ask: EventsRequest::OwnChecks })? {
+            Response::Checks { checks } => Ok(checks),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Metrics in the text format of Prometheus, as they were when the daemon looked last.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn metrics(&mut self) -> ControlResult<String> {
+        match self.request(&Request::Metrics)? {
+            Response::Metrics { text } => Ok(text),
             other => Err(unexpected(&other)),
         }
     }
@@ -531,7 +577,7 @@ mod tests {
         let words =
             "`start` has had no answer for 0 s, and goes on in the daemon; `voltier show` says";
         assert!(error.message.contains(words), "{error}");
-        let ask = ArrayRequest::Show { name: None };
+        let ask = ArrayRequest::Show { name: None, over_s: None };
         let error = client.request_within(&Request::Array { ask }, brief).unwrap_err();
         assert!(error.message.contains("`array show` has had no answer for 0 s"), "{error}");
     }

@@ -13,6 +13,7 @@ use crate::error::{ControlError, ControlResult};
 use crate::events::courier;
 use crate::events::event::{DAEMON_CRASHED, DAEMON_STARTED, DAEMON_STOPPED, Event, UPGRADED};
 use crate::events::keep::Events;
+use crate::metrics::{address::MetricsAddress, http};
 use crate::notify;
 use crate::registry::Registry;
 use crate::server::{self, Shared, contained};
@@ -45,6 +46,8 @@ pub struct DaemonOptions {
     pub device_wait: Duration,
     /// How long a stop waits for clients.
     pub stop_wait: Duration,
+    /// Where metrics are answered, if anywhere.
+    pub metrics: Option<MetricsAddress>,
     /// Leave the terminal: a session of its own, in the root folder.
     pub background: bool,
 }
@@ -97,10 +100,7 @@ pub fn run_daemon<E: Engine + Send + Sync>(
         shared.run_all(start);
         shared.wake();
     })?;
-    spawn("watch", &shared, |shared| shared.watch())?;
-    spawn("report", &shared, |shared| report(&shared))?;
-    spawn("health", &shared, |shared| shared.watch_health())?;
-    spawn("events", &shared, |shared| shared.events().write_on())?;
+    begin_to_watch(&shared, options.metrics.clone())?;
     if !missing.is_empty() {
         tracing::info!("the kernel does not grant {}", missing.join(", "));
     }
@@ -141,6 +141,31 @@ fn report<E: Engine + Send + Sync>(shared: &Shared<E>) {
         thread::park_timeout(REPORT_STEP);
         contained("the report of images", || shared.service().report(&mut reports));
     }
+}
+
+/// Starts the threads that look at what is served, and tell of it.
+fn begin_to_watch<E: Engine + Send + Sync>(
+    shared: &Arc<Shared<E>>,
+    metrics: Option<MetricsAddress>,
+) -> ControlResult<()> {
+    spawn("watch", shared, |shared| shared.watch())?;
+    spawn("report", shared, |shared| report(&shared))?;
+    spawn("health", shared, |shared| shared.watch_health())?;
+    spawn("events", shared, |shared| shared.events().write_on())?;
+    if let Some(address) = metrics {
+        spawn("metrics", shared, move |shared| serve_metrics(&shared, &address))?;
+    }
+    Ok(())
+}
+
+/// Answers about metrics for as long as the process lives.
+fn serve_metrics<E: Engine + Send + Sync + 'static>(
+    shared: &Arc<Shared<E>>,
+    address: &MetricsAddress,
+) {
+    let own = Arc::clone(shared);
+    let note = |trouble| shared.events().note_metrics(trouble);
+    http::serve(address, note, move |path| own.answer_http(path));
 }
 
 /// The events so far, with that of the start, and a courier for each hook.

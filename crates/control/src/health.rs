@@ -98,6 +98,9 @@ conditions! {
     NO_DAEMON: Daemon Failed "no_daemon",
         "volumes or arrays are on record, and no daemon serves them",
         "`voltier start`, or `systemctl start voltier` with the unit";
+    METRICS_FAIL: Daemon Warning "metrics_fail",
+        "nobody can ask the daemon for metrics: the address is in use, or cannot be had",
+        "end what has the address, or give the daemon another one; it tries again by itself";
     VOLUME_FAILED: Volume Failed "volume_failed",
         "the volume is not served",
         "`voltier show NAME` has all about it; `voltier start NAME` tries again";
@@ -370,10 +373,19 @@ impl Health {
         checks.list
     }
 
-    /// Adds the checks of hooks.
+    /// The check of the daemon when it cannot answer about metrics.
+    pub(crate) fn of_metrics(trouble: Option<&str>) -> Vec<Check> {
+        let mut checks = Checks::of(Part::Daemon, "voltier");
+        if let Some(why) = trouble {
+            checks.add(Part::Daemon, "voltier", Some((&METRICS_FAIL, why.to_owned())));
+        }
+        checks.list
+    }
+
+    /// Adds further checks: those of what the daemon does beside volumes and arrays.
     #[must_use]
-    pub fn with_hooks(self, hooks: &[HookStatus]) -> Self {
-        Self::of(self.checks.into_iter().chain(Self::of_hooks(hooks)).collect())
+    pub fn with(self, checks: Vec<Check>) -> Self {
+        Self::of(self.checks.into_iter().chain(checks).collect())
     }
 
     /// The same in short.
@@ -430,7 +442,7 @@ pub(crate) fn of_volume(volume: &VolumeStatus) -> Vec<Check> {
 
 /// Requests of the SSD and of the backing disk that have failed since the volume was started.
 pub(crate) fn drive_errors(volume: &VolumeStatus) -> [u64; 2] {
-    [volume.counts.ssd_errors, volume.origin.errors + volume.origin.failed_flushes]
+    [volume.ssd.errors, volume.hdd.errors]
 }
 
 fn volume_troubles(volume: &VolumeStatus) -> Vec<(&'static Condition, String)> {

@@ -66,10 +66,12 @@ mod keys;
 pub mod log;
 mod max_unshipped;
 mod memory;
+mod metrics;
 mod name;
 mod notify;
 mod process;
 pub mod protocol;
+mod recent;
 mod records;
 mod registry;
 mod remote;
@@ -118,7 +120,9 @@ pub use interrupt::Interrupt;
 pub use keys::{Key, keys_help, values_help};
 pub use max_unshipped::MaxUnshipped;
 pub use memory::{Memory, VolumeMemory};
+pub use metrics::{Family, FamilyKind, address::MetricsAddress, families};
 pub use name::{ArrayName, NAME_BYTES_MAX, PoolName, VolumeName};
+pub use recent::{RECENT_S, Recent, RecentRequests};
 pub use records::{
     CacheRecord, Desired, FailedDrive, Identity, LOST_RANGES_MAX, PoolRecord, PoolSpare,
     RegisteredArray, VolumeRecord,

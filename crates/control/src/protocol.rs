@@ -132,6 +132,9 @@ pub enum ArrayRequest {
     Show {
         /// The array; all without a name.
         name: Option<ArrayName>,
+        /// The interval of rates and latencies, in seconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        over_s: Option<u32>,
     },
     /// Bring an array into service from its members.
     Assemble {
@@ -263,6 +266,8 @@ pub enum EventsRequest {
         /// What `health` found.
         checks: Vec<Check>,
     },
+    /// How well the daemon does what it does beside volumes and arrays: hooks and metrics.
+    OwnChecks,
     /// All hooks.
     Hooks,
     /// Add a hook.
@@ -322,7 +327,12 @@ pub enum Request {
     Show {
         /// The volume; all without a name.
         name: Option<VolumeName>,
+        /// The interval of rates and latencies, in seconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        over_s: Option<u32>,
     },
+    /// Metrics in the text format of Prometheus.
+    Metrics,
     /// Take note of drives that have failed, so that `health` speaks of them no more.
     Acknowledge {
         /// The volume or array; all without a name.
@@ -433,7 +443,7 @@ impl Request {
     pub fn is_a_look(&self) -> bool {
         use ArrayRequest as Ask;
         match self {
-            Self::Ping | Self::Show { .. } | Self::Job { .. } => true,
+            Self::Ping | Self::Metrics | Self::Show { .. } | Self::Job { .. } => true,
             Self::Array { ask } => matches!(ask, Ask::Show { .. } | Ask::PoolShow { .. }),
             Self::Events { ask } => ask.is_a_look(),
             _ => false,
@@ -448,6 +458,7 @@ impl Request {
             Self::TakeOver { .. } => "takeover",
             Self::Delete { .. } => "delete",
             Self::Show { .. } => "show",
+            Self::Metrics => "metrics",
             Self::Acknowledge { .. } => "health --acknowledge",
             Self::Start { .. } => "start",
             Self::Stop { .. } | Self::StopDaemon { .. } => "stop",
@@ -469,7 +480,7 @@ impl Request {
 
 impl EventsRequest {
     fn is_a_look(&self) -> bool {
-        matches!(self, Self::Show { .. } | Self::Date { .. } | Self::Hooks)
+        matches!(self, Self::Show { .. } | Self::Date { .. } | Self::OwnChecks | Self::Hooks)
     }
 }
 
@@ -528,6 +539,11 @@ pub enum Response {
     Volumes {
         /// In the order of their names.
         volumes: Vec<VolumeStatus>,
+    },
+    /// Metrics.
+    Metrics {
+        /// In the text format of Prometheus.
+        text: String,
     },
     /// Drives that `health` speaks of no more.
     Acknowledged {

@@ -18,9 +18,10 @@ use crate::error::{ControlError, ControlResult, ErrorKind};
 use crate::events::courier;
 use crate::events::hook::HookStatus;
 use crate::events::keep::Events;
+use crate::metrics::{self, http::Answer};
 use crate::notify;
 use crate::protocol::{self, EventsRequest, Request, Response};
-use crate::service::{self, CRASH_STEP, CRASH_TRIES, Errand, Looks, Service, errands};
+use crate::service::{self, CRASH_STEP, CRASH_TRIES, Errand, Looks, Service, Snapshot, errands};
 
 /// Control clients served at a time: people and scripts; more than these wait in the backlog.
 const CLIENTS_MAX: usize = 64;
@@ -55,6 +56,8 @@ pub(crate) struct Shared<E> {
     looks: AtomicBool,
     /// Whether the daemon has been told to end.
     ends: AtomicBool,
+    /// What the last look at the health of everything has seen; nothing before the first one.
+    seen: Mutex<Option<Arc<Snapshot>>>,
 }
 
 impl<E: Engine + Send + Sync> Shared<E> {
@@ -74,6 +77,7 @@ impl<E: Engine + Send + Sync> Shared<E> {
                 clients: Arc::default(),
                 looks: AtomicBool::new(false),
                 ends: AtomicBool::new(false),
+                seen: Mutex::default(),
             }
         })
     }
@@ -122,8 +126,33 @@ impl<E: Engine + Send + Sync> Shared<E> {
                     .look_at_all(&mut looks)
                     .into_iter()
                     .for_each(|it| self.events.take(it));
+                let seen = Arc::new(looks.snapshot());
+                *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
             });
             thread::park_timeout(HEALTH_STEP);
+        }
+    }
+
+    /// What the last look has seen: whoever asks for metrics costs the volumes nothing.
+    fn seen(&self) -> ControlResult<Arc<Snapshot>> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        seen.ok_or_else(|| ControlError::failed("the daemon is starting; ask again in a moment"))
+    }
+
+    /// All metrics.
+    pub(crate) fn metrics(&self) -> ControlResult<String> {
+        let (seen, hooks) = (self.seen()?, self.events.hooks());
+        Ok(metrics::of(&seen, &hooks, self.events.own_checks()))
+    }
+
+    /// Answers a request for metrics, or for the page and what it shows.
+    pub(crate) fn answer_http(&self, path: &str) -> Answer {
+        match path {
+            "/metrics" => match self.metrics() {
+                Ok(text) => Answer::ok(metrics::CONTENT_TYPE, text),
+                Err(_) => Answer::refused("503 Service Unavailable"),
+            },
+            _ => Answer::refused("404 Not Found"),
         }
     }
 
@@ -135,6 +164,7 @@ impl<E: Engine + Send + Sync> Shared<E> {
                 self.events.date(&mut checks);
                 Response::Checks { checks }
             }
+            EventsRequest::OwnChecks => Response::Checks { checks: self.events.own_checks() },
             EventsRequest::Hooks => Response::Hooks { hooks: self.events.hooks() },
             EventsRequest::AddHook { target } => {
                 let hook = self.events.add_hook(target)?;
@@ -304,6 +334,10 @@ impl<E: Engine + Send + Sync> Shared<E> {
         loop {
             let response = match protocol::receive::<Request>(&mut from) {
                 Ok(Some(Request::Ping)) => service::pong(),
+                Ok(Some(Request::Metrics)) => match self.metrics() {
+                    Ok(text) => Response::Metrics { text },
+                    Err(error) => Response::Error { error },
+                },
                 Ok(Some(Request::Events { ask })) => {
                     let answer = self.handle_events(ask);
                     answer.unwrap_or_else(|error| Response::Error { error })

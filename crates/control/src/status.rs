@@ -1,12 +1,14 @@
 //! The output of `show --json`. The fields are documented and stable; later versions only add some.
 
 use serde::{Deserialize, Serialize};
+use voltier_block::MeterCounts;
 use voltier_cache::{CacheCounts, DeviceBytes, LineCounts, OriginCounts, RequestCounts};
 
 use crate::export_access::ExportAccess;
 use crate::figures::{self, ShownFigure, of_group};
 use crate::health_state::HealthSummary;
 use crate::name::VolumeName;
+use crate::recent::Recent;
 
 /// State of a volume as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,7 +60,7 @@ pub enum DeviceState {
 }
 
 /// One device.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceStatus {
     /// As the command line named it, or where it was found since; empty when there is none.
     pub path: String,
@@ -77,9 +79,19 @@ pub struct DeviceStatus {
     /// was given up for that: how long it had.
     #[serde(default)]
     pub silent_seconds: u64,
+    /// Requests of it that have failed since it was opened; absent when there are none, and of an array, which counts
+    /// those of each member.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub errors: u64,
     /// Errors of it that its user has taken note of (`voltier health --acknowledge`); absent when there are none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub acknowledged_errors: u64,
+    /// What was asked of it in the last seconds; absent while it is not in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recent: Option<Recent>,
+    /// All that was asked of it since it was opened.
+    #[serde(skip)]
+    pub meter: Option<Box<MeterCounts>>,
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -241,6 +253,12 @@ pub struct VolumeStatus {
     /// Writes.
     #[serde(with = "figures")]
     pub writes: RequestCounts,
+    /// What clients asked for in the last seconds, and how long it took; absent while the volume is not served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recent: Option<Recent>,
+    /// All that clients have asked for since it was opened.
+    #[serde(skip)]
+    pub meter: Option<Box<MeterCounts>>,
     /// Hits by lookups.
     pub hit_rate: HitRates,
     /// Bytes moved on the devices.

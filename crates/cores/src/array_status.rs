@@ -32,6 +32,8 @@ pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayD
             size_bytes: known.map_or(0, |it| it.size_bytes),
             trouble: trouble_of(member.state, known).to_owned(),
             health: health(&member.health),
+            recent: None,
+            meter: known.map(|it| Box::new(it.meter.counts())),
         }
     });
     let members = members.collect();
@@ -54,6 +56,7 @@ pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayD
         scrub_found: scrub.counts,
         members,
         counts: now.counts,
+        meter: Some(Box::new(array.meter())),
         ..plain
     })
 }

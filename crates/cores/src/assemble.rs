@@ -225,7 +225,7 @@ async fn candidate(
     };
     match answered(handle, &device, Array::examine(&leaf)).await? {
         Ok(Some(superblock)) if superblock.array.uuid == record.uuid.0 => {
-            let known = KnownDevice { device, size_bytes: leaf.limits().bytes() };
+            let known = KnownDevice::of(&device, &leaf);
             Ok(Part::Member(Box::new(Candidate { leaf, known, superblock })))
         }
         Ok(Some(other)) => {
@@ -234,7 +234,7 @@ async fn candidate(
         }
         Ok(None) => match answered(handle, &device, Array::examine_journal(&leaf)).await? {
             Ok(Some(label)) if label.array == record.uuid.0 => {
-                let known = KnownDevice { device, size_bytes: leaf.limits().bytes() };
+                let known = KnownDevice::of(&device, &leaf);
                 Ok(Part::Journal(Box::new((leaf, known))))
             }
             Ok(Some(label)) => {

@@ -2,9 +2,10 @@
 
 use std::future::Future;
 use std::path::Path;
+use std::rc::Rc;
 
 use voltier_array::MemberState;
-use voltier_block::{BlockDevice, Nanos};
+use voltier_block::{BlockDevice, Meter, Nanos};
 use voltier_control::safety::{Machine, WriteProtection};
 use voltier_control::{ControlError, ControlResult, DeviceSpec};
 use voltier_drive::OpenError;
@@ -18,6 +19,14 @@ use crate::opening;
 pub(super) struct KnownDevice {
     pub(super) device: DeviceSpec,
     pub(super) size_bytes: u64,
+    pub(super) meter: Rc<Meter>,
+}
+
+impl KnownDevice {
+    /// A device that is open.
+    pub(super) fn of(device: &DeviceSpec, leaf: &Leaf) -> Self {
+        Self { device: device.clone(), size_bytes: leaf.limits().bytes(), meter: leaf.meter() }
+    }
 }
 
 /// Opens a device, on a thread of its own.
@@ -65,7 +74,7 @@ pub(super) async fn open_all(
     let mut known = Vec::with_capacity(devices.len());
     for device in devices {
         let leaf = open_leaf(handle, device).await?;
-        known.push(KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() });
+        known.push(KnownDevice::of(device, &leaf));
         leaves.push(leaf);
     }
     Ok((leaves, known))

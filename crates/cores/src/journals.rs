@@ -1,7 +1,6 @@
 //! Devices that have the journals of the arrays of a core.
 
 use voltier_array::{ArrayStatus, AssembleReport, JournalState};
-use voltier_block::BlockDevice;
 use voltier_control::{ControlResult, DeviceSpec, Identity, JournalStatus};
 use voltier_ring::Handle;
 use voltier_volume::Leaf;
@@ -20,7 +19,7 @@ pub(super) async fn open_device(
 ) -> ControlResult<Option<NewJournal>> {
     let Some(device) = device else { return Ok(None) };
     let leaf = open_leaf(handle, device).await?.for_blocks_of(block_bytes);
-    let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
+    let known = KnownDevice::of(device, &leaf);
     Ok(Some(((leaf, Identity::random()?.0), known)))
 }
 

@@ -19,7 +19,7 @@ use voltier_drive::{
 use voltier_librbd::{Image, ImageName};
 use voltier_nbd::{Connected, ExportUri, connect};
 use voltier_ring::Handle;
-use voltier_volume::Leaf;
+use voltier_volume::{Leaf, LeafKind};
 
 /// How often a drive that looks taken is tried again, and how long after the last time.
 const CLAIM_TRIES: u32 = 20;
@@ -89,11 +89,11 @@ pub(super) async fn open(
 ) -> ControlResult<Result<Leaf, OpenError>> {
     let in_memory = |profile, bytes| {
         let store = MemoryDevice::new(bytes);
-        Leaf::Model(Box::new(ModelDevice::new(handle.clone(), profile, store)))
+        LeafKind::Model(Box::new(ModelDevice::new(handle.clone(), profile, store)))
     };
-    Ok(Ok(match device {
+    let kind = match device {
         DeviceSpec::Path(path) => return open_file(handle, path, FileOptions::default()).await,
-        DeviceSpec::Memory(bytes) => Leaf::Memory(MemoryDevice::new(*bytes)),
+        DeviceSpec::Memory(bytes) => LeafKind::Memory(MemoryDevice::new(*bytes)),
         DeviceSpec::Model { profile: name, over } => match (profile(name)?, over) {
             (profile, ModelBacking::ProfileSize) => in_memory(profile, profile.bytes),
             (profile, ModelBacking::Memory(bytes)) => in_memory(profile, *bytes),
@@ -102,7 +102,7 @@ pub(super) async fn open(
                 return Ok(file.map(|file| {
                     let store = FileDevice::of(handle, file);
                     let model = ModelDevice::new(handle.clone(), profile, store);
-                    Leaf::ModelOverFile(Box::new(model))
+                    Leaf::new(handle, LeafKind::ModelOverFile(Box::new(model)))
                 }));
             }
         },
@@ -111,7 +111,8 @@ pub(super) async fn open(
         DeviceSpec::Array(name) => {
             return Err(ControlError::failed(format!("array:{name} cannot be a member")));
         }
-    }))
+    };
+    Ok(Ok(Leaf::new(handle, kind)))
 }
 
 /// Opens a file or block device that is only read.
@@ -136,7 +137,7 @@ async fn open_file(
     options: FileOptions,
 ) -> ControlResult<Result<Leaf, OpenError>> {
     let file = opened(path, options).await?;
-    Ok(file.map(|file| Leaf::File(FileDevice::of(handle, file))))
+    Ok(file.map(|file| Leaf::new(handle, LeafKind::File(FileDevice::of(handle, file)))))
 }
 
 /// Opens a file or block device on a thread of its own.
@@ -195,7 +196,7 @@ async fn open_export(handle: &Handle, uri: &ExportUri) -> ControlResult<Result<L
     );
     let opened = opened.map_err(|refusal| ControlError::failed(format!("{uri} {refusal}")))?;
     note_export(uri, opened.held());
-    Ok(Ok(Leaf::Nbd(Box::new(opened))))
+    Ok(Ok(Leaf::new(handle, LeafKind::Nbd(Box::new(opened)))))
 }
 
 /// Connections to an export, made on a thread of its own: a resolver or a server may take long.
@@ -221,7 +222,8 @@ async fn open_image(handle: &Handle, name: &ImageName) -> ControlResult<Leaf> {
     let device = RbdDevice::new(handle, image, move |loss| {
         tracing::error!("{shown}: {loss}; nothing is sent to it any more");
     });
-    Ok(Leaf::Rbd(Box::new(device.map_err(|error| failed(error.to_string()))?)))
+    let device = device.map_err(|error| failed(error.to_string()))?;
+    Ok(Leaf::new(handle, LeafKind::Rbd(Box::new(device))))
 }
 
 fn log_news(uri: &str, news: &NbdNews) {

@@ -1,6 +1,6 @@
 //! From what the data path counts to what `show` prints.
 
-use voltier_block::Nanos;
+use voltier_block::{MeterCounts, Nanos};
 use voltier_control::{ByteRange, DeviceState, ShippedFlush, UnshippedStatus, VolumeStatus};
 use voltier_volume::{Health, Status as CacheStatus, VolumeFigures};
 
@@ -13,6 +13,10 @@ pub(super) struct Facts {
     pub(super) origin_loss: Option<String>,
     /// Size of the SSD; 0 without one.
     pub(super) ssd_bytes: u64,
+    /// Requests of the origin.
+    pub(super) origin_meter: MeterCounts,
+    /// Requests of the SSD, if there is one.
+    pub(super) ssd_meter: Option<MeterCounts>,
     /// Ranges whose newest data are lost or damaged.
     pub(super) lost_ranges: u64,
     /// The first of those that were lost with the SSD.
@@ -35,6 +39,11 @@ pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
     status.reads = counted.reads;
     status.writes = counted.writes;
     status.device_bytes = counted.device_bytes;
+    status.meter = Some(Box::new(counted.meter.clone()));
+    status.hdd.errors = facts.origin_meter.errors();
+    status.hdd.meter = Some(Box::new(facts.origin_meter.clone()));
+    status.ssd.errors = facts.ssd_meter.as_ref().map_or(0, MeterCounts::errors);
+    status.ssd.meter = facts.ssd_meter.clone().map(Box::new);
     note_loss(status, facts);
     let Some(cache) = &counted.cache else { return };
     status.ssd.size_bytes = facts.ssd_bytes;

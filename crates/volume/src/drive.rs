@@ -5,16 +5,23 @@ use std::rc::Rc;
 
 use voltier_array::Array;
 use voltier_block::{
-    BlockDevice, Buf, DriveControl, Durability, IoResult, Lba, Limits, Nanos, Payload,
-    SECTOR_BYTES, SectorRange, UnderWay,
+    Asked, BlockDevice, Buf, DriveControl, Durability, IoResult, Lba, Limits, Meter, MeterCounts,
+    Nanos, Payload, SECTOR_BYTES, SectorRange, UnderWay,
 };
 use voltier_drive::{
     AlignDevice, FileDevice, MemoryDevice, ModelDevice, NbdDevice, OverlayDevice, RbdDevice,
 };
+use voltier_ring::Handle;
 
-/// A leaf in use: what the members of arrays are, and most drives.
+/// A leaf in use: what the members of arrays are, and most drives. Its requests are counted.
+pub struct Leaf {
+    kind: LeafKind,
+    meter: Rc<Meter>,
+}
+
+/// The kinds of leaves.
 #[expect(clippy::large_enum_variant, reason = "the usual kind is reached without an indirection")]
-pub enum Leaf {
+pub enum LeafKind {
     /// Memory.
     Memory(MemoryDevice),
     /// A file or device.
@@ -52,6 +59,16 @@ pub enum Drive {
 }
 
 impl Leaf {
+    /// A leaf that was asked for nothing yet.
+    pub fn new(handle: &Handle, kind: LeafKind) -> Self {
+        Self { kind, meter: Rc::new(Meter::new(handle.clock())) }
+    }
+
+    /// Its requests, with the time they take. Whoever holds this sees those that come.
+    pub fn meter(&self) -> Rc<Meter> {
+        self.meter.clone()
+    }
+
     /// The leaf for a user who may send blocks of so many bytes. One with larger blocks is made to serve
     /// sectors: it reads what a request leaves of a block before it writes the block.
     #[must_use]
@@ -59,36 +76,40 @@ impl Leaf {
         if self.limits().block_bytes <= block_bytes {
             return self;
         }
-        match self {
-            Leaf::File(file) => Leaf::AlignedFile(Box::new(AlignDevice::new(file))),
-            Leaf::ModelOverFile(model) => Leaf::AlignedModel(Box::new(AlignDevice::new(*model))),
-            Leaf::Nbd(export) => Leaf::AlignedNbd(Box::new(AlignDevice::new(*export))),
-            leaf => leaf,
-        }
+        let kind = match self.kind {
+            LeafKind::File(file) => LeafKind::AlignedFile(Box::new(AlignDevice::new(file))),
+            LeafKind::ModelOverFile(model) => {
+                LeafKind::AlignedModel(Box::new(AlignDevice::new(*model)))
+            }
+            LeafKind::Nbd(export) => LeafKind::AlignedNbd(Box::new(AlignDevice::new(*export))),
+            kind => kind,
+        };
+        Self { kind, ..self }
     }
 
     /// The leaf for a user who writes, and changes nothing of a file or device: it is only read, and what is
     /// written stays in memory.
     #[must_use]
     pub fn with_writes_in_memory(self) -> Self {
-        match self {
-            Leaf::File(file) => Leaf::Overlay(Box::new(OverlayDevice::new(file))),
-            leaf => leaf,
-        }
+        let kind = match self.kind {
+            LeafKind::File(file) => LeafKind::Overlay(Box::new(OverlayDevice::new(file))),
+            kind => kind,
+        };
+        Self { kind, ..self }
     }
 
     /// Bytes at the end of a file that are not used, because they do not fill a block.
     fn unused_tail_bytes(&self) -> u64 {
-        let file = match self {
-            Leaf::File(file) => Some(file),
-            Leaf::ModelOverFile(model) => Some(model.store()),
-            Leaf::AlignedFile(aligned) => Some(aligned.below()),
-            Leaf::AlignedModel(aligned) => Some(aligned.below().store()),
-            Leaf::Overlay(overlay) => Some(overlay.below()),
-            Leaf::Nbd(export) => return export.unused_tail_bytes(),
-            Leaf::AlignedNbd(aligned) => return aligned.below().unused_tail_bytes(),
-            Leaf::Rbd(image) => return image.unused_tail_bytes(),
-            Leaf::Memory(_) | Leaf::Model(_) => None,
+        let file = match &self.kind {
+            LeafKind::File(file) => Some(file),
+            LeafKind::ModelOverFile(model) => Some(model.store()),
+            LeafKind::AlignedFile(aligned) => Some(aligned.below()),
+            LeafKind::AlignedModel(aligned) => Some(aligned.below().store()),
+            LeafKind::Overlay(overlay) => Some(overlay.below()),
+            LeafKind::Nbd(export) => return export.unused_tail_bytes(),
+            LeafKind::AlignedNbd(aligned) => return aligned.below().unused_tail_bytes(),
+            LeafKind::Rbd(image) => return image.unused_tail_bytes(),
+            LeafKind::Memory(_) | LeafKind::Model(_) => None,
         };
         file.and_then(FileDevice::facts).map_or(0, |facts| facts.unused_tail_bytes)
     }
@@ -117,8 +138,18 @@ impl Drive {
     /// An array loses a member that is an image, and lives on.
     fn image(&self) -> Option<&RbdDevice> {
         match self {
-            Drive::Leaf(Leaf::Rbd(image)) => Some(image),
+            Drive::Leaf(Leaf { kind: LeafKind::Rbd(image), .. }) => Some(image),
             _ => None,
+        }
+    }
+
+    /// Its requests so far, with the time they took.
+    pub fn meter(&self) -> MeterCounts {
+        match self {
+            Drive::Leaf(leaf) => leaf.meter.counts(),
+            Drive::AlignedLeaf(aligned) => aligned.below().meter.counts(),
+            Drive::Array(array) => array.meter(),
+            Drive::AlignedArray(aligned) => aligned.below().meter(),
         }
     }
 
@@ -254,5 +285,78 @@ macro_rules! delegate {
     };
 }
 
-delegate!(Leaf: Memory, File, Model, ModelOverFile, AlignedFile, AlignedModel, Nbd, AlignedNbd, Rbd, Overlay);
+delegate!(LeafKind: Memory, File, Model, ModelOverFile, AlignedFile, AlignedModel, Nbd, AlignedNbd, Rbd, Overlay);
 delegate!(Drive: Leaf, AlignedLeaf, Array, AlignedArray);
+
+impl BlockDevice for Leaf {
+    fn limits(&self) -> &Limits {
+        self.kind.limits()
+    }
+
+    async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+        let begun = self.meter.begin(Asked::Read, into.len() as u64);
+        let done = self.kind.read(at, into).await;
+        begun.note(&done);
+        done
+    }
+
+    async fn read_vectored(&self, at: Lba, into: Vec<Buf>) -> IoResult<Vec<Buf>> {
+        let begun = self.meter.begin(Asked::Read, into.iter().map(|part| part.len() as u64).sum());
+        let done = self.kind.read_vectored(at, into).await;
+        begun.note(&done);
+        done
+    }
+
+    async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+        let begun = self.meter.begin(Asked::Write, data.len() as u64);
+        let done = self.kind.write(at, data, durability).await;
+        begun.note(&done);
+        done
+    }
+
+    async fn flush(&self) -> IoResult<()> {
+        let begun = self.meter.begin(Asked::Flush, 0);
+        let done = self.kind.flush().await;
+        begun.note(&done);
+        done
+    }
+
+    async fn discard(&self, range: SectorRange) -> IoResult<()> {
+        let begun = self.meter.begin(Asked::Discard, range.bytes());
+        let done = self.kind.discard(range).await;
+        begun.note(&done);
+        done
+    }
+
+    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        let begun = self.meter.begin(Asked::Discard, range.bytes());
+        let done = self.kind.write_zeroes(range, durability).await;
+        begun.note(&done);
+        done
+    }
+
+    async fn zero_in_place(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        let begun = self.meter.begin(Asked::Discard, range.bytes());
+        let done = self.kind.zero_in_place(range, durability).await;
+        begun.note(&done);
+        done
+    }
+}
+
+impl DriveControl for Leaf {
+    fn under_way(&self) -> UnderWay {
+        self.kind.under_way()
+    }
+
+    fn abandon(&self) {
+        self.kind.abandon();
+    }
+
+    fn forget_failed_flush(&self) {
+        self.kind.forget_failed_flush();
+    }
+
+    fn patience_ns(&self) -> Nanos {
+        self.kind.patience_ns()
+    }
+}

@@ -31,7 +31,7 @@ mod gate;
 mod steps;
 mod volume;
 
-pub use drive::{Drive, Leaf};
+pub use drive::{Drive, Leaf, LeafKind};
 pub use front::{ChangeError, Front, change_cache, origin_has_cache, put_in_front};
 pub use voltier_array::Array;
 pub use voltier_cache::{

@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, DriveControl, Durability, Figures, IoError, IoResult, Lba,
-    Limits, Payload, SECTOR_BYTES, SectorRange,
+    AfterDiscard, Asked, BlockDevice, Buf, DriveControl, Durability, Figures, IoError, IoResult,
+    Lba, Limits, Meter, MeterCounts, Payload, SECTOR_BYTES, SectorRange,
 };
 use voltier_cache::{
     Cache, DeviceBytes, FormatOptions, Mode, OpenError, OpenOptions, Opened, RequestCounts,
@@ -93,6 +93,8 @@ struct Inner<D> {
     /// Closed while everything is written back and the cache is about to go.
     quiesced: RefCell<Option<Closed>>,
     plain: PlainCounts,
+    /// Requests of clients.
+    meter: Meter,
     /// The origin may have lost writes past a cache that is gone, and the next flush says so.
     owes_flush_error: Cell<bool>,
     /// Becomes true when another host takes the origin away.
@@ -115,6 +117,8 @@ pub struct VolumeFigures {
     pub reads: RequestCounts,
     /// Write requests.
     pub writes: RequestCounts,
+    /// Requests of clients, with the time they take.
+    pub meter: MeterCounts,
     /// Bytes moved on the drives.
     pub device_bytes: DeviceBytes,
     /// The cache, if there is one.
@@ -161,6 +165,7 @@ impl<D: DriveControl> Volume<D> {
             changes: RangeLocks::default(),
             quiesced: RefCell::new(None),
             plain: PlainCounts::default(),
+            meter: Meter::new(handle.clock()),
             owes_flush_error: Cell::new(false),
             taken_away: OnceCell::new(),
         }))
@@ -214,7 +219,8 @@ impl<D: DriveControl> Volume<D> {
             writes.add(&cache.writes);
             device_bytes.add(&cache.device_bytes);
         }
-        VolumeFigures { size_bytes: self.limits().bytes(), reads, writes, device_bytes, cache }
+        let (size_bytes, meter) = (self.limits().bytes(), self.0.meter.counts());
+        VolumeFigures { size_bytes, reads, writes, meter, device_bytes, cache }
     }
 
     /// Makes an empty cache on `ssd` and puts it in front, while clients do I/O.
@@ -484,6 +490,7 @@ impl<D: DriveControl> BlockDevice for Volume<D> {
     async fn read(&self, at: Lba, mut into: Buf) -> IoResult<Buf> {
         let range = SectorRange::new(at, into.len() as u64 / SECTOR_BYTES);
         self.check(range)?;
+        let _begun = self.0.meter.begin(Asked::Read, range.bytes());
         let _inside = self.enter().await?;
         if range.count <= PIECE_SECTORS {
             return if range.is_empty() { Ok(into) } else { self.read_piece(at, into).await };
@@ -503,6 +510,7 @@ impl<D: DriveControl> BlockDevice for Volume<D> {
         if self.0.limits.read_only {
             return Err(IoError::ReadOnly);
         }
+        let _begun = self.0.meter.begin(Asked::Write, bytes);
         let held = self.hold(range).await;
         let _inside = self.enter().await?;
         if range.count <= PIECE_SECTORS {
@@ -522,6 +530,7 @@ impl<D: DriveControl> BlockDevice for Volume<D> {
     }
 
     async fn flush(&self) -> IoResult<()> {
+        let _begun = self.0.meter.begin(Asked::Flush, 0);
         let _inside = self.enter().await?;
         // A cache attached since knows nothing of that.
         if self.0.owes_flush_error.replace(false) {
@@ -535,6 +544,7 @@ impl<D: DriveControl> BlockDevice for Volume<D> {
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
         self.check_extent(range)?;
+        let _begun = self.0.meter.begin(Asked::Discard, range.bytes());
         let held = self.hold(range).await;
         let mut rest = range;
         while !rest.is_empty() {
@@ -636,6 +646,7 @@ impl<D: DriveControl> Volume<D> {
         zero: impl AsyncFn(SectorRange, Durability) -> IoResult<()>,
     ) -> IoResult<()> {
         self.check_extent(range)?;
+        let _begun = self.0.meter.begin(Asked::Discard, range.bytes());
         let held = self.hold(range).await;
         let take = async |step: SectorRange| {
             let is_all = step.count == range.count;

@@ -174,12 +174,12 @@ impl Daemon {
         let recorded: Vec<VolumeName> = volumes.into_iter().map(|record| record.name).collect();
         let arrays: BTreeSet<ArrayName> = arrays.into_iter().map(|record| record.name).collect();
         assert!(self.engine.open_arrays().is_subset(&arrays), "open and not recorded");
-        let ask = ArrayRequest::Show { name: None };
+        let ask = ArrayRequest::Show { name: None, over_s: None };
         let shown = self.service.handle(Request::Array { ask });
         same(&shown);
         let Response::Arrays { arrays: shown } = shown else { panic!("no list: {shown:?}") };
         assert!(shown.into_iter().map(|array| array.name).eq(arrays));
-        let shown = self.service.handle(Request::Show { name: None });
+        let shown = self.service.handle(Request::Show { name: None, over_s: None });
         same(&shown);
         let Response::Volumes { volumes } = shown else { panic!("no list: {shown:?}") };
         let shown: Vec<VolumeName> = volumes.into_iter().map(|volume| volume.name).collect();

@@ -167,3 +167,22 @@ fn show_exits_1_for_what_is_degraded_and_a_user_who_replaces_a_member_has_nothin
     instance.run(&["array", "show"]).ok();
     instance.run(&["show", "v"]).ok();
 }
+#[test]
+fn errors_of_a_disk_are_a_warning_until_they_are_acknowledged_and_later_ones_are_one_again() {
+    let instance = Instance::new();
+    let Some(shelf) = Shelf::mount(&instance) else { return };
+    let disk = shelf.drive("disk", 32 * MIB);
+    instance.run(&["create", "-p", &disk, "v"]).ok();
+    instance.export("v");
+    let mut nbd = instance.connect("v");
+    for _ in 0..2 {
+        shelf.tell(&disk, Conduct::RefusesReads(Errno::IO));
+        nbd.read(0, 4096).unwrap_err();
+        until_found(&instance, "warning", &format!("drive_errors {disk}"));
+        instance.run(&["show", "v"]).ok();
+        shelf.tell(&disk, Conduct::Serves);
+        let said = instance.run(&["health", "--acknowledge", "v"]).ok().out;
+        assert!(said.starts_with(&format!("acknowledged: {disk} of v: ")), "{said}");
+        until_found(&instance, "ok", "");
+    }
+}

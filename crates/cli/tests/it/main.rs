@@ -27,6 +27,7 @@ mod import;
 mod keeper;
 mod late_drives;
 mod limits;
+mod metrics;
 mod moved_members;
 mod named_drives;
 mod ordered;

@@ -239,3 +239,32 @@ fn the_end_of_a_file_that_does_not_fill_a_block_is_said_to_be_left_out() {
     assert_eq!(instance.run(&["create", "-p", &even, "w"]).ok().err, "");
     assert!(instance.show("w")["hdd"].get("unused_tail_bytes").is_none());
 }
+
+#[test]
+fn show_has_the_rates_and_latencies_of_the_last_seconds_for_the_volume_and_its_disk() {
+    let instance = Instance::new();
+    let disk = instance.drive("disk", 16 * MIB);
+    instance.run(&["create", "-p", &disk, "v"]).ok();
+    instance.export("v");
+    let mut nbd = instance.connect("v");
+    let mut write =
+        |count: u64| (0..count).for_each(|at| nbd.write(at * 4096, &[1; 4096]).unwrap());
+    until("an interval", || {
+        write(50);
+        let shown = instance.show("v");
+        let writes = |of: &Value| of["recent"]["writes"]["per_second"].as_f64().unwrap_or(0.0);
+        writes(&shown) > 0.0 && writes(&shown["hdd"]) > 0.0
+    });
+    let shown = instance.show("v");
+    let recent = &shown["recent"];
+    assert!(
+        recent["writes"]["p99_us"].as_u64() <= recent["writes"]["worst_us"].as_u64(),
+        "{recent}"
+    );
+    assert!(recent["seconds"].as_f64().unwrap() < 60.0);
+    assert_eq!(recent["reads"]["per_second"], 0.0);
+    let text = instance.run(&["show", "v"]).ok().out;
+    assert!(text.contains("\nclients      ") && text.contains(" writes/s ("), "{text}");
+    instance.run(&["stop", "v", "--now"]).ok();
+    assert!(instance.show("v").get("recent").is_none());
+}

@@ -55,6 +55,8 @@ struct Inner {
     /// Deliveries that go on.
     deliveries: usize,
     is_ending: bool,
+    /// Why metrics cannot be answered, if that is so.
+    metrics_trouble: Option<String>,
 }
 
 /// The events of an instance.
@@ -92,6 +94,7 @@ impl Events {
             are_cursors_written: true,
             deliveries: 0,
             is_ending: false,
+            metrics_trouble: None,
         };
         inner.bound();
         Arc::new(Self {
@@ -123,11 +126,21 @@ impl Events {
         let mut inner = self.inner();
         look.told.into_iter().for_each(|event| inner.push(event, now));
         let mut checks = look.checks;
-        checks.extend(Health::of_hooks(&inner.hook_statuses()));
+        checks.extend(inner.own_checks());
         let events = inner.standing.look(&checks, now, look.is_starting);
         events.into_iter().for_each(|event| inner.push(event, now));
         drop(inner);
         self.news.notify_all();
+    }
+
+    /// Notes why metrics cannot be answered, or that they are.
+    pub(crate) fn note_metrics(&self, trouble: Option<String>) {
+        self.inner().metrics_trouble = trouble;
+    }
+
+    /// The checks of what the daemon does beside volumes and arrays: hooks and metrics.
+    pub(crate) fn own_checks(&self) -> Vec<Check> {
+        self.inner().own_checks()
     }
 
     /// The events with higher numbers than this; the newest, if they are too many for one answer.
@@ -359,6 +372,12 @@ impl Inner {
 
     fn has_hook(&self, hook: &Hook) -> bool {
         self.hooks.get(&hook.id).is_some_and(|it| it.status.hook == *hook)
+    }
+
+    fn own_checks(&self) -> Vec<Check> {
+        let mut checks = Health::of_hooks(&self.hook_statuses());
+        checks.extend(Health::of_metrics(self.metrics_trouble.as_deref()));
+        checks
     }
 
     fn hook_statuses(&self) -> Vec<HookStatus> {

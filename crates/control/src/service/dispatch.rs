@@ -1,8 +1,11 @@
 //! The way of each request to the code that answers it, behind the checks that all requests share.
 
+use std::time::Duration;
+
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::protocol::{ArrayRequest, Request, Response};
+use crate::recent::RECENT_S;
 use crate::service::acknowledge;
 use crate::service::arrays::spare_pools;
 use crate::service::presence::late;
@@ -63,8 +66,8 @@ fn dispatch(turn: &mut Turn, request: Request) -> ControlResult<Response> {
             volumes::take_over::take_over(turn, Taken { name, origin, cache, export, force })
         }
         Request::Delete { name, flush } => volumes::commands::delete(turn, &name, flush),
-        Request::Show { name: Some(name) } => show::show(turn, &name),
-        Request::Show { name: None } => Ok(show::show_all(turn)),
+        Request::Show { name: Some(name), over_s } => show::show(turn, &name, interval(over_s)),
+        Request::Show { name: None, over_s } => Ok(show::show_all(turn, interval(over_s))),
         Request::Acknowledge { name } => acknowledge::acknowledge(turn, name.as_deref()),
         Request::Start { name } => late::start_volume(turn, &name),
         Request::Stop { name, now } => stops::stop_volume(turn, &name, now),
@@ -84,9 +87,15 @@ fn dispatch(turn: &mut Turn, request: Request) -> ControlResult<Response> {
         Request::Array { ask } => dispatch_array(turn, ask),
         // The server answers it: nobody needs the service for it.
         Request::Events { .. } => Err(ControlError::failed("nobody keeps events here")),
+        Request::Metrics => Err(ControlError::failed("nobody looks at the health here")),
         Request::Job { id } => drains::job_response(turn, id),
         Request::EndJob { id } => drains::ask_to_end(turn, id),
     }
+}
+
+/// The interval of the rates and latencies in an answer; nobody keeps more than a minute.
+fn interval(over_s: Option<u32>) -> Duration {
+    Duration::from_secs(over_s.unwrap_or(RECENT_S).clamp(1, 60).into())
 }
 
 /// The request with the files of block devices as the kernel shows them: by these their devices are known.
@@ -129,13 +138,15 @@ fn dispatch_array(turn: &mut Turn, ask: ArrayRequest) -> ControlResult<Response>
         ArrayRequest::Create { array, integrity, export } => {
             arrays::commands::create_with(turn, array, integrity, export)
         }
-        ArrayRequest::Show { name: Some(name) } => {
-            turn.array_record(&name)?;
-            Ok(arrays::show::response(turn, &name, Vec::new()))
+        ArrayRequest::Show { name: Some(name), over_s } => {
+            let record = turn.array_record(&name)?;
+            let array = Box::new(arrays::show::recent_status(turn, &record, interval(over_s)));
+            Ok(Response::Array { array, notes: Vec::new() })
         }
-        ArrayRequest::Show { name: None } => {
-            let records = turn.registry.arrays().to_vec();
-            let arrays = records.iter().map(|record| arrays::show::status(turn, record)).collect();
+        ArrayRequest::Show { name: None, over_s } => {
+            let (records, over) = (turn.registry.arrays().to_vec(), interval(over_s));
+            let status = |record| arrays::show::recent_status(turn, record, over);
+            let arrays = records.iter().map(status).collect();
             Ok(Response::Arrays { arrays })
         }
         ArrayRequest::Assemble { devices, force, read_only } => {

@@ -25,7 +25,7 @@ use crate::registry::Registry;
 
 use arrays::spare_pools;
 pub(crate) use dispatch::pong;
-pub(crate) use looks::Looks;
+pub(crate) use looks::{Looks, Snapshot};
 use presence::late;
 pub use presence::late::DEVICE_WAIT_S;
 use state::claims::ClaimId;

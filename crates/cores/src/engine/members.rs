@@ -53,7 +53,7 @@ impl Members for CoreEngine {
             let leaf = open_for(&handle, &open, &device).await?;
             // The label may say anything: the array asks for it again, and waits for longer.
             let _ = answered(&handle, &device, Array::examine(&leaf)).await?;
-            let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
+            let known = KnownDevice::of(&device, &leaf);
             let uuid = Identity::random()?.0;
             let replaced = open.array.replace(place, leaf, uuid).await;
             let replaced = replaced.map_err(|error| {
@@ -86,7 +86,7 @@ impl Members for CoreEngine {
         let (own, place, device) = (name.clone(), MemberIndex(place as usize), device.clone());
         self.call_array(name, move |handle, open| async move {
             let leaf = open_for(&handle, &open, &device).await?;
-            let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
+            let known = KnownDevice::of(&device, &leaf);
             let is_back = open.array.restore_member(place, leaf).await;
             let is_back = is_back.map_err(|error| {
                 ControlError::failed(format!("{device} cannot return to {own}: {error}"))
@@ -102,7 +102,7 @@ impl Members for CoreEngine {
         let (own, device) = (name.clone(), device.clone());
         self.call_array(name, move |handle, open| async move {
             let leaf = open_for(&handle, &open, &device).await?;
-            let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
+            let known = KnownDevice::of(&device, &leaf);
             let uuid = Identity::random()?.0;
             open.array.add_spare(leaf, uuid).map_err(|error| {
                 ControlError::failed(format!("{device} cannot be a spare of {own}: {error}"))

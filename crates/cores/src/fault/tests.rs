@@ -91,7 +91,7 @@ impl Stand {
     }
 
     fn show(&mut self, name: &str) -> VolumeStatus {
-        self.ask(Request::Show { name: Some(name.parse().unwrap()) })
+        self.ask(Request::Show { name: Some(name.parse().unwrap()), over_s: None })
     }
 
     fn start(&mut self, name: &str) -> VolumeStatus {
@@ -244,7 +244,7 @@ fn an_array_and_the_volume_over_it_fail_together_and_another_volume_serves() {
             if life == 1 { stand.domain_of_array("a") } else { stand.domain_of_volume("v") };
         stand.break_domain(domain);
         client.read(0, 512).unwrap_err();
-        let shown = stand.ask_array(ArrayRequest::Show { name: Some(name()) });
+        let shown = stand.ask_array(ArrayRequest::Show { name: Some(name()), over_s: None });
         assert_eq!(shown.state, ArrayState::Failed);
         assert!(shown.error.contains("voltier array start a"), "{}", shown.error);
         assert_eq!(stand.show("v").state, VolumeState::Failed);

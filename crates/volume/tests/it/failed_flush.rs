@@ -14,7 +14,8 @@ use voltier_drive::model::Profile;
 use voltier_drive::{FileDevice, MemoryDevice, ModelDevice};
 use voltier_ring::{Errno, Executor, Fd, Handle, Op, OpOutcome, VirtualFiles};
 use voltier_volume::{
-    Array, Drive, FormatOptions, Leaf, LineSize, Mode, OpenOptions, PolicyKind, Settings, Volume,
+    Array, Drive, FormatOptions, Leaf, LeafKind, LineSize, Mode, OpenOptions, PolicyKind, Settings,
+    Volume,
 };
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -157,7 +158,8 @@ fn file(handle: &Handle, number: u32) -> FileDevice {
 
 fn modelled(handle: &Handle, number: u32) -> Leaf {
     let profile = Profile::find("ssd-sata").expect("it is known");
-    Leaf::ModelOverFile(Box::new(ModelDevice::new(handle.clone(), profile, file(handle, number))))
+    let model = ModelDevice::new(handle.clone(), profile, file(handle, number));
+    Leaf::new(handle, LeafKind::ModelOverFile(Box::new(model)))
 }
 
 async fn array(
@@ -184,7 +186,10 @@ impl Below {
         match self {
             Self::ModelledDrive => Drive::origin(modelled(handle, 0)),
             Self::ArrayOfFiles => {
-                array(handle, STRIPED, |number| Leaf::File(file(handle, number))).await
+                array(handle, STRIPED, |number| {
+                    Leaf::new(handle, LeafKind::File(file(handle, number)))
+                })
+                .await
             }
             Self::ArrayOfModelledDrives => {
                 array(handle, STRIPED, |number| modelled(handle, number)).await
@@ -228,7 +233,7 @@ async fn check_all(volume: &Volume<Drive>, byte: u8) {
 fn a_cache_writes_back_what_a_failed_flush_below_has_dropped() {
     for below in [Below::ModelledDrive, Below::ArrayOfFiles, Below::ArrayOfModelledDrives] {
         below.with_volume(move |handle, volume, files| async move {
-            let ssd = Drive::ssd(Leaf::Memory(MemoryDevice::new(8 * MIB)));
+            let ssd = Drive::ssd(Leaf::new(&handle, LeafKind::Memory(MemoryDevice::new(8 * MIB))));
             let format = FormatOptions {
                 line_size: LineSize::DEFAULT,
                 policy: PolicyKind::Lru,

@@ -1,5 +1,7 @@
 //! The state of arrays, put together from the registry, the service and the data path.
 
+use std::time::Duration;
+
 use crate::array_status::{ArrayDetail, ArrayState};
 use crate::error::{ControlError, ControlResult};
 use crate::health;
@@ -7,8 +9,20 @@ use crate::name::ArrayName;
 use crate::protocol::Response;
 use crate::records::RegisteredArray;
 use crate::service::state::claims::Subject;
+use crate::service::state::live::now;
 use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
+
+/// Everything about one array, with what it did in about the last `over`.
+pub(crate) fn recent_status(
+    turn: &mut Turn,
+    record: &RegisteredArray,
+    over: Duration,
+) -> ArrayDetail {
+    let mut status = status(turn, record);
+    turn.history.take(&Subject::Array(record.name.clone()), &mut status, now(), over);
+    status
+}
 
 /// Everything about one array.
 pub(crate) fn status(turn: &mut Turn, record: &RegisteredArray) -> ArrayDetail {

@@ -4,6 +4,7 @@ pub(crate) mod claims;
 pub(crate) mod crash_wait;
 pub(crate) mod desk;
 pub(crate) mod errands;
+pub(crate) mod history;
 pub(crate) mod jobs;
 pub(crate) mod live;
 pub(crate) mod records;
@@ -24,6 +25,7 @@ use crate::service::arrays::unfit_spare::UnfitSpare;
 use crate::service::arrays::wanting::Wanting;
 use crate::service::presence::absence::Absence;
 use crate::service::state::claims::{ClaimId, Claims, Subject};
+use crate::service::state::history::History;
 use crate::service::state::jobs::Jobs;
 use crate::service::state::live::{Live, LiveArray};
 use crate::suggest;
@@ -70,6 +72,8 @@ pub(crate) struct State {
     pub(crate) is_troubled: bool,
     /// Events since the daemon looked last.
     pub(crate) told: Vec<Event>,
+    /// What volumes and arrays were asked for, in the last minute.
+    pub(crate) history: History,
 }
 
 /// Events that are kept until the daemon looks; it does every other second.
@@ -100,6 +104,7 @@ impl State {
             queue_wait: QUEUE_WAIT,
             is_troubled: false,
             told: Vec::new(),
+            history: History::default(),
         }
     }
 

@@ -20,6 +20,7 @@ pub(crate) fn of_request(request: &Request) -> Option<BTreeSet<Subject>> {
         | Request::EndJob { .. }
         | Request::Events { .. }
         | Request::Acknowledge { .. }
+        | Request::Metrics
         | Request::StopDaemon { .. }
         | Request::Upgrade { .. } => return None,
         Request::Create { name, origin, cache, .. } => {
@@ -137,6 +138,7 @@ pub(crate) fn needs_a_record(request: &Request) -> bool {
     use ArrayRequest as Ask;
     match request {
         Request::Ping
+        | Request::Metrics
         | Request::Show { .. }
         | Request::Job { .. }
         | Request::EndJob { .. }

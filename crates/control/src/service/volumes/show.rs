@@ -1,6 +1,7 @@
 //! The state of volumes, put together from the registry, the service and the data path.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use voltier_cache::{CacheCounts, DeviceBytes, LineCounts, OriginCounts, RequestCounts};
 
@@ -18,6 +19,7 @@ use crate::safety::{DriveIdentity, users};
 use crate::service::arrays;
 use crate::service::state::claims::Subject;
 use crate::service::state::jobs::Purpose;
+use crate::service::state::live::now;
 use crate::service::state::turn::Turn;
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
@@ -30,9 +32,9 @@ use crate::status::{
 /// Ranges of each list in the state of all volumes: 10,000 of them fit in one answer.
 const LISTED_OF_ALL_MAX: usize = 8;
 
-pub(crate) fn show(turn: &mut Turn, name: &VolumeName) -> ControlResult<Response> {
+pub(crate) fn show(turn: &mut Turn, name: &VolumeName, over: Duration) -> ControlResult<Response> {
     let record = turn.record(name)?;
-    let mut volume = Box::new(status(turn, &record));
+    let mut volume = Box::new(recent_status(turn, &record, over));
     for (shown, export) in volume.exports.iter_mut().zip(&record.exports) {
         if let Some(file) = export.file() {
             let machine = turn.engine.machine();
@@ -42,9 +44,10 @@ pub(crate) fn show(turn: &mut Turn, name: &VolumeName) -> ControlResult<Response
     Ok(Response::Volume { volume })
 }
 
-pub(crate) fn show_all(turn: &mut Turn) -> Response {
+pub(crate) fn show_all(turn: &mut Turn, over: Duration) -> Response {
     let records = turn.registry.volumes().to_vec();
-    let mut volumes: Vec<_> = records.iter().map(|record| status(turn, record)).collect();
+    let mut volumes: Vec<_> =
+        records.iter().map(|record| recent_status(turn, record, over)).collect();
     volumes.iter_mut().for_each(|volume| list_at_most(volume, LISTED_OF_ALL_MAX));
     Response::Volumes { volumes }
 }
@@ -75,6 +78,17 @@ fn export_status(turn: &mut Turn, name: &VolumeName, export: &ExportSpec) -> Exp
 pub(crate) fn volume(turn: &mut Turn, name: &VolumeName) -> Response {
     let record = turn.registry.find(name).cloned().expect("a volume just handled is recorded");
     Response::Volume { volume: Box::new(status(turn, &record)) }
+}
+
+/// Everything about one volume, with what it did in about the last `over`.
+pub(crate) fn recent_status(
+    turn: &mut Turn,
+    record: &VolumeRecord,
+    over: Duration,
+) -> VolumeStatus {
+    let mut status = status(turn, record);
+    turn.history.take(&Subject::Volume(record.name.clone()), &mut status, now(), over);
+    status
 }
 
 /// Everything about one volume.
@@ -282,24 +296,22 @@ pub(crate) fn recorded(record: &VolumeRecord) -> VolumeStatus {
             path: cache.map(|cache| cache.device.to_string()).unwrap_or_default(),
             identity: words(cache.and_then(|cache| cache.identity.as_ref())),
             size_bytes: 0,
-            unused_tail_bytes: 0,
-            silent_seconds: 0,
-            acknowledged_errors: 0,
             state: cache.map_or(DeviceState::None, |_| devices),
+            ..DeviceStatus::default()
         },
         hdd: DeviceStatus {
             path: record.origin.to_string(),
             identity: words(record.origin_identity.as_ref()),
             size_bytes: record.size_bytes,
-            unused_tail_bytes: 0,
-            silent_seconds: 0,
-            acknowledged_errors: 0,
             state: devices,
+            ..DeviceStatus::default()
         },
         lines: LineCounts { dirty, ..LineCounts::default() },
         unshipped: None,
         reads: RequestCounts::default(),
         writes: RequestCounts::default(),
+        recent: None,
+        meter: None,
         hit_rate: HitRates::default(),
         device_bytes: DeviceBytes::default(),
         exports: closed_exports(record),

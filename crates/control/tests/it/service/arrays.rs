@@ -81,7 +81,7 @@ impl Fixture {
     }
 
     pub(super) fn array(&mut self) -> ArrayDetail {
-        self.ask(ask_of(ArrayRequest::Show { name: Some(r5()) })).0
+        self.ask(ask_of(ArrayRequest::Show { name: Some(r5()), over_s: None })).0
     }
 
     fn fail(&self, member: &str) -> Request {

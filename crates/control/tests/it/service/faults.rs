@@ -105,7 +105,7 @@ fn an_array_that_failed_alone_is_started_with_the_volume_over_it() {
     break_volume(&fixture);
     fixture.steer(|books| books.array_fault = Some(WHY.to_owned()));
     assert_eq!(fixture.state().state, VolumeState::Failed);
-    let show = ask_of(ArrayRequest::Show { name: Some(r5()) });
+    let show = ask_of(ArrayRequest::Show { name: Some(r5()), over_s: None });
     let (array, _) = fixture.ask(show);
     assert_eq!(array.state, ArrayState::Failed);
     assert!(array.error.contains("`voltier array start r5`"), "{}", array.error);

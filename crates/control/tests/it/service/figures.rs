@@ -6,7 +6,8 @@ use std::path::Path;
 use serde_json::Value;
 use voltier_cache::Mode;
 use voltier_control::{
-    ArrayDetail, CONDITIONS, Condition, EVENTS, EventKind, ShownFigure, VolumeStatus, of_group,
+    ArrayDetail, CONDITIONS, Condition, EVENTS, EventKind, Family, ShownFigure, VolumeStatus,
+    families, of_group,
 };
 
 use super::fixture::Fixture;
@@ -146,4 +147,13 @@ fn the_guide_lists_all_conditions_and_events() {
     }
     let tables = [("<!-- conditions -->\n", table), ("<!-- events -->\n", events)];
     the_page_has("monitoring.md", "the_guide_lists_all_conditions_and_events", &tables);
+}
+
+#[test]
+fn the_guide_lists_all_metrics() {
+    let mut table = "| metric | type | meaning |\n| --- | --- | --- |\n".to_owned();
+    for Family { name, kind, help } in families(&volume(), &array()) {
+        let _ = writeln!(table, "| `{name}` | {} | {help} |", kind.word());
+    }
+    the_page_has("monitoring.md", "the_guide_lists_all_metrics", &[("<!-- metrics -->\n", table)]);
 }

@@ -119,7 +119,7 @@ impl Fixture {
     }
 
     pub(super) fn state(&mut self) -> VolumeStatus {
-        match self.service.handle(Request::Show { name: Some(name()) }) {
+        match self.service.handle(Request::Show { name: Some(name()), over_s: None }) {
             Response::Volume { volume } => *volume,
             other => panic!("{other:?}"),
         }

@@ -70,7 +70,7 @@ fn error_of(response: Response) -> String {
 }
 
 fn show_array(name: ArrayName) -> Request {
-    ask_of(ArrayRequest::Show { name: Some(name) })
+    ask_of(ArrayRequest::Show { name: Some(name), over_s: None })
 }
 
 fn replace(fixture: &Fixture, new: &str) -> Request {
@@ -103,10 +103,11 @@ fn a_cached_volume_on_an_array() -> Fixture {
 /// Everything that only looks is answered while a command hangs, and says what is under way.
 fn looks_are_answered(service: &Service<Fake<BookEngine>>, command: &str, waits_for: &str) {
     assert!(matches!(service.handle(Request::Ping), Response::Pong { .. }));
-    let Response::Volumes { volumes } = service.handle(Request::Show { name: None }) else {
+    let Response::Volumes { volumes } = service.handle(Request::Show { name: None, over_s: None })
+    else {
         panic!("no volumes")
     };
-    let ask = ArrayRequest::Show { name: None };
+    let ask = ArrayRequest::Show { name: None, over_s: None };
     let Response::Arrays { arrays } = service.handle(Request::Array { ask }) else {
         panic!("no arrays")
     };
@@ -163,7 +164,7 @@ fn a_look_is_answered_whichever_command_hangs() {
     volume_of(fixture.service.handle(Request::Stop { name: name(), now: false }));
     while_it_hangs(&fixture, "open", start, |service| {
         looks_are_answered(service, "start: opening", "/ssd");
-        let shown = volume_of(service.handle(Request::Show { name: Some(name()) }));
+        let shown = volume_of(service.handle(Request::Show { name: Some(name()), over_s: None }));
         assert_eq!(shown.state, VolumeState::Starting);
     });
     let array_commands: [(&str, Request, &str, &str); 2] = [

@@ -446,7 +446,9 @@ fn arrays_that_have_swapped_all_their_paths_keep_their_members() {
     serves_whole(&fixture.array());
     fixture.has_places(&["d4", "d5", "d6"]);
     serves_whole(
-        &fixture.ask(ask_of(ArrayRequest::Show { name: Some("other".parse().unwrap()) })).0,
+        &fixture
+            .ask(ask_of(ArrayRequest::Show { name: Some("other".parse().unwrap()), over_s: None }))
+            .0,
     );
 }
 

@@ -405,7 +405,8 @@ fn volatile_devices_do_not_come_back_as_if_nothing_had_happened() {
     fixture.restart(true);
     assert_eq!(fixture.state().state, VolumeState::Running, "a clean memory cache starts empty");
     assert_eq!(fixture.calls(), ["open Format"]);
-    let Response::Volume { volume } = fixture.service.handle(Request::Show { name: Some(other) })
+    let Response::Volume { volume } =
+        fixture.service.handle(Request::Show { name: Some(other), over_s: None })
     else {
         panic!()
     };
@@ -509,7 +510,9 @@ fn lost_ranges_are_listed_while_it_serves_and_after_a_restart() {
     let state = fixture.state();
     assert_eq!((state.state, state.lost_ranges), (VolumeState::Failed, 20));
     assert_eq!((state.lost, state.lost_ranges_unlisted), (lost, 0));
-    let Response::Volumes { volumes } = fixture.service.handle(Request::Show { name: None }) else {
+    let Response::Volumes { volumes } =
+        fixture.service.handle(Request::Show { name: None, over_s: None })
+    else {
         panic!()
     };
     assert_eq!((volumes[0].lost.len(), volumes[0].lost_ranges_unlisted), (8, 12));

@@ -173,7 +173,7 @@ pub(super) fn ask(
 
 /// The array as `voltier array show` has it.
 pub(super) fn show(service: &mut Service<ArraySimEngine>) -> ArrayDetail {
-    let ask = ArrayRequest::Show { name: Some(name()) };
+    let ask = ArrayRequest::Show { name: Some(name()), over_s: None };
     match service.handle(Request::Array { ask }) {
         Response::Array { array, .. } => *array,
         other => panic!("{other:?}"),

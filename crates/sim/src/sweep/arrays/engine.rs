@@ -338,6 +338,8 @@ impl FakeEngine for ArrayWorld {
                 size_bytes: 0,
                 trouble: String::new(),
                 health: Default::default(),
+                recent: None,
+                meter: None,
             }
         };
         status.members = members.map(member).collect();

@@ -333,7 +333,7 @@ pub(super) fn shape(registry: &Registry) -> Shape {
 
 /// The volume as `voltier show` has it.
 pub(super) fn show(service: &mut Service<SimEngine>) -> VolumeStatus {
-    match service.handle(Request::Show { name: Some(name()) }) {
+    match service.handle(Request::Show { name: Some(name()), over_s: None }) {
         Response::Volume { volume } => *volume,
         other => panic!("{other:?}"),
     }
