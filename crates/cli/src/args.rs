@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use voltier_cli::manual::Manual;
 use voltier_control::{
     ARRAY_KIND, CONDITIONS, DEVICE_WAIT_S, EVENTS, KEYS, LINE_BYTES, MetricsAddress, STOP_WAIT_S,
     Settings, StateDir, drive_forms, keys_help, values_help,
@@ -81,6 +83,11 @@ pub(crate) enum Verb {
     Lab,
     /// Serve the state folder in the foreground until SIGTERM or SIGINT
     Daemon(Daemon),
+    /// Print completions for a shell, which loads them from a file
+    Completions(Completions),
+    /// Write the manual pages, for packages
+    #[command(hide = true)]
+    Manual(Manual),
     /// Hold what the kernel would end with the daemon: the daemon starts it, with a listening socket
     #[command(hide = true)]
     Keeper(Keeper),
@@ -462,6 +469,19 @@ pub(crate) struct Import {
     /// Show what would be imported without changing anything
     #[arg(long)]
     pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "bash: voltier completions bash >~/.local/share/bash-completion/completions/voltier\n\
+    fish: voltier completions fish >~/.config/fish/completions/voltier.fish\n\
+    zsh: voltier completions zsh >DIR/_voltier, where DIR is a folder of $fpath\n\
+    The packages have them. The verbs of `voltier lab` are completed if voltier-lab is installed."
+)]
+pub(crate) struct Completions {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: Shell,
 }
 
 #[derive(Debug, Args)]

@@ -27,10 +27,15 @@ pub(crate) fn is_asked(arguments: &[OsString]) -> bool {
     false
 }
 
+/// The program of the laboratory: beside this one, else on `PATH`.
+pub(crate) fn program() -> PathBuf {
+    let beside = env::current_exe().ok().map(|program| program.with_file_name(PROGRAM));
+    beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(PROGRAM))
+}
+
 /// Becomes the program of the laboratory, with the same arguments; returns only when there is none.
 pub(crate) fn become_it() -> ControlError {
-    let beside = env::current_exe().ok().map(|program| program.with_file_name(PROGRAM));
-    let program = beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(PROGRAM));
+    let program = program();
     let mut arguments = env::args_os();
     // The name by which the user knows the command: help and hints show it.
     let name = arguments.next().unwrap_or_else(|| OsStr::new("voltier").to_owned());
@@ -38,7 +43,7 @@ pub(crate) fn become_it() -> ControlError {
     if error.kind() == std::io::ErrorKind::NotFound {
         return ControlError::failed(
             "the laboratory is a program of its own, `voltier-lab`, and is neither beside this one nor on \
-             PATH: `make build` builds both, install them together",
+             PATH: install the package voltier-lab, or what `make build` built",
         );
     }
     ControlError::io(format!("running {}", program.display()), &error)

@@ -4,6 +4,7 @@ mod args;
 mod array;
 mod array_args;
 mod array_table;
+mod completions;
 mod doctor;
 mod events;
 mod export_args;
@@ -27,6 +28,8 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::CommandFactory;
+use voltier_cli::manual;
 use voltier_cli::output::print;
 use voltier_cli::usage;
 use voltier_control::{ControlError, ControlResult, DaemonOptions, StateDir};
@@ -80,6 +83,8 @@ fn run(cli: &Cli) -> ControlResult<ExitCode> {
         Verb::Udev(args) => udev(args, &state),
         Verb::Daemon(args) => daemon(args, &state),
         Verb::Keeper(args) => keeper(args),
+        Verb::Completions(args) => completions::run(args),
+        Verb::Manual(args) => manual::write(Cli::command(), args),
         Verb::Lab | Verb::Demo => Err(laboratory::become_it()),
     };
     done.map(|()| ExitCode::SUCCESS)

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use voltier_cli::manual::Manual;
 
 use crate::lab_args::LabArgs;
 
@@ -28,6 +29,12 @@ pub(crate) enum Verb {
     Lab(Box<LabArgs>),
     /// Measure a disk, an SSD and the cached volume on modelled drives, and write a report
     Demo(Demo),
+    /// Write the manual pages, for packages
+    #[command(hide = true)]
+    Manual(Manual),
+    /// Print the words of this command line, for the completions of `voltier`
+    #[command(hide = true)]
+    Words,
 }
 
 #[derive(Debug, Args)]

@@ -13,7 +13,9 @@ mod verbs;
 
 use std::process::ExitCode;
 
-use voltier_cli::{output, usage};
+use clap::CommandFactory;
+use voltier_cli::words::Words;
+use voltier_cli::{manual, output, usage};
 use voltier_control::{ControlResult, StateDir};
 
 use crate::args::{Cli, Verb};
@@ -30,5 +32,7 @@ fn run(cli: &Cli) -> ControlResult<()> {
     match &cli.verb {
         Verb::Lab(args) => verbs::run(&args.verb, &state, cli.json),
         Verb::Demo(args) => output::print(&demo::run(args, cli.json)?),
+        Verb::Manual(args) => manual::write_verbs(Cli::command(), args),
+        Verb::Words => output::print_line(&Words::of(&Cli::command())),
     }
 }
