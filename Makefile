@@ -1,6 +1,9 @@
 # The front door for people and CI. Every target installs what it needs first (scripts/deps.sh).
 #
 #   make build        the release programs, target/release/voltier and voltier-lab
+#   make install      the programs, unit, completions, manual pages and guide, under PREFIX (/usr/local) below DESTDIR,
+#                     after make build; make uninstall takes them away
+#   make deb, make rpm   packages of them in target/packages: voltier and voltier-lab (docs/guide/install.md)
 #   make test         format, house rules, lints, documentation, every test: in a quarter of an hour; what takes
 #                     longer is sampled
 #   make check        the same of what changed since the last commit (BASE=REV), in a minute or two
@@ -20,14 +23,15 @@
 #   make test-vm      Debian in QEMU with the unit and the rules of packaging/: restarts, power cuts, drives
 #                     that move, come late or stay away, a full state folder: SCENARIO (see docs/proof.md)
 #   make test-cluster  Ceph on the loopback address: an RBD image as a disk, locks, kill -9, a host that is pushed off
+#   make test-packages  the packages in a fresh Debian: installed, upgraded under load, removed, purged
 #   make crash        kill -9 and upgrades under write load, 50 times: CRASH_ROUNDS
 #   make clean        removes everything that was built or written
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test test-lab check test-long lint docs deny doc-test unit-test demo bench fuzz fuzz-smoke sim \
-  canaries coverage cross-check-md test-vm test-cluster crash clean
+.PHONY: build install uninstall deb rpm test-packages test test-lab check test-long lint docs deny doc-test unit-test \
+  demo bench fuzz fuzz-smoke sim canaries coverage cross-check-md test-vm test-cluster crash clean
 
 BENCH ?= cache
 # A minute or two on two cores; a number of seeds, so that every machine runs the same.
@@ -43,6 +47,21 @@ XTASK := cargo run --quiet --locked --package xtask --
 build:
 	@scripts/deps.sh build
 	scripts/cargo-release.sh build --locked --release $(PROGRAMS)
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+install uninstall: export PREFIX := $(PREFIX)
+install uninstall: export DESTDIR := $(DESTDIR)
+install uninstall:
+	@scripts/install.sh $@
+
+deb rpm: build
+	@scripts/deps.sh packages
+	scripts/packages.sh $@
+
+test-packages: deb rpm
+	scripts/test-packages.sh
 
 test:
 	@scripts/deps.sh test

@@ -1,5 +1,5 @@
 #!/bin/bash
-# usage: scripts/deps.sh build|demo|test|bench|fuzz|cross-check-md|vm|cluster|database
+# usage: scripts/deps.sh build|packages|demo|test|bench|fuzz|cross-check-md|vm|cluster|database
 # Makes sure that what a target needs is installed. Root on Debian or Ubuntu: installs it with apt.
 # Otherwise prints the command to run and exits 1. When nothing is missing it takes a moment only.
 set -euo pipefail
@@ -18,6 +18,8 @@ cross_check_md=("${build[@]}" linux.uml:user-mode-linux mdadm:mdadm modprobe:kmo
 vm=("${build[@]}" qemu-system-x86_64:qemu-system-x86 nbdkit:nbdkit mmdebstrap:mmdebstrap
   fakeroot:fakeroot mke2fs:e2fsprogs setpriv:util-linux strip:binutils)
 
+packages=("${demo[@]}" dpkg-shlibdeps:dpkg-dev strip:binutils rpmbuild:rpm lintian:lintian mandoc:mandoc
+  mmdebstrap:mmdebstrap nbdinfo:libnbd-bin mke2fs:e2fsprogs losetup:mount unshare:util-linux zsh:zsh fish:fish)
 cluster=("${test[@]}" librbd.so.1:librbd1 ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd rbd:ceph-common)
 
 # What a test leaves out where it cannot be had, in one line; on CI it must be there.
@@ -26,6 +28,7 @@ if [ -n "${CI:-}" ]; then test+=(chromium:chromium); fi
 case "${1:-}" in
   build) wanted=("${build[@]}") ;;
   fuzz) wanted=("${fuzz[@]}") ;;
+  packages) wanted=("${packages[@]}") ;;
   demo) wanted=("${demo[@]}") ;;
   test) wanted=("${test[@]}") ;;
   bench) wanted=("${bench[@]}") ;;
@@ -33,7 +36,7 @@ case "${1:-}" in
   vm) wanted=("${vm[@]}") ;;
   cluster) wanted=("${cluster[@]}") ;;
   database) wanted=("${database[@]}") ;;
-  *) echo "usage: scripts/deps.sh build|demo|test|bench|fuzz|cross-check-md|vm|cluster|database" >&2; exit 2 ;;
+  *) echo "usage: scripts/deps.sh build|packages|demo|test|bench|fuzz|cross-check-md|vm|cluster|database" >&2; exit 2 ;;
 esac
 set=$1
 
