@@ -32,8 +32,9 @@ if [ "$prefix" = /usr/local ]; then hook=$dest/etc/initramfs-tools/hooks/voltier
 writable() {
   local folder=$1
   until [ -e "$folder" ]; do folder=$(dirname "$folder"); done
-  [ -d "$folder" ] && [ -w "$folder" ] ||
+  if [ ! -d "$folder" ] || [ ! -w "$folder" ]; then
     fail "$folder cannot be written: become root, or choose a place with PREFIX=\$HOME/.local"
+  fi
 }
 writable "$root/bin"
 writable "$(dirname "$hook")"

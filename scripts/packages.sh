@@ -43,10 +43,10 @@ files_of() { # voltier|voltier-lab
 }
 
 deb() { # PACKAGE
-  local package=$1 root=$work/$1 file docs
+  local package=$1 root=$work/debian/$1 file docs
   docs=$root/usr/share/doc/$package
-  files_of "$package" | (cd "$work/staged" && xargs cp --parents -t "$(mkdir -p "$root" && echo "$root")")
   mkdir -p "$docs" "$root/DEBIAN"
+  files_of "$package" | (cd "$work/staged" && xargs cp --parents -t "$root")
   cp packaging/debian/copyright "$docs/copyright"
   if [ "$package" = voltier ]; then
     # Debian has the licences' texts, and its own places for the changelog and for zsh.
@@ -72,9 +72,9 @@ deb() { # PACKAGE
   (
     cd "$work"
     # The versions of the C library that the program's symbols ask for.
-    dpkg-shlibdeps -T"debian/$package.substvars" -e "$package/usr/bin/$package"
-    dpkg-gencontrol -p"$package" -P"$package" -T"debian/$package.substvars"
-    cd "$package"
+    dpkg-shlibdeps -T"debian/$package.substvars" -e "debian/$package/usr/bin/$package"
+    dpkg-gencontrol -p"$package" -P"debian/$package" -T"debian/$package.substvars"
+    cd "debian/$package"
     find usr -type f | LC_ALL=C sort | xargs md5sum >DEBIAN/md5sums
   )
   dpkg-deb --root-owner-group --build "$root" "$out" | sed 's/^dpkg-deb: //'
@@ -93,7 +93,8 @@ debs() {
 
 rpms() {
   local package
-  # The licences' texts are beside the guide.
+  # Other distributions have no initramfs-tools.
+  rm -r "$work/staged/usr/share/initramfs-tools"
   gzip -9n "$work/staged/usr/share/doc/voltier/third-party-notices"
   mkdir "$work/lists"
   for package in voltier voltier-lab; do
@@ -101,7 +102,8 @@ rpms() {
       >"$work/lists/$package.files"
   done
   # A dash parts version and release.
-  rpmbuild -bb --quiet --define "_topdir $work/rpm" --define "_rpmdir $out" --define "_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm" \
+  rpmbuild -bb --quiet --define "_topdir $work/rpm" --define "_rpmdir $out" \
+    --define "_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm" \
     --define "voltier_version ${version//-/\~}" --define "staged $work/staged" --define "lists $work/lists" \
     --define "use_source_date_epoch_as_buildtime 1" --define "clamp_mtime_to_source_date_epoch 1" \
     --define "_buildhost localhost" packaging/rpm/voltier.spec

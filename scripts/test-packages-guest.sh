@@ -1,0 +1,167 @@
+#!/bin/bash
+# usage: scripts/test-packages-guest.sh by-hand|systemd|container ROOT VERSION
+# One case of scripts/test-packages.sh, in a fresh Debian at ROOT, in namespaces of its own for mounts, processes and
+# control groups. ROOT/packages has the packages of VERSION and of a later one.
+set -euo pipefail
+
+case=$1 root=$2 version=$3
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+
+fail() { echo "FAILED: $*" >&2; exit 1; }
+
+# Nodes of its own: what the daemon and systemd make under /dev is not the host's.
+make_mounts() {
+  local node
+  mount -t proc proc "$root/proc"
+  mount -t sysfs -o ro sysfs "$root/sys"
+  mount -t tmpfs -o mode=755 tmpfs "$root/run"
+  mount -t tmpfs -o mode=755 tmpfs "$root/dev"
+  for node in null zero full random urandom tty fuse loop-control; do cp -a "/dev/$node" "$root/dev/"; done
+  for ((node = 0; node < 128; node++)); do mknod "$root/dev/loop$node" b 7 "$node"; done
+  mkdir "$root/dev/shm"
+  ln -s /proc/self/fd "$root/dev/fd"
+}
+
+# Runs a script in the Debian: by itself, or beside its systemd.
+systemd=
+inside() {
+  if [ -n "$systemd" ]; then
+    nsenter --target "$systemd" --mount --pid --cgroup --root --wd=/ /bin/bash -euo pipefail -c "$1"
+  else
+    chroot "$root" /bin/bash -euo pipefail -c "$1"
+  fi
+}
+
+# Loop devices outlive these namespaces.
+clean_up() {
+  inside 'umount /srv/files; voltier stop --now' >/dev/null 2>&1 || true
+  [ -z "$systemd" ] || kill -KILL "$systemd"
+}
+
+# Every file but those of dpkg, of logs and of the test.
+listing() {
+  (cd "$root" && find . -xdev \( -path ./var/lib/dpkg -o -path ./var/cache -o -path ./var/log -o -path ./packages \
+    -o -path ./tmp -o -path ./srv -o -path ./var/lib/systemd -o -path ./var/tmp \) -prune -o -type d -prune \
+    -false -o -print | LC_ALL=C sort)
+}
+
+# Two commands to a mounted file system, as README.md has them.
+make_volume() {
+  inside 'cd /srv; truncate -s 256M disk.img; truncate -s 64M ssd.img; mkdir -p files
+    voltier create -s /srv/ssd.img -p /srv/disk.img -t wb fast
+    voltier mount fast /srv/files --mkfs ext4'
+}
+
+# The daemon's process: its number, and the file that it runs, which is shown as deleted when it was replaced.
+daemon() {
+  inside 'pid=$(cat /var/lib/voltier/daemon.pid); echo "$pid $(readlink /proc/$pid/exe)"'
+}
+
+# Writes and verifies while the package of the later version is installed.
+upgrade_under_load() {
+  local before after load
+  before=$(daemon)
+  inside 'fio --name=load --directory=/srv/files --size=48M --rw=randrw --bs=4k --iodepth=8 --ioengine=libaio \
+    --direct=1 --verify=crc32c --verify_fatal=1 --verify_backlog=256 --time_based --runtime=20 \
+    --output=/srv/fio.txt' &
+  load=$!
+  sleep 5
+  inside "dpkg -i /packages/voltier_$version+later-1_*.deb /packages/voltier-lab_$version+later-1_*.deb"
+  kill -0 "$load" 2>/dev/null || fail "the load ended before the upgrade did"
+  wait "$load" || { cat "$root/srv/fio.txt"; fail "fio found something"; }
+  grep -E 'err=|IOPS' "$root/srv/fio.txt"
+  after=$(daemon)
+  [ "$before" = "$after" ] || fail "the daemon was $before, and is $after"
+  [[ $after == *" /usr/bin/voltier" ]] || fail "the daemon is the program of before: $after"
+  inside 'touch /srv/files/alive; voltier show fast >/dev/null'
+}
+
+# A removal while the volume is mounted changes nothing; unmounted, it stops the daemon.
+remove() {
+  local said status
+  inside 'dpkg -r voltier-lab'
+  said=$(inside 'dpkg -r voltier' 2>&1) && fail "a package in use was removed"
+  grep -q 'mounted on /srv/files' <<<"$said" || fail "the removal says: $said"
+  status=$(inside "dpkg-query -W -f '\${db:Status-Status}' voltier")
+  [ "$status" = installed ] || fail "after a refused removal the package is $status"
+  inside 'touch /srv/files/alive; voltier show fast | grep -q running'
+  echo "refused: $(grep 'mounted on' <<<"$said")"
+  inside 'cp /srv/files/load.0.0 /srv/copy; umount /srv/files; dpkg -r voltier'
+  [ ! -s "$root/var/lib/voltier/daemon.pid" ] || fail "the daemon was not stopped"
+  [ -e "$root/var/lib/voltier/registry.json" ] || fail "a removal took the registry away"
+}
+
+# Volumes on record survive a purge; without them nothing of the package is left, and the disk is plain.
+purge() {
+  local said
+  said=$(inside 'dpkg -P voltier voltier-lab' 2>&1)
+  grep '/var/lib/voltier is kept' <<<"$said" || fail "the purge says: $said"
+  inside "dpkg -i /packages/voltier_$version+later-1_*.deb
+    voltier start >/dev/null; voltier show fast | grep -q running; voltier delete fast; dpkg -P voltier"
+  listing >"$root/tmp/after"
+  diff "$root/tmp/before" "$root/tmp/after" || fail "the purge left these behind"
+  inside 'e2fsck -fn /srv/disk.img >/dev/null 2>&1; mount -o loop,ro /srv/disk.img /srv/files
+    cmp /srv/files/load.0.0 /srv/copy; umount /srv/files'
+}
+
+install_first() {
+  listing >"$root/tmp/before"
+  inside "dpkg -i /packages/voltier_$version-1_*.deb /packages/voltier-lab_$version-1_*.deb"
+}
+
+# Without a service manager: commands start the daemon.
+by_hand() {
+  make_mounts
+  install_first
+  make_volume
+  upgrade_under_load
+  remove
+  purge
+}
+
+make_mounts_of_groups() {
+  local groups=$root/sys/fs/cgroup
+  if [ "$(stat -f -c %T /sys/fs/cgroup)" = cgroup2fs ]; then
+    mount -t cgroup2 cgroup2 "$groups"
+  else
+    mount -t tmpfs -o mode=755 tmpfs "$groups"
+    mkdir "$groups/systemd"
+    mount -t cgroup -o none,name=systemd cgroup "$groups/systemd"
+  fi
+}
+
+# systemd as the first process of the Debian, with what it needs of units alone.
+boot() {
+  local unit
+  for unit in systemd-udevd.service systemd-udevd-kernel.socket systemd-udevd-control.socket getty.target \
+    console-getty.service systemd-timesyncd.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \
+    e2scrub_all.timer fstrim.timer systemd-logind.service systemd-networkd.service; do
+    ln -sf /dev/null "$root/etc/systemd/system/$unit"
+  done
+  echo voltier-test >"$root/etc/hostname"
+  : >"$root/etc/machine-id"
+  make_mounts_of_groups
+  env -i container=test PATH="$PATH" unshare --pid --fork --kill-child --mount --mount-proc="$root/proc" \
+    chroot "$root" /lib/systemd/systemd </dev/null >"$root/tmp/console" 2>&1 &
+  local parent=$! tries=0
+  until systemd=$(pgrep -P "$parent") && inside 'systemctl is-system-running' 2>/dev/null | grep -q 'running\|degraded'; do
+    [ $((++tries)) -lt 60 ] || { cat "$root/tmp/console"; fail "systemd does not come up"; }
+    sleep 1
+  done
+}
+
+# A service of systemd, enabled and started by the package.
+systemd() {
+  make_mounts
+  boot
+  install_first
+  inside 'systemctl is-active voltier; systemctl is-enabled voltier'
+  make_volume
+  upgrade_under_load
+  inside 'systemctl is-active voltier; journalctl -q -u voltier --no-pager -o cat | tail -n 20'
+  remove
+  purge
+}
+
+trap clean_up EXIT
+"${case//-/_}"
