@@ -19,7 +19,7 @@ vm=("${build[@]}" qemu-system-x86_64:qemu-system-x86 nbdkit:nbdkit mmdebstrap:mm
   fakeroot:fakeroot mke2fs:e2fsprogs setpriv:util-linux strip:binutils)
 
 packages=("${demo[@]}" dpkg-shlibdeps:dpkg-dev strip:binutils rpmbuild:rpm lintian:lintian mandoc:mandoc
-  mmdebstrap:mmdebstrap nbdinfo:libnbd-bin mke2fs:e2fsprogs losetup:mount unshare:util-linux zsh:zsh fish:fish)
+  mmdebstrap:mmdebstrap nbdinfo:libnbd-bin mke2fs:e2fsprogs losetup:mount unshare:util-linux ip:iproute2 pgrep:procps zsh:zsh fish:fish)
 cluster=("${test[@]}" librbd.so.1:librbd1 ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd rbd:ceph-common)
 
 # What a test leaves out where it cannot be had, in one line; on CI it must be there.

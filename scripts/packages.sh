@@ -72,7 +72,7 @@ deb() { # PACKAGE
   (
     cd "$work"
     # The versions of the C library that the program's symbols ask for.
-    dpkg-shlibdeps -T"debian/$package.substvars" -e "debian/$package/usr/bin/$package"
+    dpkg-shlibdeps --warnings=0 -T"debian/$package.substvars" -e "debian/$package/usr/bin/$package"
     dpkg-gencontrol -p"$package" -P"debian/$package" -T"debian/$package.substvars"
     cd "debian/$package"
     find usr -type f | LC_ALL=C sort | xargs md5sum >DEBIAN/md5sums

@@ -1,7 +1,7 @@
 #!/bin/bash
 # usage: scripts/test-packages-guest.sh by-hand|systemd|container ROOT VERSION
-# One case of scripts/test-packages.sh, in a fresh Debian at ROOT, in namespaces of its own for mounts, processes and
-# control groups. ROOT/packages has the packages of VERSION and of a later one.
+# One case of scripts/test-packages.sh, in a fresh Debian at ROOT, in namespaces of its own for mounts, processes,
+# network and control groups. ROOT/packages has the packages of VERSION and of a later one.
 set -euo pipefail
 
 case=$1 root=$2 version=$3
@@ -12,6 +12,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 # Nodes of its own: what the daemon and systemd make under /dev is not the host's.
 make_mounts() {
   local node
+  mount -t proc proc /proc
   mount -t proc proc "$root/proc"
   mount -t sysfs -o ro sysfs "$root/sys"
   mount -t tmpfs -o mode=755 tmpfs "$root/run"
@@ -26,7 +27,7 @@ make_mounts() {
 systemd=
 inside() {
   if [ -n "$systemd" ]; then
-    nsenter --target "$systemd" --mount --pid --cgroup --root --wd=/ /bin/bash -euo pipefail -c "$1"
+    nsenter --target "$systemd" --mount --pid --cgroup --root --wd /bin/bash -euo pipefail -c "$1"
   else
     chroot "$root" /bin/bash -euo pipefail -c "$1"
   fi
@@ -41,8 +42,8 @@ clean_up() {
 # Every file but those of dpkg, of logs and of the test.
 listing() {
   (cd "$root" && find . -xdev \( -path ./var/lib/dpkg -o -path ./var/cache -o -path ./var/log -o -path ./packages \
-    -o -path ./tmp -o -path ./srv -o -path ./var/lib/systemd -o -path ./var/tmp \) -prune -o -type d -prune \
-    -false -o -print | LC_ALL=C sort)
+    -o -path ./tmp -o -path ./srv -o -path ./var/lib/systemd -o -path ./var/tmp \) -prune \
+    -o -not -type d -print | sort)
 }
 
 # Two commands to a mounted file system, as README.md has them.
@@ -54,6 +55,7 @@ make_volume() {
 
 # The daemon's process: its number, and the file that it runs, which is shown as deleted when it was replaced.
 daemon() {
+  # shellcheck disable=SC2016 # expanded inside
   inside 'pid=$(cat /var/lib/voltier/daemon.pid); echo "$pid $(readlink /proc/$pid/exe)"'
 }
 
@@ -61,7 +63,7 @@ daemon() {
 upgrade_under_load() {
   local before after load
   before=$(daemon)
-  inside 'fio --name=load --directory=/srv/files --size=48M --rw=randrw --bs=4k --iodepth=8 --ioengine=libaio \
+  inside 'cd /srv; fio --name=load --directory=/srv/files --size=48M --rw=randrw --bs=4k --iodepth=8 --ioengine=libaio \
     --direct=1 --verify=crc32c --verify_fatal=1 --verify_backlog=256 --time_based --runtime=20 \
     --output=/srv/fio.txt' &
   load=$!
@@ -98,14 +100,14 @@ purge() {
   grep '/var/lib/voltier is kept' <<<"$said" || fail "the purge says: $said"
   inside "dpkg -i /packages/voltier_$version+later-1_*.deb
     voltier start >/dev/null; voltier show fast | grep -q running; voltier delete fast; dpkg -P voltier"
-  listing >"$root/tmp/after"
-  diff "$root/tmp/before" "$root/tmp/after" || fail "the purge left these behind"
+  listing >"$root/srv/after"
+  diff "$root/srv/before" "$root/srv/after" || fail "the purge left these behind"
   inside 'e2fsck -fn /srv/disk.img >/dev/null 2>&1; mount -o loop,ro /srv/disk.img /srv/files
     cmp /srv/files/load.0.0 /srv/copy; umount /srv/files'
 }
 
 install_first() {
-  listing >"$root/tmp/before"
+  listing >"$root/srv/before"
   inside "dpkg -i /packages/voltier_$version-1_*.deb /packages/voltier-lab_$version-1_*.deb"
 }
 
@@ -119,17 +121,6 @@ by_hand() {
   purge
 }
 
-make_mounts_of_groups() {
-  local groups=$root/sys/fs/cgroup
-  if [ "$(stat -f -c %T /sys/fs/cgroup)" = cgroup2fs ]; then
-    mount -t cgroup2 cgroup2 "$groups"
-  else
-    mount -t tmpfs -o mode=755 tmpfs "$groups"
-    mkdir "$groups/systemd"
-    mount -t cgroup -o none,name=systemd cgroup "$groups/systemd"
-  fi
-}
-
 # systemd as the first process of the Debian, with what it needs of units alone.
 boot() {
   local unit
@@ -140,12 +131,13 @@ boot() {
   done
   echo voltier-test >"$root/etc/hostname"
   : >"$root/etc/machine-id"
-  make_mounts_of_groups
+  mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
   env -i container=test PATH="$PATH" unshare --pid --fork --kill-child --mount --mount-proc="$root/proc" \
-    chroot "$root" /lib/systemd/systemd </dev/null >"$root/tmp/console" 2>&1 &
+    chroot "$root" /lib/systemd/systemd </dev/null >"$root/srv/console" 2>&1 &
   local parent=$! tries=0
-  until systemd=$(pgrep -P "$parent") && inside 'systemctl is-system-running' 2>/dev/null | grep -q 'running\|degraded'; do
-    [ $((++tries)) -lt 60 ] || { cat "$root/tmp/console"; fail "systemd does not come up"; }
+  until systemd=$(pgrep -P "$parent") &&
+    inside 'systemctl is-system-running || true' 2>/dev/null | grep -qx 'running\|degraded'; do
+    [ $((++tries)) -lt 60 ] || { cat "$root/srv/console"; fail "systemd does not come up"; }
     sleep 1
   done
 }
@@ -161,6 +153,40 @@ systemd() {
   inside 'systemctl is-active voltier; journalctl -q -u voltier --no-pager -o cat | tail -n 20'
   remove
   purge
+}
+
+# What the recipe does, line by line, and what runs in its container: no device, and a user without rights.
+container() {
+  local word rest user=root settings=() daemon tries=0
+  make_mounts
+  rm "$root/dev/fuse" "$root"/dev/loop*
+  ip link set lo up
+  cp "$root/packages/voltier_$version-1_"*.deb "$root/tmp/"
+  while read -r word rest; do
+    case $word in
+      RUN) inside "$rest" ;;
+      USER) user=$rest ;;
+      ENV) read -r -a settings <<<"$rest" ;;
+    esac
+  done <"$root/packages/Containerfile"
+  inside "install -d -o $user /drives; ! ls /tmp/voltier_*.deb 2>/dev/null"
+  local as_user=(chroot --userspec="$user:$user" "$root" env -i PATH="$PATH" "${settings[@]}")
+  "${as_user[@]}" truncate -s 64M /drives/disk.img
+  "${as_user[@]}" truncate -s 32M /drives/ssd.img
+  "${as_user[@]}" voltier daemon &
+  daemon=$!
+  until "${as_user[@]}" voltier show 2>/dev/null; do
+    [ $((++tries)) -lt 100 ] || fail "the daemon does not serve"
+    sleep 0.2
+  done
+  "${as_user[@]}" voltier create -s /drives/ssd.img -p /drives/disk.img --export none v
+  "${as_user[@]}" voltier export v --nbd tcp:0.0.0.0 --insecure
+  inside 'nbdinfo nbd://127.0.0.1/v | grep export-size
+    head -c 8M /dev/urandom >/srv/data; nbdcopy --flush /srv/data nbd://127.0.0.1/v
+    nbdcopy nbd://127.0.0.1/v /srv/copy; cmp -n 8388608 /srv/data /srv/copy'
+  "${as_user[@]}" voltier create -p /drives/other.img w 2>/dev/null && fail "a volume on a disk that is not there"
+  kill -TERM "$daemon"
+  wait "$daemon" || fail "the daemon ended with $?"
 }
 
 trap clean_up EXIT

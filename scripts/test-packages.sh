@@ -72,6 +72,7 @@ rpm --root "$scratch/rpm" -e --nodeps --noscripts voltier voltier-lab
 [ ! -e "$scratch/rpm/usr/bin/voltier" ] || fail "rpm -e leaves the program"
 
 # The Debian of the host if it is one, as the guest of `make test-vm` has it.
+# shellcheck disable=SC1091
 suite=${VM_SUITE:-$(. /etc/os-release && [ "$ID" = debian ] && echo "$VERSION_CODENAME" || echo trixie)}
 include=systemd-sysv,udev,e2fsprogs,mount,fio,libnbd-bin
 cache=$target/packages-root/$suite
@@ -83,6 +84,15 @@ if [ "$(cat "$cache/recipe" 2>/dev/null)" != "$include" ]; then
   echo "$include" >"$cache/recipe"
 fi
 
+# systemd makes control groups, below the one of the test.
+group=$(findmnt --noheadings --types cgroup2 --output TARGET | head -n 1)/voltier-packages
+leave() {
+  [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + || true
+  rm -rf --one-file-system "$scratch"
+}
+trap leave EXIT
+mkdir -p "$group"
+
 # In namespaces of its own: mounts and processes end with it.
 for case in by-hand systemd container; do
   say "$case"
@@ -90,8 +100,11 @@ for case in by-hand systemd container; do
   tar --extract --file "$cache/root.tar" --directory "$scratch/root" --exclude './dev/*'
   mkdir "$scratch/root/packages"
   cp "${first[@]}" "${later[@]}" packaging/container/Containerfile "$scratch/root/packages/"
-  unshare --mount --pid --fork --kill-child --propagation private \
-    scripts/test-packages-guest.sh "$case" "$scratch/root" "$version"
+  (
+    echo "$BASHPID" >"$group/cgroup.procs"
+    exec unshare --mount --pid --net --cgroup --fork --kill-child --propagation private \
+      scripts/test-packages-guest.sh "$case" "$scratch/root" "$version"
+  )
   rm -rf --one-file-system "$scratch/root"
 done
 say "packages: all passed"

@@ -479,8 +479,8 @@ pub(crate) struct Import {
     The packages have them. The verbs of `voltier lab` are completed if voltier-lab is installed."
 )]
 pub(crate) struct Completions {
-    /// The shell
-    #[arg(value_name = "SHELL")]
+    /// The shell: bash, zsh, fish, elvish or powershell
+    #[arg(value_name = "SHELL", hide_possible_values = true)]
     pub(crate) shell: Shell,
 }
 

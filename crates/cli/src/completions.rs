@@ -15,7 +15,8 @@ pub(crate) fn run(args: &Completions) -> ControlResult<()> {
     // Without what help hides: verbs of the daemon and of udev, and EnhanceIO's options.
     let mut command = Words::of(&Cli::command()).into_command();
     for verb in of_laboratory() {
-        command = command.mut_subcommand(verb.get_name().to_owned(), |_| verb);
+        let name = verb.get_name().to_owned();
+        command = command.mut_subcommand(&name, |_| verb);
     }
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut command, "voltier", &mut text);

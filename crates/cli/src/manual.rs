@@ -102,9 +102,12 @@ fn page(command: &Command, above: Option<&str>, date: &str) -> std::io::Result<V
 
 /// Notes keep their lines. An indented line is an item of a list: what it is about, and behind blanks what to know.
 fn add_notes(roff: &mut Roff, notes: &str) {
-    for line in notes.lines() {
+    for (at, line) in notes.lines().enumerate() {
         let Some(item) = line.strip_prefix(' ').map(str::trim) else {
-            roff.control("PP", []).text([roman(line)]);
+            if at > 0 {
+                roff.control("PP", []);
+            }
+            roff.text([roman(line)]);
             continue;
         };
         match item.split_once("  ") {
@@ -145,7 +148,7 @@ mod tests {
             "voltier\\-make \\- Makes it",
             "\\fBvoltier make\\fR",
             "\\-\\-state",
-            ".SH NOTES\n.PP\nKeys:\n.TP\n\\fBa=1\\fR\none\n.IP\nb=2\n.PP\nEnd.",
+            ".SH NOTES\nKeys:\n.TP\n\\fBa=1\\fR\none\n.IP\nb=2\n.PP\nEnd.",
             "voltier(1), and the guide:\n.br\n/usr/local/share/doc/voltier",
         ] {
             assert!(page.contains(words), "{words} in\n{page}");
