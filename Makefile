@@ -3,7 +3,8 @@
 #   make build        the release programs, target/release/voltier and voltier-lab
 #   make install      the programs, unit, completions, manual pages and guide, under PREFIX (/usr/local) below DESTDIR,
 #                     after make build; make uninstall takes them away
-#   make deb, make rpm   packages of them in target/packages: voltier and voltier-lab (docs/guide/install.md)
+#   make deb, make rpm   packages of them in target/packages: voltier and voltier-lab (docs/guide/install.md);
+#                     VERSION, MAINTAINER='NAME <ADDRESS>'
 #   make test         format, house rules, lints, documentation, every test: in a quarter of an hour; what takes
 #                     longer is sampled
 #   make check        the same of what changed since the last commit (BASE=REV), in a minute or two

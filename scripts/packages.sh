@@ -56,6 +56,8 @@ deb() { # PACKAGE
     mkdir -p "$root/usr/share/zsh/vendor-completions"
     mv "$root/usr/share/zsh/site-functions/_voltier" "$root/usr/share/zsh/vendor-completions/"
     rmdir "$root/usr/share/zsh/site-functions"
+    install -D -m 644 packaging/debian/voltier.needrestart "$root/etc/needrestart/conf.d/voltier.conf"
+    echo /etc/needrestart/conf.d/voltier.conf >"$root/DEBIAN/conffiles"
   else
     cp CHANGELOG.md "$docs/changelog"
   fi

@@ -15,5 +15,6 @@ step sim make --no-print-directory sim
 step fuzz make --no-print-directory fuzz-smoke
 step crash make --no-print-directory crash
 step md make --no-print-directory cross-check-md
+step packages make --no-print-directory test-packages
 step vm make --no-print-directory test-vm
 step demo make --no-print-directory demo
