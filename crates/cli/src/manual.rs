@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(names, wanted);
         let page = fs::read_to_string(dir.path().join("voltier-make.1")).unwrap();
         for words in [
-            ".TH VOLTIER\\-MAKE 1 2026\\-11\\-29 \"Voltier 1.2\" Voltier",
+            ".TH VOLTIER-MAKE 1 2026-11-29 \"Voltier 1.2\" Voltier",
             "voltier\\-make \\- Makes it",
             "\\fBvoltier make\\fR",
             "\\-\\-state",
