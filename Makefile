@@ -48,6 +48,7 @@ XTASK := cargo run --quiet --locked --package xtask --
 build:
 	@scripts/deps.sh build
 	scripts/cargo-release.sh build --locked --release $(PROGRAMS)
+	scripts/notices.sh >$${CARGO_TARGET_DIR:-target}/release/third-party-notices
 
 PREFIX ?= /usr/local
 DESTDIR ?=

@@ -19,7 +19,8 @@ vm=("${build[@]}" qemu-system-x86_64:qemu-system-x86 nbdkit:nbdkit mmdebstrap:mm
   fakeroot:fakeroot mke2fs:e2fsprogs setpriv:util-linux strip:binutils)
 
 packages=("${demo[@]}" dpkg-shlibdeps:dpkg-dev strip:binutils rpmbuild:rpm lintian:lintian mandoc:mandoc
-  mmdebstrap:mmdebstrap nbdinfo:libnbd-bin mke2fs:e2fsprogs losetup:mount unshare:util-linux ip:iproute2 pgrep:procps zsh:zsh fish:fish)
+  mmdebstrap:mmdebstrap nbdinfo:libnbd-bin mke2fs:e2fsprogs losetup:mount unshare:util-linux
+  ip:iproute2 pgrep:procps zsh:zsh fish:fish)
 cluster=("${test[@]}" librbd.so.1:librbd1 ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd rbd:ceph-common)
 
 # What a test leaves out where it cannot be had, in one line; on CI it must be there.
@@ -36,7 +37,7 @@ case "${1:-}" in
   vm) wanted=("${vm[@]}") ;;
   cluster) wanted=("${cluster[@]}") ;;
   database) wanted=("${database[@]}") ;;
-  *) echo "usage: scripts/deps.sh build|packages|demo|test|bench|fuzz|cross-check-md|vm|cluster|database" >&2; exit 2 ;;
+  *) sed -n 's/^# usage/usage/p' "$0" >&2; exit 2 ;;
 esac
 set=$1
 

@@ -81,8 +81,9 @@ install_all() {
   for file in docs/*.md docs/guide/*.md docs/formats/*.md; do
     install -D -m 644 "$file" "$root/share/doc/voltier/$file"
   done
-  scripts/notices.sh >"$scratch/notices"
-  install -D -m 644 "$scratch/notices" "$root/share/doc/voltier/third-party-notices"
+  # Made by `make build`: root may have no cargo.
+  [ -e "$programs/third-party-notices" ] || scripts/notices.sh >"$programs/third-party-notices"
+  install -D -m 644 -t "$root/share/doc/voltier" "$programs/third-party-notices"
 }
 
 uninstall_all() {

@@ -65,7 +65,7 @@ rpm -qp --scripts "$rpm" | grep -q 'systemctl reload voltier.service'
 # This machine's libraries are not rpm's: nothing is known of them in an empty root.
 mkdir "$scratch/rpm"
 rpm --root "$scratch/rpm" --initdb
-rpm --root "$scratch/rpm" -i --nodeps --noscripts --ignorearch "$rpm" "${rpm/voltier-$version/voltier-lab-$version}" 2>&1 |
+rpm --root "$scratch/rpm" -i --nodeps --noscripts "$rpm" "${rpm/voltier-$version/voltier-lab-$version}" 2>&1 |
   { grep -v 'running with root\|Unable to get\|cannot open' || true; }
 [ -x "$scratch/rpm/usr/bin/voltier" ] && [ -x "$scratch/rpm/usr/bin/voltier-lab" ]
 rpm --root "$scratch/rpm" -e --nodeps --noscripts voltier voltier-lab
