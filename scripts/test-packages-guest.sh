@@ -1,5 +1,5 @@
 #!/bin/bash
-# usage: scripts/test-packages-guest.sh by-hand|systemd|container ROOT VERSION
+# usage: scripts/test-packages-guest.sh by-hand|systemd|rpm|container ROOT VERSION
 # One case of scripts/test-packages.sh, in a fresh Debian at ROOT, in namespaces of its own for mounts, processes,
 # network and control groups. ROOT/packages has the packages of VERSION and of a later one.
 set -euo pipefail
@@ -46,6 +46,31 @@ listing() {
     -o -not -type d -print | sort)
 }
 
+# The distribution's own installer: dpkg, or rpm from outside of a Debian, which has none.
+install_packages() { # VERSION
+  if [ "$case" = rpm ]; then
+    rpm --root "$root" -U --nodeps --noplugins "$root"/packages/voltier{,-lab}-"$1"-1.*.rpm
+  else
+    inside "dpkg -i /packages/voltier_$1-1_*.deb /packages/voltier-lab_$1-1_*.deb"
+  fi
+}
+
+remove_package() { # NAME
+  if [ "$case" = rpm ]; then
+    rpm --root "$root" -e --noplugins "$1"
+  else
+    inside "dpkg -r $1"
+  fi
+}
+
+is_installed() {
+  if [ "$case" = rpm ]; then
+    rpm --root "$root" -q voltier >/dev/null
+  else
+    [ "$(inside "dpkg-query -W -f '\${db:Status-Status}' voltier")" = installed ]
+  fi
+}
+
 # Two commands to a mounted file system, as README.md has them.
 make_volume() {
   inside 'cd /srv; truncate -s 256M disk.img; truncate -s 64M ssd.img; mkdir -p files
@@ -68,7 +93,7 @@ upgrade_under_load() {
     --output=/srv/fio.txt' &
   load=$!
   sleep 5
-  inside "dpkg -i /packages/voltier_$version+later-1_*.deb /packages/voltier-lab_$version+later-1_*.deb"
+  install_packages "$version+later"
   kill -0 "$load" 2>/dev/null || fail "the load ended before the upgrade did"
   wait "$load" || { cat "$root/srv/fio.txt"; fail "fio found something"; }
   grep -E 'err=|IOPS' "$root/srv/fio.txt"
@@ -80,15 +105,16 @@ upgrade_under_load() {
 
 # A removal while the volume is mounted changes nothing; unmounted, it stops the daemon.
 remove() {
-  local said status
-  inside 'dpkg -r voltier-lab'
-  said=$(inside 'dpkg -r voltier' 2>&1) && fail "a package in use was removed"
+  local said
+  remove_package voltier-lab
+  said=$(remove_package voltier 2>&1) && fail "a package in use was removed"
   grep -q 'mounted on /srv/files' <<<"$said" || fail "the removal says: $said"
-  status=$(inside "dpkg-query -W -f '\${db:Status-Status}' voltier")
-  [ "$status" = installed ] || fail "after a refused removal the package is $status"
+  is_installed || fail "the package is gone after a refused removal"
   inside 'touch /srv/files/alive; voltier show fast | grep -q running'
   echo "refused: $(grep 'mounted on' <<<"$said")"
-  inside 'cp /srv/files/load.0.0 /srv/copy; umount /srv/files; dpkg -r voltier'
+  inside 'cp /srv/files/load.0.0 /srv/copy; umount /srv/files'
+  remove_package voltier
+  [ ! -e "$root/usr/bin/voltier" ] || fail "the program is still there"
   [ ! -s "$root/var/lib/voltier/daemon.pid" ] || fail "the daemon was not stopped"
   [ -e "$root/var/lib/voltier/registry.json" ] || fail "a removal took the registry away"
 }
@@ -108,7 +134,7 @@ purge() {
 
 install_first() {
   listing >"$root/srv/before"
-  inside "dpkg -i /packages/voltier_$version-1_*.deb /packages/voltier-lab_$version-1_*.deb"
+  install_packages "$version"
 }
 
 # Without a service manager: commands start the daemon.
@@ -119,6 +145,16 @@ by_hand() {
   upgrade_under_load
   remove
   purge
+}
+
+# The scripts of the RPM, without a service manager. A removal is all: rpm has no purge.
+rpm_in_debian() {
+  make_mounts
+  rpm --root "$root" --initdb
+  install_packages "$version"
+  make_volume
+  upgrade_under_load
+  remove
 }
 
 # systemd as the first process of the Debian, with what it needs of units alone.
@@ -143,7 +179,7 @@ boot() {
 }
 
 # A service of systemd, enabled and started by the package.
-systemd() {
+under_systemd() {
   make_mounts
   boot
   install_first
@@ -190,4 +226,9 @@ container() {
 }
 
 trap clean_up EXIT
-"${case//-/_}"
+case $case in
+  by-hand) by_hand ;;
+  systemd) under_systemd ;;
+  rpm) rpm_in_debian ;;
+  container) container ;;
+esac

@@ -20,6 +20,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 
 say "a package of a later version"
 VERSION=$version+later scripts/packages.sh deb >/dev/null
+VERSION=$version+later scripts/packages.sh rpm >/dev/null
 first=("$packages/voltier_$version-1_$arch.deb" "$packages/voltier-lab_$version-1_$arch.deb")
 later=("$packages/voltier_$version+later-1_$arch.deb" "$packages/voltier-lab_$version+later-1_$arch.deb")
 
@@ -31,7 +32,8 @@ for deb in "${first[@]}"; do dpkg-deb -x "$deb" "$scratch/files"; done
 gunzip "$scratch"/files/usr/share/man/man1/*.gz
 mandoc -T lint -W warning "$scratch"/files/usr/share/man/man1/*.1
 for verb in create array-create lab-run completions; do
-  mandoc "$scratch/files/usr/share/man/man1/voltier-$verb.1" | grep -q "voltier-$verb" || fail "no page of $verb"
+  mandoc "$scratch/files/usr/share/man/man1/voltier-$verb.1" | grep "voltier-$verb" >/dev/null ||
+    fail "no page of $verb"
 done
 bash -n "$scratch/files/usr/share/bash-completion/completions/voltier"
 zsh -n "$scratch/files/usr/share/zsh/vendor-completions/_voltier"
@@ -60,8 +62,8 @@ refused=$(setpriv --reuid=65534 --regid=65534 --clear-groups env PREFIX=/usr scr
 
 say "rpm"
 rpm=$packages/voltier-$version-1.$(uname -m).rpm
-rpm -qlp "$rpm" | grep -qx /usr/bin/voltier
-rpm -qp --scripts "$rpm" | grep -q 'systemctl reload voltier.service'
+rpm -qlp "$rpm" | grep -x /usr/bin/voltier
+rpm -qp --scripts "$rpm" | grep 'systemctl reload voltier.service'
 # This machine's libraries are not rpm's: nothing is known of them in an empty root.
 mkdir "$scratch/rpm"
 rpm --root "$scratch/rpm" --initdb
@@ -94,12 +96,12 @@ trap leave EXIT
 mkdir -p "$group"
 
 # In namespaces of its own: mounts and processes end with it.
-for case in by-hand systemd container; do
+for case in by-hand systemd rpm container; do
   say "$case"
   mkdir "$scratch/root"
   tar --extract --file "$cache/root.tar" --directory "$scratch/root" --exclude './dev/*'
   mkdir "$scratch/root/packages"
-  cp "${first[@]}" "${later[@]}" packaging/container/Containerfile "$scratch/root/packages/"
+  cp "${first[@]}" "${later[@]}" "$packages"/*.rpm packaging/container/Containerfile "$scratch/root/packages/"
   (
     echo "$BASHPID" >"$group/cgroup.procs"
     exec unshare --mount --pid --net --cgroup --fork --kill-child --propagation private \
