@@ -45,7 +45,7 @@ completed=$(bash -c '. "$1"
   COMP_WORDS=(voltier lab run --siz) COMP_CWORD=3; _voltier voltier --siz run; echo "${COMPREPLY[@]}"' \
   - "$scratch/files/usr/share/bash-completion/completions/voltier")
 [ "$completed" = $'create\n--size' ] || fail "bash completes: $completed"
-if grep -rl '/usr/local\|@[A-Z]*@' "$scratch/files/usr/lib" "$scratch/files/usr/share/man" \
+if grep -rl '/usr/local/bin\|/usr/local/share' "$scratch/files/usr/lib" "$scratch/files/usr/share/man" \
   "$scratch/files/usr/share/initramfs-tools"; then
   fail "these name another prefix"
 fi
