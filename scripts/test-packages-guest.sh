@@ -103,6 +103,15 @@ upgrade_under_load() {
   inside 'touch /srv/files/alive; voltier show fast >/dev/null'
 }
 
+# A daemon that cannot be taken over serves on, and the package is installed all the same.
+upgrade_that_is_refused() {
+  local said
+  inside 'voltier create -p mem:16M --export none m >/dev/null'
+  said=$(install_packages "$version+later" 2>&1) || fail "the upgrade failed: $said"
+  grep -B 1 'still the program of before' <<<"$said" || fail "the upgrade says: $said"
+  inside 'touch /srv/files/alive; voltier delete m'
+}
+
 # A removal while the volume is mounted changes nothing; unmounted, it stops the daemon.
 remove() {
   local said
@@ -143,6 +152,7 @@ by_hand() {
   install_first
   make_volume
   upgrade_under_load
+  upgrade_that_is_refused
   remove
   purge
 }

@@ -71,6 +71,28 @@ fn the_rules_ask_the_program_in_words_that_it_answers() {
     }
 }
 
+#[test]
+fn completions_and_pages_have_the_verbs_that_help_lists_and_no_other() {
+    let instance = Instance::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let text = instance.run(&["completions", shell]).ok().out;
+        for word in ["takeover", "spare-pool", "keeper", "udev"] {
+            let is_wanted = matches!(word, "takeover" | "spare-pool");
+            assert_eq!(text.contains(word), is_wanted, "{word} for {shell}");
+        }
+    }
+    let pages = instance.path("pages");
+    fs::create_dir(&pages).unwrap();
+    instance.run(&["manual", pages.to_str().unwrap(), "2026-11-29"]).ok();
+    let page = |name: &str| fs::read_to_string(pages.join(name)).unwrap_or_default();
+    assert!(page("voltier-array-spare-pool-add.1").contains("SEE ALSO"));
+    assert!(page("voltier.1").contains("voltier\\-create(1)"));
+    assert_eq!(page("voltier-keeper.1"), "");
+    let gone = instance.path("gone");
+    let refused = instance.run(&["manual", gone.to_str().unwrap(), "2026-11-29"]);
+    assert!(refused.code == 1 && refused.err.contains("writing"), "{}", refused.err);
+}
+
 /// A daemon in the foreground that tells a service manager how it is.
 fn notifying(instance: &Instance) -> (Child, UnixDatagram) {
     let at = instance.path("notify");
