@@ -32,7 +32,7 @@ pub fn write(command: Command, args: &Manual) -> ControlResult<()> {
     write_all(&command, None, args)
 }
 
-/// [`write`] for the verbs below a command alone: the command itself has its page from another program.
+/// [`write()`] for the verbs below a command alone: the command itself has its page from another program.
 ///
 /// # Errors
 /// When a page cannot be written.
