@@ -18,6 +18,7 @@
 //! | `watch`, `errand` | background jobs: drains, losses put on record, devices that come late |
 //! | `keeper`, `let-go`, `kept` | the end of the keeper; files that are let go, or wait for their volumes |
 //! | `look`, `open` | looks at devices, and openings of drives, which may hang |
+//! | `smart`, `drive` | ask drives for their health, one thread for each that is asked |
 //! | `log` | writes the lines of the log; nobody waits for it |
 //!
 //! A panic on a core fails a volume with its arrays, or one array ([domains](voltier_ring::Domain)). A panic
@@ -41,6 +42,7 @@ mod fault;
 mod homes;
 mod journals;
 mod loss;
+mod nvme;
 mod opening;
 mod silence;
 mod table;
@@ -48,6 +50,7 @@ mod volume_status;
 mod volumes;
 
 pub use core_engine::{BUSY_POLL_US, CoreEngine};
+pub use nvme::write_nvme_health;
 pub use voltier_keeper::{KEEP_S, serve as keep};
 
 /// The form in which a daemon passes its registry and its exports on: see

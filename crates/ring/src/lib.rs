@@ -31,11 +31,13 @@
 //! | `finish`, `flush_once` | work that outlives its caller; one flush for all who wait |
 //! | `domain`, `contain` | failure domains: the tasks that fail together when one panics, and how |
 //! | `remote`, `inbox` | messages from other threads |
+//! | `nvme` | what an NVMe drive says of itself; never asked by a core |
 //!
 //! To drop a future does not cancel its I/O: the operation owns its buffers until the kernel gives them back.
 //!
 //! UNSAFETY: this crate hands pointers of owned buffers to io_uring (`uring.rs`), and polls futures where
-//! they are pinned (`join.rs`). `descriptor.rs` adopts and replaces descriptors; nothing else is unsafe.
+//! they are pinned (`join.rs`). `descriptor.rs` adopts and replaces descriptors, and `nvme.rs` has the kernel fill a
+//! buffer; nothing else is unsafe.
 
 mod busy_poll;
 mod canary;
@@ -49,6 +51,7 @@ mod finish;
 mod flush_once;
 mod inbox;
 mod join;
+mod nvme;
 mod op;
 mod ops;
 mod race;
@@ -69,6 +72,7 @@ pub use fd::{Fd, FdWatch, KeepAlive, Listener, Shutdown, Stream, StreamAddress};
 pub use finish::Finish;
 pub use flush_once::FlushOnce;
 pub use join::{JoinAll, join_all, join_at_most};
+pub use nvme::{NVME_CONTROLLER_BYTES, NVME_HEALTH_BYTES, nvme_controller, nvme_health_log};
 pub use op::{AllocateMode, Op, OpOutcome};
 pub use race::{Race, race};
 pub use range_locks::{RangeGuard, RangeLocks, RangeMode};
