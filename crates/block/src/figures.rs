@@ -34,13 +34,24 @@ pub enum Unit {
     Time,
     /// Seconds.
     Seconds,
+    /// Hours.
+    Hours,
+    /// Hundredths.
+    Percent,
+    /// Degrees Celsius.
+    Celsius,
 }
 
 impl Unit {
     /// How many of those that are counted make one that is shown.
     pub const fn counted_per_shown(self) -> u64 {
         match self {
-            Self::Things | Self::Bytes | Self::Seconds => 1,
+            Self::Things
+            | Self::Bytes
+            | Self::Seconds
+            | Self::Hours
+            | Self::Percent
+            | Self::Celsius => 1,
             Self::Time => 1000,
         }
     }

@@ -6,8 +6,9 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use voltier_cli::manual::Manual;
 use voltier_control::{
-    ARRAY_KIND, CONDITIONS, DEVICE_WAIT_S, EVENTS, KEYS, LINE_BYTES, MetricsAddress, STOP_WAIT_S,
-    Settings, StateDir, drive_forms, keys_help, values_help,
+    ARRAY_KIND, CONDITIONS, DEVICE_WAIT_S, EVENTS, KEYS, LINE_BYTES, MetricsAddress,
+    SMART_INTERVAL, STOP_WAIT_S, Settings, SmartInterval, StateDir, drive_forms, keys_help,
+    values_help,
 };
 use voltier_cores::{BUSY_POLL_US, KEEP_S};
 
@@ -94,6 +95,9 @@ pub(crate) enum Verb {
     /// Say whether a drive belongs to Voltier, for the udev rules
     #[command(hide = true)]
     Udev(Udev),
+    /// Write what an NVMe drive says of itself: the daemon starts it
+    #[command(hide = true)]
+    NvmeHealth(Udev),
     /// Measure a disk, an SSD and the cached volume on modelled drives, and write a report
     Demo,
 }
@@ -545,6 +549,15 @@ pub(crate) struct Daemon {
     /// Answer Prometheus at a port of this machine alone, 127.0.0.1:9810 as an example, or at unix:PATH
     #[arg(long, value_name = "ADDRESS", env = "VOLTIER_METRICS", hide_env_values = true)]
     pub(crate) metrics: Option<MetricsAddress>,
+    /// How often drives are asked for their health (SMART): a time from 1s to 1d, or off
+    #[arg(
+        long,
+        value_name = "INTERVAL|off",
+        env = "VOLTIER_SMART",
+        hide_env_values = true,
+        default_value_t = SMART_INTERVAL
+    )]
+    pub(crate) smart: SmartInterval,
     #[command(flatten)]
     pub(crate) keeper: Keeper,
     /// Detach from the terminal

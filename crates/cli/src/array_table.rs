@@ -3,11 +3,12 @@
 use std::fmt::Write;
 
 use voltier_control::{
-    ArrayDetail, ArrayState, ByteRange, PlaceStatus, PoolStatus, ReshapeDetail, TaskStatus,
+    ArrayDetail, ArrayState, ByteRange, PlaceStatus, PoolStatus, ReshapeDetail, Smart, TaskStatus,
     format_size, seconds_text, wait_text,
 };
 
 use crate::rates_table;
+use crate::smart_text;
 use crate::table::{columns, rows, waits_for};
 
 const HEAD: [&str; 9] =
@@ -79,8 +80,10 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
         array.used_by.as_ref().map_or_else(|| "no volume".into(), |it| format!("volume {it}")),
     );
     line("may lose", may_lose(array.may_lose));
-    let members = array.members.iter();
-    members.for_each(|it| line(&format!("member {}", it.index), member_text(it)));
+    for member in &array.members {
+        line(&format!("member {}", member.index), member_text(member));
+        health_lines(&member.path, &member.smart, &mut line);
+    }
     beside_members(array, &mut line);
     line("limits", limits(array));
     line("rebuild", task(&array.rebuild));
@@ -130,9 +133,13 @@ fn beside_members(array: &ArrayDetail, line: &mut impl FnMut(&str, String)) {
             bytes => format!(", {}", format_size(bytes)),
         };
         line("journal", format!("{}{size} ({})", journal.path, journal.state));
+        health_lines(&journal.path, &journal.smart, line);
     }
     for spare in &array.spares {
         line("spare", spare.clone());
+        for it in array.spares_smart.iter().filter(|it| it.path == *spare) {
+            health_lines(spare, &it.smart, line);
+        }
     }
     if array.spares.is_empty() && array.spare_pool.is_none() {
         line("spare", "none".to_owned());
@@ -147,6 +154,13 @@ fn beside_members(array: &ArrayDetail, line: &mut impl FnMut(&str, String)) {
             _ => array.pool_spares.join(", "),
         };
         line("spare pool", format!("{pool} ({waiting})"));
+    }
+}
+
+/// What the drives of the line above say of themselves.
+fn health_lines(path: &str, smart: &[Smart], line: &mut impl FnMut(&str, String)) {
+    for health in smart_text::lines(path, smart) {
+        line("  health", health);
     }
 }
 
@@ -334,8 +348,13 @@ pub(crate) fn pools(pools: &[PoolStatus]) -> String {
         let arrays = pool.arrays.iter().map(ToString::to_string).collect();
         [pool.name.to_string(), joined(pool.spares.clone()), joined(arrays)]
     }));
-    let left_out = pools.iter().flat_map(|pool| &pool.left_out);
-    left_out.fold(columns(&rows), |text, line| text + line + "\n")
+    let left_out = pools.iter().flat_map(|pool| pool.left_out.iter().cloned());
+    let spares = pools.iter().flat_map(|pool| &pool.spares_smart);
+    let health = spares.flat_map(|it| {
+        let lines = smart_text::lines(&it.path, &it.smart).into_iter();
+        lines.map(|line| format!("{}: {line}", it.path))
+    });
+    left_out.chain(health).fold(columns(&rows), |text, line| text + &line + "\n")
 }
 
 fn level(array: &ArrayDetail) -> String {

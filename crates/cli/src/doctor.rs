@@ -100,6 +100,12 @@ fn checks(session: &Session<'_>) -> Vec<Check> {
     ));
     checks.push(resend());
     checks.push(program("blkid", Need::Optional, "`voltier mount`", "install util-linux"));
+    checks.push(program(
+        "smartctl",
+        Need::Optional,
+        "the health of SATA and SAS drives in `voltier show`",
+        "install smartmontools",
+    ));
     checks.push(locked_memory());
     checks.extend(boot());
     checks

@@ -21,10 +21,12 @@ mod rates_table;
 mod request;
 mod session;
 mod setup;
+mod smart_text;
 mod table;
 mod volumes;
 
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -85,6 +87,7 @@ fn run(cli: &Cli) -> ControlResult<ExitCode> {
         Verb::Keeper(args) => keeper(args),
         Verb::Completions(args) => completions::run(args),
         Verb::Manual(args) => manual::write(Cli::command(), args),
+        Verb::NvmeHealth(args) => nvme_health(&args.device),
         Verb::Lab | Verb::Demo => Err(laboratory::become_it()),
     };
     done.map(|()| ExitCode::SUCCESS)
@@ -113,6 +116,7 @@ fn daemon(args: &Daemon, state: &StateDir) -> ControlResult<()> {
         device_wait: Duration::from_secs(args.device_wait.into()),
         stop_wait: Duration::from_secs(args.stop_wait.into()),
         metrics: args.metrics.clone(),
+        smart: args.smart,
         background: args.background,
     };
     let patience_s = args.keeper.patience_s;
@@ -122,6 +126,12 @@ fn daemon(args: &Daemon, state: &StateDir) -> ControlResult<()> {
         Ok(engine.with_keeper(state.path(), patience_s))
     };
     voltier_control::run_daemon(&options, start)
+}
+
+/// Writes what an NVMe drive says of itself, for the daemon that started this process.
+fn nvme_health(device: &Path) -> ControlResult<()> {
+    let wrote = voltier_cores::write_nvme_health(device, &mut std::io::stdout().lock());
+    wrote.map_err(|error| ControlError::io(format!("reading {}", device.display()), &error))
 }
 
 /// Becomes the keeper of the daemon that started this process.

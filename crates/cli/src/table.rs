@@ -8,6 +8,7 @@ use voltier_control::{
 };
 
 use crate::rates_table;
+use crate::smart_text;
 
 const HEAD: [&str; 10] =
     ["NAME", "STATE", "HEALTH", "MODE", "SIZE", "SSD", "USED", "DIRTY", "READ HIT", "EXPORTS"];
@@ -112,6 +113,9 @@ pub(crate) fn one(volume: &VolumeStatus) -> String {
     }
     line("size", format!("{} ({} bytes)", format_size(volume.size_bytes), volume.size_bytes));
     line("backing disk", device(&volume.hdd));
+    for health in smart_text::lines(&volume.hdd.path, &volume.hdd.smart) {
+        line("disk health", health);
+    }
     if volume.hdd.unused_tail_bytes > 0 {
         let bytes = volume.hdd.unused_tail_bytes;
         line("unused", format!("its last {bytes} bytes, which do not fill a block"));
@@ -132,6 +136,9 @@ pub(crate) fn one(volume: &VolumeStatus) -> String {
         line("SSD", "none; `voltier attach` adds one".to_owned());
     } else {
         line("SSD", device(&volume.ssd));
+        for health in smart_text::lines(&volume.ssd.path, &volume.ssd.smart) {
+            line("SSD health", health);
+        }
         cache_lines(volume, &mut line);
     }
     recent_lines(volume, &mut line);

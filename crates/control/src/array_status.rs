@@ -12,6 +12,7 @@ use crate::health_state::HealthSummary;
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::recent::Recent;
 use crate::records::{FailedDrive, RegisteredArray};
+use crate::smart::{Smart, SpareSmart};
 use crate::spec::DeviceSpec;
 use crate::status::ByteRange;
 use crate::words::as_word;
@@ -65,6 +66,9 @@ pub struct PlaceStatus {
     /// All that was asked of it since it was opened.
     #[serde(skip)]
     pub meter: Option<Box<MeterCounts>>,
+    /// What the drives below it say of themselves; absent when nothing is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub smart: Vec<Smart>,
 }
 
 /// A member that was lost and of which nobody has taken note (`voltier health --acknowledge`).
@@ -174,6 +178,9 @@ pub struct JournalStatus {
     pub state: String,
     /// Size of the device, in bytes; 0 when it is not there.
     pub size_bytes: u64,
+    /// What the drives below it say of themselves; absent when nothing is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub smart: Vec<Smart>,
 }
 
 /// A background task of an array.
@@ -224,6 +231,9 @@ pub struct PoolStatus {
     /// Spares that an array wanted and could not take, and why: a line each.
     #[serde(default)]
     pub left_out: Vec<String>,
+    /// What the drives below its spares say of themselves; absent when nothing is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spares_smart: Vec<SpareSmart>,
 }
 
 /// Everything about one array.
@@ -263,6 +273,9 @@ pub struct ArrayDetail {
     /// Devices that wait to replace a lost member.
     #[serde(default)]
     pub spares: Vec<String>,
+    /// What the drives below these say of themselves; absent when nothing is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spares_smart: Vec<SpareSmart>,
     /// The pool whose spares the array may take, if the array has a pool.
     #[serde(default)]
     pub spare_pool: Option<PoolName>,
@@ -360,8 +373,10 @@ impl ArrayDetail {
                 uuid: String::new(),
                 state: "unknown".to_owned(),
                 size_bytes: 0,
+                smart: Vec::new(),
             }),
             spares: record.spares.iter().map(ToString::to_string).collect(),
+            spares_smart: Vec::new(),
             spare_pool: record.settings.spare_pool.clone(),
             pool_spares: Vec::new(),
             failed_drives: record.failed_drives.iter().map(Into::into).collect(),
@@ -407,5 +422,6 @@ fn recorded_member((index, device): (usize, &Option<DeviceSpec>)) -> PlaceStatus
         health: HealthStatus::default(),
         recent: None,
         meter: None,
+        smart: Vec::new(),
     }
 }

@@ -18,6 +18,7 @@ use crate::notify;
 use crate::registry::Registry;
 use crate::server::{self, Shared, contained};
 use crate::service::{Reports, Service, errands};
+use crate::smart::{self, SmartInterval};
 use crate::state_dir::{StateDir, StateLock};
 use crate::upgrade::{self, Upgrade};
 use crate::{log, process};
@@ -48,6 +49,8 @@ pub struct DaemonOptions {
     pub stop_wait: Duration,
     /// Where metrics are answered, if anywhere.
     pub metrics: Option<MetricsAddress>,
+    /// How often drives are asked for their health.
+    pub smart: SmartInterval,
     /// Leave the terminal: a session of its own, in the root folder.
     pub background: bool,
 }
@@ -100,7 +103,7 @@ pub fn run_daemon<E: Engine + Send + Sync>(
         shared.run_all(start);
         shared.wake();
     })?;
-    begin_to_watch(&shared, options.metrics.clone())?;
+    spawn_watches(&shared, options)?;
     if !missing.is_empty() {
         tracing::info!("the kernel does not grant {}", missing.join(", "));
     }
@@ -111,6 +114,7 @@ pub fn run_daemon<E: Engine + Send + Sync>(
         }
     }
     shared.begin_to_end();
+    smart::end(&shared.service().smart());
     if let Some(program) = shared.service().begin_to_pass() {
         let _ = std::fs::remove_file(state.socket());
         return Err(Upgrade { program, folder, lock, signals }.carry_out(&shared));
@@ -134,6 +138,29 @@ pub fn run_daemon<E: Engine + Send + Sync>(
     Ok(())
 }
 
+/// The threads that look now and then.
+fn spawn_watches<E: Engine + Send + Sync>(
+    shared: &Arc<Shared<E>>,
+    options: &DaemonOptions,
+) -> ControlResult<()> {
+    spawn("watch", shared, |shared| shared.watch())?;
+    spawn("report", shared, |shared| report(&shared))?;
+    spawn("health", shared, |shared| shared.watch_health())?;
+    spawn("events", shared, |shared| shared.events().write_on())?;
+    if let Some(address) = options.metrics.clone() {
+        spawn("metrics", shared, move |shared| serve_metrics(&shared, &address))?;
+    }
+    if let SmartInterval(Some(interval)) = options.smart {
+        spawn("smart", shared, move |shared| {
+            let service = shared.service();
+            let (book, machine) = (service.smart(), service.machine());
+            let watch = || smart::watch(&book, &machine, || service.device_paths(), interval);
+            while !contained("the health of drives", watch) {}
+        })?;
+    }
+    Ok(())
+}
+
 /// Has the volumes over Ceph RBD images report how far the images are behind, every second.
 fn report<E: Engine + Send + Sync>(shared: &Shared<E>) {
     let mut reports = Reports::default();
@@ -141,21 +168,6 @@ fn report<E: Engine + Send + Sync>(shared: &Shared<E>) {
         thread::park_timeout(REPORT_STEP);
         contained("the report of images", || shared.service().report(&mut reports));
     }
-}
-
-/// Starts the threads that look at what is served, and tell of it.
-fn begin_to_watch<E: Engine + Send + Sync>(
-    shared: &Arc<Shared<E>>,
-    metrics: Option<MetricsAddress>,
-) -> ControlResult<()> {
-    spawn("watch", shared, |shared| shared.watch())?;
-    spawn("report", shared, |shared| report(&shared))?;
-    spawn("health", shared, |shared| shared.watch_health())?;
-    spawn("events", shared, |shared| shared.events().write_on())?;
-    if let Some(address) = metrics {
-        spawn("metrics", shared, move |shared| serve_metrics(&shared, &address))?;
-    }
-    Ok(())
 }
 
 /// Answers about metrics for as long as the process lives.

@@ -8,6 +8,7 @@ use crate::date::Date;
 use crate::events::hook::HookStatus;
 use crate::health_state::{HealthState, HealthSummary};
 use crate::name::{ArrayName, VolumeName};
+use crate::smart::{Smart, SmartWarning, SpareSmart};
 use crate::status::{ByteRange, DeviceState, DeviceStatus, ExportState, VolumeState, VolumeStatus};
 
 /// The exit code of `voltier health` when it cannot find out: 3 UNKNOWN.
@@ -206,6 +207,24 @@ conditions! {
     MEMBER_UNPROTECTED: Drive Warning "member_unprotected",
         "pages of checksums are missing on the member: it takes no writes there, or could not be read",
         "`voltier array scrub NAME`; replace the drive if it comes back";
+    SMART_FAILED: Drive Degraded "smart_failed",
+        "the drive says that it fails: its SMART status, or a critical warning of NVMe",
+        "`smartctl -a PATH` has all that it says; replace the drive before it fails";
+    SMART_SPARE_LOW: Drive Degraded "smart_spare_low",
+        "the drive has fewer spare blocks left than its own threshold: without any it takes no writes",
+        "replace the drive soon (`smartctl -a PATH`)";
+    SMART_WORN: Drive Warning "smart_worn",
+        "90 percent or more of what the maker expects of the drive is used",
+        "replace the drive in good time; how fast it goes is in `smartctl -a PATH`";
+    SMART_MEDIA_ERRORS: Drive Warning "smart_media_errors",
+        "the drive could not give data back since the daemon asked it first",
+        "a scrub of its array writes again what it lost (`voltier array scrub`); replace the drive if more come";
+    SMART_PENDING: Drive Warning "smart_pending",
+        "the drive has sectors that it cannot read, and replaces when they are written",
+        "a scrub of its array writes them again (`voltier array scrub`); replace the drive if more come";
+    SMART_HOT: Drive Warning "smart_hot",
+        "the drive is too hot, or its temperature is beyond another of its limits: it becomes slow, and wears",
+        "look at the fans and the air of the drive";
     HOOK_FAILS: Hook Warning "hook_fails",
         "events could not be delivered to the hook the last time; it is tried again",
         "mend what the reason names, then `voltier events --test`";
@@ -428,8 +447,12 @@ pub(crate) fn of_volume(volume: &VolumeStatus) -> Vec<Check> {
     {
         if device.state != DeviceState::None {
             let errors = errors.saturating_sub(device.acknowledged_errors);
-            let found = drive_trouble(kind, device, errors, &volume.error);
-            checks.add(Part::Drive, &device.path, found);
+            let mut found: Vec<_> =
+                drive_trouble(kind, device, errors, &volume.error).into_iter().collect();
+            if device.state != DeviceState::Offline {
+                found.extend(smart_troubles(&device.path, &device.smart));
+            }
+            checks.add_all(Part::Drive, &device.path, found);
         }
     }
     for export in &volume.exports {
@@ -511,7 +534,10 @@ pub(crate) fn of_array(array: &ArrayDetail) -> Vec<Check> {
     let is_served = matches!(array.state, ArrayState::Running | ArrayState::Degraded);
     for member in &array.members {
         let path = if member.path.is_empty() { "?" } else { &member.path };
-        let found = if is_served { member_troubles(array, member) } else { Vec::new() };
+        let mut found = if is_served { member_troubles(array, member) } else { Vec::new() };
+        if array.state != ArrayState::Stopped {
+            found.extend(smart_troubles(path, &member.smart));
+        }
         checks.add_all(Part::Drive, path, found);
     }
     let replaced = array.failed_drives.iter().filter_map(|it| Some((it, replacement(array, it)?)));
@@ -520,6 +546,13 @@ pub(crate) fn of_array(array: &ArrayDetail) -> Vec<Check> {
         let reason =
             format!("member {} was lost on {since} UTC; {in_place} has its place", drive.member);
         checks.add(Part::Drive, &drive.path, Some((&DRIVE_REPLACED, reason)));
+    }
+    if array.state != ArrayState::Stopped {
+        let journal = array.journal_device.iter().map(|it| (&it.path, &it.smart));
+        let spares = array.spares_smart.iter().map(|it| (&it.path, &it.smart));
+        for (path, smart) in journal.chain(spares).filter(|(_, smart)| !smart.is_empty()) {
+            checks.add_all(Part::Drive, path, smart_troubles(path, smart));
+        }
     }
     for check in &mut checks.list {
         // The number of the place is what the commands take, whatever is known of the device.
@@ -667,7 +700,61 @@ pub(crate) fn of_pool(pool: &PoolStatus) -> Vec<Check> {
     let mut checks = Checks::of(Part::Pool, &name);
     let found = pool.left_out.iter().map(|line| (&SPARE_LEFT_OUT, line.clone()));
     checks.add_all(Part::Pool, &name, found.collect());
+    for SpareSmart { path, smart } in &pool.spares_smart {
+        checks.add_all(Part::Drive, path, smart_troubles(path, smart));
+    }
     checks.list
+}
+
+/// From so much of its life on a drive is worn.
+const WORN_PERCENT: u64 = 90;
+
+/// What the drives below a device say of themselves that is bad.
+fn smart_troubles(path: &str, smart: &[Smart]) -> Vec<(&'static Condition, String)> {
+    smart.iter().flat_map(|it| smart_troubles_of(path, it)).collect()
+}
+
+fn smart_troubles_of(path: &str, smart: &Smart) -> Vec<(&'static Condition, String)> {
+    let mut found: Vec<(&'static Condition, String)> = Vec::new();
+    let figures = &smart.figures;
+    // A device may lie on several, or have another name.
+    let it = match smart.drive == path {
+        true => "the drive".to_owned(),
+        false => smart.drive.clone(),
+    };
+    let warns = |warning| smart.warnings.contains(&warning);
+    if smart.passed == Some(false) {
+        let why: Vec<&str> =
+            smart.warnings.iter().filter(|it| it.is_failure()).map(|it| it.text()).collect();
+        let why = if why.is_empty() { "its SMART status".to_owned() } else { why.join(", ") };
+        found.push((&SMART_FAILED, format!("{it} says that it fails: {why}")));
+    }
+    let (spare, threshold) =
+        (figures.available_spare_percent, figures.available_spare_threshold_percent);
+    let is_below = spare.zip(threshold).is_some_and(|(spare, threshold)| spare < threshold);
+    if is_below || warns(SmartWarning::SpareLow) {
+        let left = spare.map(|spare| format!(", {spare} % is left")).unwrap_or_default();
+        found.push((&SMART_SPARE_LOW, format!("the spare of {it} is below its threshold{left}")));
+    }
+    if let Some(used) = figures.percentage_used.filter(|it| *it >= WORN_PERCENT) {
+        found.push((&SMART_WORN, format!("{used} % of the life of {it} is used")));
+    }
+    if let Some(count) = figures.media_errors_new.filter(|it| *it > 0) {
+        let errors = if count == 1 { "media error" } else { "media errors" };
+        found.push((&SMART_MEDIA_ERRORS, format!("{it} had {count} new {errors}")));
+    }
+    if let Some(count) = figures.pending_sectors.filter(|it| *it > 0) {
+        let sectors = if count == 1 { "sector" } else { "sectors" };
+        found.push((&SMART_PENDING, format!("{it} cannot read {count} {sectors}")));
+    }
+    let (now, limit) = (figures.temperature_celsius, figures.temperature_warning_celsius);
+    let is_hot = now.zip(limit).is_some_and(|(now, limit)| limit > 0 && now >= limit);
+    if is_hot || warns(SmartWarning::Temperature) {
+        let now = now.map(|now| format!(" ({now} °C)")).unwrap_or_default();
+        let what = if is_hot { "is too hot" } else { "has a temperature beyond its limits" };
+        found.push((&SMART_HOT, format!("{it} {what}{now}")));
+    }
+    found
 }
 
 #[cfg(test)]
@@ -675,6 +762,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::smart::KnownFigures;
 
     #[test]
     fn each_condition_has_a_word_of_its_own_and_says_what_to_do() {
@@ -697,5 +785,71 @@ mod tests {
         assert_eq!(troubles[0].what(), "export nbd://h/v of volume v");
         assert!(troubles[1].next.contains("smartctl -a /dev/a"), "{}", troubles[1].next);
         assert_eq!(health.checks[0].what(), "volume v");
+    }
+
+    fn words(smart: Smart) -> Vec<(&'static str, String)> {
+        let found = smart_troubles("/dev/sda", &[Smart { drive: "/dev/sda".into(), ..smart }]);
+        found.into_iter().map(|(condition, reason)| (condition.word, reason)).collect()
+    }
+
+    fn with(set: impl Fn(&mut KnownFigures)) -> Smart {
+        let mut smart = Smart { passed: Some(true), ..Smart::default() };
+        set(&mut smart.figures);
+        smart
+    }
+
+    #[test]
+    fn each_thing_that_a_drive_says_is_a_condition_from_its_limit_on() {
+        assert_eq!(words(Smart::default()), []);
+        let one = |smart: Smart| {
+            let found = words(smart);
+            found.first().map_or("", |it| it.0).to_owned() + if found.len() > 1 { "+" } else { "" }
+        };
+        assert_eq!(one(Smart { passed: Some(false), ..Smart::default() }), "smart_failed");
+        for (used, word) in [(89, ""), (90, "smart_worn"), (100, "smart_worn"), (255, "smart_worn")]
+        {
+            assert_eq!(one(with(|it| it.percentage_used = Some(used))), word, "{used}");
+        }
+        for (spare, threshold, word) in
+            [(10, 10, ""), (9, 10, "smart_spare_low"), (0, 0, ""), (0, 1, "smart_spare_low")]
+        {
+            let smart = with(|it| {
+                it.available_spare_percent = Some(spare);
+                it.available_spare_threshold_percent = Some(threshold);
+            });
+            assert_eq!(one(smart), word, "{spare} {threshold}");
+        }
+        for (now, limit, word) in [(69, 70, ""), (70, 70, "smart_hot"), (90, 0, "")] {
+            let smart = with(|it| {
+                it.temperature_celsius = Some(now);
+                it.temperature_warning_celsius = Some(limit);
+            });
+            assert_eq!(one(smart), word, "{now} {limit}");
+        }
+        for (count, are) in [(0, ""), (1, "smart_media_errors")] {
+            assert_eq!(one(with(|it| it.media_errors_new = Some(count))), are);
+        }
+        assert_eq!(one(with(|it| it.media_errors = Some(7))), "", "from before");
+        assert_eq!(one(with(|it| it.pending_sectors = Some(1))), "smart_pending");
+        let warnings = vec![SmartWarning::SpareLow, SmartWarning::Temperature];
+        let found = words(Smart { warnings, ..Smart::default() });
+        assert_eq!(
+            found.iter().map(|it| it.0).collect::<Vec<_>>(),
+            ["smart_spare_low", "smart_hot"]
+        );
+    }
+
+    #[test]
+    fn a_drive_that_a_device_lies_on_is_named_and_one_that_fails_says_why() {
+        let smart = Smart {
+            drive: "/dev/nvme0n1".into(),
+            passed: Some(false),
+            warnings: vec![SmartWarning::ReadOnly],
+            ..Smart::default()
+        };
+        let found = smart_troubles("/dev/mapper/x", &[smart.clone(), smart]);
+        assert_eq!(found.len(), 2);
+        let says = "/dev/nvme0n1 says that it fails: it takes no writes any more";
+        assert_eq!((found[0].0, found[0].1.as_str()), (&SMART_FAILED, says));
     }
 }

@@ -27,6 +27,7 @@
 //! | `engine/mod` | what the data path is asked to do |
 //! | `server`, `protocol`, `client` | the control socket, from both sides |
 //! | `health`, `service/looks`, `events/mod` | what is wrong; what became of that, kept and delivered |
+//! | `smart/mod` | what drives say of themselves, read now and then |
 //! | `status`, `array_status`, `figures` | the output of `show`; figures in it |
 //!
 //! # Words
@@ -79,6 +80,7 @@ pub mod safety;
 mod server;
 mod service;
 mod settings;
+mod smart;
 mod spec;
 mod state_dir;
 mod status;
@@ -132,6 +134,9 @@ pub use remote::Remote;
 pub use service::volumes::show::{recorded_arrays, recorded_volumes};
 pub use service::{DEVICE_WAIT_S, Service};
 pub use settings::{KEYS, LINE_BYTES, ORIGIN_KEY, SSD_KEY, Settings, parse_line_bytes};
+pub use smart::{
+    KnownFigures, SMART_INTERVAL, Smart, SmartFigures, SmartInterval, SmartWarning, SpareSmart,
+};
 pub use spec::{
     ARRAY_KIND, DRIVE_KINDS, DeviceKind, DeviceSpec, ModelBacking, Storage, drive_forms,
 };

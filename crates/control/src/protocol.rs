@@ -25,8 +25,8 @@ use crate::spec::DeviceSpec;
 use crate::status::VolumeStatus;
 use crate::words::as_word;
 
-/// Longest line either side takes: 10,000 volumes of 1.5 KB fit in 16 MiB.
-pub const LINE_BYTES_MAX: u64 = 16 << 20;
+/// Longest line either side takes: 10,000 volumes of 3 KB fit in 32 MiB, each with what its drives say.
+pub const LINE_BYTES_MAX: u64 = 32 << 20;
 
 /// A cache to be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,6 +9,7 @@ use crate::figures::{self, ShownFigure, of_group};
 use crate::health_state::HealthSummary;
 use crate::name::VolumeName;
 use crate::recent::Recent;
+use crate::smart::Smart;
 
 /// State of a volume as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +93,9 @@ pub struct DeviceStatus {
     /// All that was asked of it since it was opened.
     #[serde(skip)]
     pub meter: Option<Box<MeterCounts>>,
+    /// What the drives below it say of themselves: one, of LVM or md several; absent when nothing is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub smart: Vec<Smart>,
 }
 
 fn is_zero(number: &u64) -> bool {

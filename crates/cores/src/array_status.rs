@@ -34,6 +34,7 @@ pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayD
             health: health(&member.health),
             recent: None,
             meter: known.map(|it| Box::new(it.meter.counts())),
+            smart: Vec::new(),
         }
     });
     let members = members.collect();

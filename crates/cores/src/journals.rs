@@ -59,5 +59,6 @@ pub(super) fn status(
             JournalState::Lost => "lost".to_owned(),
         },
         size_bytes: known.as_ref().map_or(0, |it| it.size_bytes),
+        smart: Vec::new(),
     })
 }

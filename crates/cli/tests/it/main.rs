@@ -41,6 +41,7 @@ mod refusing_members;
 mod remote_drives;
 mod sector_sizes;
 mod setup;
+mod smart;
 mod spare_pools;
 mod stops;
 mod support;

@@ -8,7 +8,7 @@ mod text;
 use std::collections::{BTreeMap, BTreeSet};
 
 use voltier_array::MemberCounts;
-use voltier_block::{Asked, Figure, FigureKind, MeterCounts, Unit};
+use voltier_block::{Asked, Figure, FigureKind, Figures, MeterCounts, Unit};
 
 use crate::array_status::{ArrayDetail, ArrayState};
 use crate::events::hook::HookStatus;
@@ -16,6 +16,7 @@ use crate::figures::{ShownFigure, of_group};
 use crate::health::{Check, Health};
 use crate::health_state::HealthState;
 use crate::service::Snapshot;
+use crate::smart::{Smart, SmartFigures};
 use crate::status::{VolumeState, VolumeStatus};
 use text::{Labels, Text};
 
@@ -99,7 +100,10 @@ pub fn families(volume: &VolumeStatus, array: &ArrayDetail) -> Vec<Family> {
     let arrays = array.figures().map(of("voltier_array"));
     let counts = MemberCounts::default();
     let members = of_group("", &counts).map(of("voltier_member"));
-    declared.chain(volumes).chain(arrays).chain(members).collect()
+    let of_drive = of("voltier_drive");
+    let drives = SmartFigures::<u64>::ALL.iter();
+    let drives = drives.map(|figure| of_drive(ShownFigure { group: "", figure, value: 0 }));
+    declared.chain(volumes).chain(arrays).chain(members).chain(drives).collect()
 }
 
 /// All metrics of an instance.
@@ -113,6 +117,7 @@ pub(crate) fn of(seen: &Snapshot, hooks: &[HookStatus], own_checks: Vec<Check>) 
     for pool in &seen.pools {
         add(&mut text, POOL_SPARES, &[("pool", pool.name.as_str())], pool.spares.len() as f64);
     }
+    add_drives(&mut text, seen);
     for hook in hooks {
         let (id, target) = (hook.hook.id.to_string(), hook.hook.target.title());
         let labels = [("hook", &*id), ("target", &*target)];
@@ -211,6 +216,24 @@ fn add_array(text: &mut Text, array: &ArrayDetail) {
     }
 }
 
+/// What the drives say of themselves: each once, whatever stands on it.
+fn add_drives(text: &mut Text, seen: &Snapshot) {
+    let volumes = seen.volumes.iter().flat_map(|it| it.ssd.smart.iter().chain(&it.hdd.smart));
+    let members = seen.arrays.iter().flat_map(|it| it.members.iter().flat_map(|it| &it.smart));
+    let journals = seen.arrays.iter().filter_map(|it| it.journal_device.as_ref());
+    let spares = seen.arrays.iter().flat_map(|it| &it.spares_smart);
+    let pools = seen.pools.iter().flat_map(|it| &it.spares_smart);
+    let all = volumes.chain(members).chain(journals.flat_map(|it| &it.smart));
+    let all = all.chain(spares.chain(pools).flat_map(|it| &it.smart));
+    let drives: BTreeMap<&str, &Smart> = all.map(|it| (&*it.drive, it)).collect();
+    for (drive, smart) in drives {
+        for (figure, value) in smart.figures.known() {
+            let shown = ShownFigure { group: "", figure, value };
+            add_figure(text, "voltier_drive", &shown, &[("drive", drive)]);
+        }
+    }
+}
+
 fn add_meter(text: &mut Text, labels: &[(&str, &str); 3], meter: &MeterCounts) {
     let kinds = [
         (Asked::Read, "read"),
@@ -235,11 +258,15 @@ fn add_meter(text: &mut Text, labels: &[(&str, &str); 3], meter: &MeterCounts) {
 /// The family of a figure: with its group, its unit in full, and `_total` where it only grows.
 fn family_of(prefix: &str, group: &str, figure: &Figure) -> (FamilyKind, String, String) {
     let name = figure.name;
+    let cut = |end: &str| name.strip_suffix(end).unwrap_or(name);
     let (stem, unit) = match figure.unit {
         Unit::Things => (name, ""),
-        Unit::Bytes => (name.strip_suffix("bytes").unwrap_or(name), "bytes"),
-        Unit::Time => (name.strip_suffix("us").unwrap_or(name), "seconds"),
-        Unit::Seconds => (name.strip_suffix("_s").unwrap_or(name), "seconds"),
+        Unit::Bytes => (cut("bytes").trim_start_matches("bytes_"), "bytes"),
+        Unit::Time => (cut("us"), "seconds"),
+        Unit::Seconds => (cut("_s"), "seconds"),
+        Unit::Hours => (cut("_hours"), "seconds"),
+        Unit::Percent => (cut("_percent").trim_start_matches("percentage_"), "ratio"),
+        Unit::Celsius => (cut("_celsius"), "celsius"),
     };
     let group = if matches!(group, "counts" | "device_bytes") { "" } else { group };
     let (kind, end) = match figure.kind {
@@ -250,14 +277,21 @@ fn family_of(prefix: &str, group: &str, figure: &Figure) -> (FamilyKind, String,
     let stem = if figure.kind == FigureKind::Gauge && stem == "total" { "" } else { stem };
     let parts = [prefix, group, stem.trim_end_matches('_'), unit, end];
     let parts: Vec<&str> = parts.into_iter().filter(|it| !it.is_empty()).collect();
-    (kind, parts.join("_"), figure.help.replace(", in microseconds", ""))
+    (
+        kind,
+        parts.join("_"),
+        figure.help.replace(", in microseconds", "").replace(", in percent", ""),
+    )
 }
 
 fn add_figure(text: &mut Text, prefix: &str, shown: &ShownFigure, labels: Labels<'_>) {
     let (kind, name, help) = family_of(prefix, shown.group, shown.figure);
+    let value = shown.value as f64;
     let value = match shown.figure.unit {
-        Unit::Time => shown.value as f64 / 1e9,
-        Unit::Things | Unit::Bytes | Unit::Seconds => shown.value as f64,
+        Unit::Time => value / 1e9,
+        Unit::Percent => value / 100.0,
+        Unit::Hours => value * 3600.0,
+        Unit::Things | Unit::Bytes | Unit::Seconds | Unit::Celsius => value,
     };
     text.add(kind, (&name, &help), labels, value);
 }

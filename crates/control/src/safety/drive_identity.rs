@@ -253,7 +253,7 @@ fn folders(machine: &Machine) -> impl Iterator<Item = PathBuf> {
     names(&class).into_iter().map(move |name| class.join(name)).filter(move |dir| !is_export(dir))
 }
 
-fn node_of(dir: &Path) -> Option<PathBuf> {
+pub(super) fn node_of(dir: &Path) -> Option<PathBuf> {
     Some(Path::new("/dev").join(uevent(dir, "DEVNAME")?))
 }
 

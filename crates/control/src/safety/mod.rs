@@ -7,6 +7,7 @@
 
 mod around;
 mod drive_identity;
+mod drives_below;
 mod finding;
 mod identity;
 mod looks;
@@ -21,6 +22,7 @@ pub(crate) mod users;
 
 pub use around::around;
 pub use drive_identity::DriveIdentity;
+pub(crate) use drives_below::{PhysicalDrive, drives_below};
 pub use finding::Finding;
 pub use identity::DeviceId;
 pub use machine::Machine;

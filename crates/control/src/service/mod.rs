@@ -13,6 +13,7 @@ mod presence;
 pub(crate) mod state;
 pub(crate) mod volumes;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +23,8 @@ use crate::error::ControlResult;
 use crate::events::keep::Look;
 use crate::protocol::{JobStatus, Request, Response};
 use crate::registry::Registry;
+use crate::safety::Machine;
+use crate::smart::Book;
 
 use arrays::spare_pools;
 pub(crate) use dispatch::pong;
@@ -176,6 +179,26 @@ impl<E: Engine> Service<E> {
     /// Looks at the health of everything; `None` when the daemon comes to rest.
     pub(crate) fn look_at_all(&self, looks: &mut Looks) -> Option<Look> {
         looks.look(|| self.turn())
+    }
+
+    /// What drives said of themselves.
+    pub(crate) fn smart(&self) -> Arc<Book> {
+        Arc::clone(&self.turn().smart)
+    }
+
+    /// The machine whose drives are served.
+    pub(crate) fn machine(&self) -> Machine {
+        self.engine.machine().clone()
+    }
+
+    /// The paths of all devices on record, by the names that `show` has for them.
+    pub(crate) fn device_paths(&self) -> BTreeMap<String, PathBuf> {
+        let turn = self.turn();
+        let of_volumes = turn.registry.volumes().iter().flat_map(|it| it.devices());
+        let of_arrays = turn.registry.arrays().iter().flat_map(|it| it.devices());
+        let of_pools = turn.registry.pools().iter().flat_map(|it| &it.spares);
+        let devices = of_volumes.chain(of_arrays).chain(of_pools.map(|it| &it.device));
+        devices.filter_map(|it| Some((it.to_string(), it.path()?.to_owned()))).collect()
     }
 
     /// A client has received this answer.

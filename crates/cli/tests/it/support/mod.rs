@@ -23,8 +23,8 @@ pub const MIB: u64 = 1 << 20;
 /// The instance; its daemon ends with it.
 pub struct Instance {
     dir: tempfile::TempDir,
-    /// A variable of its commands and daemons.
-    variable: Option<(&'static str, String)>,
+    /// Variables of its commands and daemons.
+    variables: Vec<(&'static str, String)>,
 }
 
 /// CRC-32C, bit by bit: not by the code under test.
@@ -141,13 +141,13 @@ impl Answer {
 
 impl Instance {
     pub fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap(), variable: None }
+        Self { dir: tempfile::tempdir().unwrap(), variables: Vec::new() }
     }
 
     /// The instance with a variable in the environment of its commands and daemons.
     pub fn with_variable(self, name: &'static str, value: &str) -> Self {
         let mut instance = self;
-        instance.variable = Some((name, value.to_owned()));
+        instance.variables.push((name, value.to_owned()));
         instance
     }
 
@@ -184,7 +184,9 @@ impl Instance {
         command.env("VOLTIER_EXPORT", "none");
         // scripts/run-tests.sh names the test that left a daemon behind.
         command.env("VOLTIER_TEST", std::thread::current().name().unwrap_or_default());
-        command.envs(self.variable.iter().map(|(name, value)| (name, value)));
+        // And drives are asked by nobody but the tests of that.
+        command.env("VOLTIER_SMART", "off");
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.current_dir(self.dir.path());
         command
     }

@@ -33,6 +33,7 @@ pub(crate) fn status(turn: &mut Turn, record: &RegisteredArray) -> ArrayDetail {
     if turn.claims.starts(&subject, turn.own()) && !is_open && !record.stopped {
         status.state = ArrayState::Starting;
     }
+    add_smart(turn, &mut status);
     turn.add_trouble(&mut status.error);
     status.health = health::summary_of_array(&status);
     status
@@ -62,6 +63,17 @@ fn status_of(turn: &mut Turn, record: &RegisteredArray) -> ArrayDetail {
         turn.engine.fill_array_status(&record.name, &mut status);
     }
     status
+}
+
+/// Adds what the drives say of themselves.
+fn add_smart(turn: &Turn, status: &mut ArrayDetail) {
+    for member in &mut status.members {
+        member.smart = turn.smart.of(&member.path);
+    }
+    if let Some(journal) = &mut status.journal_device {
+        journal.smart = turn.smart.of(&journal.path);
+    }
+    status.spares_smart = turn.smart.of_spares(&status.spares);
 }
 
 /// Why an array that is assembled takes no changes, if so.

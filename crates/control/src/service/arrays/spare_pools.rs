@@ -158,7 +158,8 @@ fn pool_status(turn: &Turn, record: &PoolRecord) -> PoolStatus {
     let left_out =
         unfit.map(|((array, _), it)| format!("not taken by {array}: {}", it.why())).collect();
     let arrays = arrays_of(turn, &record.name);
-    PoolStatus { name: record.name.clone(), spares, arrays, left_out }
+    let spares_smart = turn.smart.of_spares(&spares);
+    PoolStatus { name: record.name.clone(), spares, arrays, left_out, spares_smart }
 }
 
 fn arrays_of(turn: &Turn, pool: &PoolName) -> Vec<ArrayName> {

@@ -13,6 +13,7 @@ pub(crate) mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{ControlError, ControlResult};
@@ -28,6 +29,7 @@ use crate::service::state::claims::{ClaimId, Claims, Subject};
 use crate::service::state::history::History;
 use crate::service::state::jobs::Jobs;
 use crate::service::state::live::{Live, LiveArray};
+use crate::smart::Book;
 use crate::suggest;
 
 /// How long a command waits for another one that has its volume or array, unless told otherwise.
@@ -74,6 +76,8 @@ pub(crate) struct State {
     pub(crate) told: Vec<Event>,
     /// What volumes and arrays were asked for, in the last minute.
     pub(crate) history: History,
+    /// What drives said of themselves.
+    pub(crate) smart: Arc<Book>,
 }
 
 /// Events that are kept until the daemon looks; it does every other second.
@@ -105,6 +109,7 @@ impl State {
             is_troubled: false,
             told: Vec::new(),
             history: History::default(),
+            smart: Arc::default(),
         }
     }
 

@@ -104,6 +104,9 @@ pub(crate) fn status(turn: &mut Turn, record: &VolumeRecord) -> VolumeStatus {
     if turn.claims.starts(&subject, turn.own()) && !turn.is_open(&record.name) {
         status.state = VolumeState::Starting;
     }
+    for device in [&mut status.ssd, &mut status.hdd] {
+        device.smart = turn.smart.of(&device.path);
+    }
     turn.add_trouble(&mut status.error);
     status.health = health::summary_of_volume(&status, &below);
     status

@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::Value;
 use voltier_cache::Mode;
 use voltier_control::{
-    ArrayDetail, CONDITIONS, Condition, EVENTS, EventKind, Family, ShownFigure, VolumeStatus,
-    families, of_group,
+    ArrayDetail, CONDITIONS, Condition, EVENTS, EventKind, Family, KnownFigures, ShownFigure,
+    Smart, SmartFigures, SmartWarning, VolumeStatus, families, of_group,
 };
 
 use super::fixture::Fixture;
@@ -21,7 +21,25 @@ fn volume() -> VolumeStatus {
     (volume.lines.loading, volume.reads.hits, volume.writes.bytes) = (1, 2, 3);
     (volume.device_bytes.origin_read, volume.counts.congested_reads) = (4, 5);
     volume.origin.failed_flushes = 6;
+    volume.ssd.smart = vec![smart()];
     volume
+}
+
+/// A drive that knows two of its figures.
+fn smart() -> Smart {
+    let figures = KnownFigures {
+        percentage_used: Some(3),
+        bytes_written: Some(u64::MAX),
+        ..KnownFigures::default()
+    };
+    let warnings = vec![SmartWarning::BackupFailed];
+    Smart {
+        drive: "/dev/nvme0n1".into(),
+        passed: Some(false),
+        warnings,
+        figures,
+        ..Smart::default()
+    }
 }
 
 fn array() -> ArrayDetail {
@@ -30,6 +48,7 @@ fn array() -> ArrayDetail {
     array.counts.held_ns = 7_000_000;
     array.scrub_found.lost_stripes = 8;
     array.members[1].health.counts.checksum_mended = 9;
+    array.members[1].smart = vec![smart()];
     array
 }
 
@@ -51,6 +70,12 @@ fn json_has_all_figures_and_brings_them_back() {
         (&6.into(), &4.into())
     );
     assert_eq!(json.get("evictions"), None, "it is not listed");
+    let drive = &json["ssd"]["smart"][0];
+    assert_eq!(
+        (&drive["percentage_used"], &drive["warnings"][0]),
+        (&3.into(), &"backup_failed".into())
+    );
+    assert_eq!((drive.get("media_errors"), json["hdd"].get("smart")), (None, None));
     assert_eq!(serde_json::from_value::<VolumeStatus>(json).unwrap(), volume);
     let array = array();
     let json = serde_json::to_value(&array).unwrap();
@@ -127,6 +152,7 @@ fn the_guide_lists_all_figures() {
     let tables = [
         ("<!-- figures of volumes -->\n", table(volume().figures())),
         ("<!-- figures of arrays -->\n", table(members.chain(array.figures()))),
+        ("<!-- figures of drives -->\n", table(of_group("", &SmartFigures::default()))),
     ];
     the_page_has("show.md", "the_guide_lists_all_figures", &tables);
 }

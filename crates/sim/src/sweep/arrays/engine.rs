@@ -340,6 +340,7 @@ impl FakeEngine for ArrayWorld {
                 health: Default::default(),
                 recent: None,
                 meter: None,
+                smart: Vec::new(),
             }
         };
         status.members = members.map(member).collect();
@@ -348,6 +349,7 @@ impl FakeEngine for ArrayWorld {
             uuid: Identity(journal.uuid).to_string(),
             state: if journal.state == JournalState::Lost { "lost" } else { "online" }.to_owned(),
             size_bytes: 0,
+            smart: Vec::new(),
         });
     }
 
