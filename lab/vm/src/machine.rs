@@ -85,16 +85,38 @@ impl Machine {
 
     /// Plugs a drive in.
     pub(crate) fn plug(&mut self, drive: &Drive) -> Result<(), Failure> {
+        let (serial, id) = (drive.serial, device_id(drive.serial));
+        self.plug_as(
+            drive,
+            json!({
+                "driver": "scsi-hd", "bus": "scsi.0", "drive": serial, "serial": serial, "id": id,
+                "wwn": drive.world_wide_name,
+            }),
+        )
+    }
+
+    /// Plugs a drive in as one of NVMe.
+    pub(crate) fn plug_nvme(&mut self, drive: &Drive) -> Result<(), Failure> {
+        let (serial, id) = (drive.serial, device_id(drive.serial));
+        self.plug_as(
+            drive,
+            json!({ "driver": "nvme", "drive": serial, "serial": serial, "id": id }),
+        )
+    }
+
+    fn plug_as(&mut self, drive: &Drive, device: Value) -> Result<(), Failure> {
         let powered = drive.power_on()?;
         self.qmp.execute("blockdev-add", block_node(&powered))?;
-        let (serial, id) = (drive.serial, device_id(drive.serial));
-        let device = json!({
-            "driver": "scsi-hd", "bus": "scsi.0", "drive": serial, "serial": serial, "id": id,
-            "wwn": drive.world_wide_name,
-        });
         self.qmp.execute("device_add", device)?;
         self.drives.push(powered);
         Ok(())
+    }
+
+    /// Has a drive of NVMe warn of something: the bits of its critical warning.
+    pub(crate) fn warn(&mut self, serial: &str, bits: u8) -> Result<(), Failure> {
+        let path = format!("/machine/peripheral/{}", device_id(serial));
+        let change = json!({ "path": path, "property": "smart_critical_warning", "value": bits });
+        self.qmp.execute("qom-set", change).map(drop)
     }
 
     /// Pulls a drive out.

@@ -168,6 +168,12 @@ impl World {
         self.machine().plug(&drive)
     }
 
+    /// Plugs a drive in as one of NVMe; it is out after a restart.
+    pub(crate) fn plug_nvme(&mut self, serial: &str) -> Result<(), Failure> {
+        let drive = self.drive(serial);
+        self.machine().plug_nvme(&drive)
+    }
+
     /// Pulls a drive out; it stays out over restarts.
     pub(crate) fn unplug(&mut self, serial: &str) -> Result<(), Failure> {
         self.plugged.retain(|plugged| plugged != serial);

@@ -9,6 +9,7 @@ mod late;
 mod power_cut;
 mod reboot;
 mod renamed;
+mod smart;
 
 use std::time::{Duration, Instant};
 
@@ -17,11 +18,11 @@ use xtask::Failure;
 use crate::world::World;
 
 /// The scenarios that can be chosen; what installs the product comes before them.
-pub(crate) const NAMES: [&str; 7] =
-    ["reboot", "power-cut", "renamed", "late", "missing", "killed", "full-state"];
+pub(crate) const NAMES: [&str; 8] =
+    ["reboot", "power-cut", "renamed", "late", "missing", "killed", "full-state", "smart"];
 
 /// The drives by serial number, and their MiB.
-const DRIVES: [(&str, u64); 10] = [
+const DRIVES: [(&str, u64); 11] = [
     ("hdd", 192),
     ("ssd", 96),
     ("m1", 64),
@@ -32,6 +33,7 @@ const DRIVES: [(&str, u64); 10] = [
     ("m6", 64),
     ("lvm", 64),
     ("state", 16),
+    ("nvme", 64),
 ];
 
 /// Runs the chosen scenarios, or all, and prints what each took.
@@ -66,6 +68,7 @@ fn scenario(name: &str) -> Scenario {
         "missing" => late::boots_without_a_drive_that_comes_too_late,
         "killed" => killed::is_started_again_with_what_was_synced,
         "full-state" => full_state::serves_on_and_recovers,
+        "smart" => smart::a_drive_says_that_it_fails,
         _ => unreachable!("main knows the names"),
     }
 }
