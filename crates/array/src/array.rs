@@ -535,6 +535,14 @@ impl<D: DriveControl> Array<D> {
         self.0.tasks.replacements.add_spare(self.guard(device), uuid)
     }
 
+    /// Takes a spare back that has this uuid; whether it waited. Nothing is written, and the device is closed.
+    ///
+    /// # Errors
+    /// When the spare is on its way into the place of a lost member.
+    pub fn remove_spare(&self, uuid: [u8; 16]) -> Result<bool, ArrayError> {
+        Ok(self.0.tasks.replacements.remove_spare(uuid)?)
+    }
+
     /// Whether a device suits as a spare; nothing is changed.
     ///
     /// # Errors

@@ -67,8 +67,9 @@
 //! # Background
 //!
 //! [`Array::replace`] fills a device in the place of a lost member or of one in service.
-//! [`Array::add_spare`] keeps a device for the next loss. [`Array::grow`] adds a parity row to fill,
-//! [`Array::grow_capacity`] a member for capacity. [`Array::scrub`] finds what members return wrong.
+//! [`Array::add_spare`] keeps a device for the next loss, [`Array::remove_spare`] gives it back.
+//! [`Array::grow`] adds a parity row to fill, [`Array::grow_capacity`] a member for capacity.
+//! [`Array::scrub`] finds what members return wrong.
 //! Each goes at a [`Pace`]: beside requests as its priority says, never under its floor.
 //!
 //! # Files in reading order

@@ -9,8 +9,8 @@ use voltier_control::{
 
 use crate::array_args::{
     AddSpare, ArrayVerb, AssembleArray, CreateArray, DeleteArray, FailMember, Follow, GrowArray,
-    PoolAdd, PoolRemove, PoolShow, PoolVerb, ReplaceMember, Scrub, SetArray, ShowArrays,
-    StartArray,
+    PoolAdd, PoolRemove, PoolShow, PoolVerb, RemoveSpare, ReplaceMember, Scrub, SetArray,
+    ShowArrays, StartArray,
 };
 use crate::array_table;
 use crate::export_args;
@@ -31,6 +31,7 @@ pub(crate) fn run(verb: &ArrayVerb, session: &Session<'_>) -> ControlResult<()> 
         ArrayVerb::Fail(args) => fail(args, session),
         ArrayVerb::Replace(args) => replace(args, session),
         ArrayVerb::AddSpare(args) => add_spare(args, session),
+        ArrayVerb::RemoveSpare(args) => remove_spare(args, session),
         ArrayVerb::Grow(args) => grow(args, session),
         ArrayVerb::Rebuild(args) => rebuild(args, session),
         ArrayVerb::Scrub(args) => scrub(args, session),
@@ -101,6 +102,11 @@ fn replace(args: &ReplaceMember, session: &Session<'_>) -> ControlResult<()> {
 fn add_spare(args: &AddSpare, session: &Session<'_>) -> ControlResult<()> {
     let (name, spare) = (args.name.parse()?, device(&args.spare)?);
     change(session, ArrayRequest::AddSpare { name, spare, force: args.force }, "spare added")
+}
+
+fn remove_spare(args: &RemoveSpare, session: &Session<'_>) -> ControlResult<()> {
+    let (name, spare) = (args.name.parse()?, device(&args.spare)?);
+    change(session, ArrayRequest::RemoveSpare { name, spare }, "spare removed")
 }
 
 fn grow(args: &GrowArray, session: &Session<'_>) -> ControlResult<()> {

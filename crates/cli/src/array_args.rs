@@ -23,6 +23,8 @@ pub(crate) enum ArrayVerb {
     Replace(ReplaceMember),
     /// Add a spare, which replaces the next lost member
     AddSpare(AddSpare),
+    /// Take a spare back: the drive is a plain one again
+    RemoveSpare(RemoveSpare),
     /// Add a parity (5 to 6, 6 to 7.3, ...), a copy (level 1) or capacity, while serving
     Grow(GrowArray),
     /// Resume an interrupted rebuild, or follow a running one
@@ -136,6 +138,16 @@ pub(crate) struct AddSpare {
     /// Overwrite what is on it
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RemoveSpare {
+    /// Name of the array
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// The drive
+    #[arg(value_name = "DEV")]
+    pub(crate) spare: String,
 }
 
 #[derive(Debug, Args)]

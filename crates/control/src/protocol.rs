@@ -183,6 +183,13 @@ pub enum ArrayRequest {
         /// Overwrite what it holds now.
         force: bool,
     },
+    /// Take a spare back.
+    RemoveSpare {
+        /// The array.
+        name: ArrayName,
+        /// The device.
+        spare: DeviceSpec,
+    },
     /// Add a parity row, or a member for capacity.
     Grow {
         /// The array.
@@ -496,6 +503,7 @@ impl ArrayRequest {
             Self::Fail { .. } => "array fail",
             Self::Replace { .. } => "array replace",
             Self::AddSpare { .. } => "array add-spare",
+            Self::RemoveSpare { .. } => "array remove-spare",
             Self::Grow { .. } => "array grow",
             Self::Rebuild { .. } => "array rebuild",
             Self::Scrub { .. } => "array scrub",

@@ -212,6 +212,7 @@ answers! {
             refused()
         }
         fn add_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> { refused() }
+        fn remove_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<bool> { refused() }
         fn check_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> { refused() }
         fn grow_array(&self, name: &ArrayName, by: Growth, devices: &[DeviceSpec]) -> ControlResult<()> {
             refused()

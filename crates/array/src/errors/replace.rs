@@ -47,6 +47,14 @@ pub enum ReplaceError {
         /// The member.
         member: usize,
     },
+    /// A spare is wanted back that is on its way into a place.
+    #[error(
+        "it takes the place of member {member} just now: replace that member by another device instead"
+    )]
+    SpareTaken {
+        /// The place.
+        member: usize,
+    },
     /// The member's content cannot be computed.
     #[error("member {member} is lost and there is not enough redundancy to rebuild it")]
     Hopeless {

@@ -100,8 +100,8 @@ pub(crate) struct Replacements<D> {
     is_using_spares: Cell<bool>,
     /// Devices whose labels are being cleared.
     clearing: Cell<u32>,
-    /// The place for which a spare has left the queue, until the spare is in it or is refused.
-    place_of_spare: Cell<Option<MemberIndex>>,
+    /// The place for which a spare has left the queue, until the spare is in it or is refused; and its uuid.
+    place_of_spare: Cell<Option<(MemberIndex, [u8; 16])>>,
 }
 
 impl<D: DriveControl> Replacements<D> {
@@ -378,7 +378,7 @@ impl<D: DriveControl> Replacements<D> {
         while let Some(member) = self.place_for_spare() {
             let spare = self.spares.borrow_mut().pop_front();
             let Some(Spare { device, uuid }) = spare else { return };
-            self.place_of_spare.set(Some(member));
+            self.place_of_spare.set(Some((member, uuid)));
             let placed = self.replace_lost(member, device.clone(), uuid).await;
             self.place_of_spare.set(None);
             let Err(error) = placed else { continue };
@@ -435,6 +435,20 @@ impl<D: DriveControl> Replacements<D> {
         Ok(())
     }
 
+    /// Takes a spare out of the queue; whether it was there.
+    ///
+    /// # Errors
+    /// When it has left the queue for a place.
+    pub(crate) fn remove_spare(&self, uuid: [u8; 16]) -> Result<bool, ReplaceError> {
+        if let Some((member, _)) = self.place_of_spare.get().filter(|(_, taken)| *taken == uuid) {
+            return Err(ReplaceError::SpareTaken { member: member.0 });
+        }
+        let mut spares = self.spares.borrow_mut();
+        let before = spares.len();
+        spares.retain(|spare| spare.uuid != uuid);
+        Ok(spares.len() < before)
+    }
+
     /// # Errors
     /// Why a device does not suit as a spare.
     pub(crate) fn check_spare(&self, device: &impl DriveControl) -> Result<(), ArrayError> {
@@ -446,7 +460,8 @@ impl<D: DriveControl> Replacements<D> {
 
     /// Lost members that can be rebuilt, and for which no spare waits or is on its way.
     pub(crate) fn spares_wanted(&self) -> usize {
-        let has_no_spare = |member: &MemberIndex| self.place_of_spare.get() != Some(*member);
+        let place = self.place_of_spare.get().map(|(place, _)| place);
+        let has_no_spare = |member: &MemberIndex| place != Some(*member);
         self.places().filter(has_no_spare).count().saturating_sub(self.spare_count())
     }
 

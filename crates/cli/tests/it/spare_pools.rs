@@ -168,6 +168,35 @@ fn a_spare_on_record_as_a_member_and_without_its_label_makes_the_loss_good_at_th
 }
 
 #[test]
+fn a_spare_of_an_array_is_taken_back_while_the_array_serves_and_its_drive_is_free() {
+    let instance = Instance::new();
+    let members = make(&instance, "a");
+    let spares = drives(&instance, "s", 2);
+    for spare in &spares {
+        instance.run(&["array", "add-spare", "a", spare]).ok();
+    }
+    instance.run(&["array", "spare-pool", "add", "p", &spares[0]]).refused(1, "part of array a");
+    let out = instance.run(&["array", "remove-spare", "a", &spares[0]]).ok().out;
+    assert!(out.starts_with("a: spare removed (level 5, 3 members"), "{out}");
+    let waiting = |instance: &Instance| array_called(instance, "a")["spares"].clone();
+    assert_eq!(waiting(&instance), serde_json::json!([spares[1]]));
+    instance
+        .run(&["array", "remove-spare", "a", &spares[0]])
+        .refused(1, "is not a spare of a; its spares");
+    instance
+        .run(&["array", "remove-spare", "a", &members[0]])
+        .refused(1, "is member 0 of a and no spare");
+    // Free for anything, also after a kill, and without -f.
+    instance.kill();
+    assert_eq!(waiting(&instance), serde_json::json!([spares[1]]));
+    instance.run(&["array", "spare-pool", "add", "p", &spares[0]]).ok();
+    instance.run(&["array", "fail", "a", &members[1]]).ok();
+    assert_eq!(paths(&until_whole(&instance, "a"))[1], spares[1]);
+    let refused = instance.run(&["array", "remove-spare", "a", &spares[1]]);
+    refused.refused(1, "is member 1 of a");
+}
+
+#[test]
 fn limits_are_shown_survive_restarts_and_what_they_cannot_be_is_refused() {
     let instance = Instance::new();
     make(&instance, "a");

@@ -56,6 +56,12 @@ pub trait Members {
     /// When the device does not suit.
     fn add_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()>;
 
+    /// Takes a spare back from an open array, which closes it; whether the array had it. Nothing is written.
+    ///
+    /// # Errors
+    /// When the device is a member by now, or is about to be one.
+    fn remove_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<bool>;
+
     /// Whether a device suits an open array as a spare; nothing is changed.
     ///
     /// # Errors

@@ -120,6 +120,7 @@ fn changed_array(ask: &ArrayRequest) -> Option<&ArrayName> {
         ArrayRequest::Fail { name, .. }
         | ArrayRequest::Replace { name, .. }
         | ArrayRequest::AddSpare { name, .. }
+        | ArrayRequest::RemoveSpare { name, .. }
         | ArrayRequest::Grow { name, .. }
         | ArrayRequest::Rebuild { name }
         | ArrayRequest::Scrub { name, .. }
@@ -161,6 +162,9 @@ fn dispatch_array(turn: &mut Turn, ask: ArrayRequest) -> ControlResult<Response>
         }
         ArrayRequest::AddSpare { name, spare, force } => {
             arrays::members::add_spare(turn, &name, spare, force)
+        }
+        ArrayRequest::RemoveSpare { name, spare } => {
+            arrays::members::remove_spare(turn, &name, &spare)
         }
         ArrayRequest::Grow { name, by, devices, force } => {
             arrays::members::grow(turn, &name, by, devices, force)

@@ -112,6 +112,30 @@ impl Members for CoreEngine {
         })
     }
 
+    fn remove_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<bool> {
+        let (own, device) = (name.clone(), device.clone());
+        self.ask_array(name, move |_, open| async move {
+            open.place_pending();
+            let is_it = |known: &Option<KnownDevice>| {
+                known.as_ref().is_some_and(|known| known.device == device)
+            };
+            if let Some(place) = open.devices.borrow().iter().position(is_it) {
+                return Err(ControlError::failed(format!(
+                    "{device} is member {place} of {own} by now; `voltier array replace {own} {place} DEV` \
+                     puts another drive there"
+                )));
+            }
+            let mut pending = open.pending.borrow_mut();
+            let is_it = |it: &PendingMember| it.is_spare && it.known.device == device;
+            let Some(at) = pending.iter().position(is_it) else { return Ok(false) };
+            open.array.remove_spare(pending[at].uuid).map_err(|error| {
+                ControlError::failed(format!("{device} cannot leave {own}: {error}"))
+            })?;
+            pending.remove(at);
+            Ok(true)
+        })
+    }
+
     fn check_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         let (own, device) = (name.clone(), device.clone());
         self.call_array(name, move |handle, open| async move {

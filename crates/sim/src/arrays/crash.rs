@@ -15,7 +15,7 @@ use crate::arrays::half_written;
 use crate::arrays::hanging::start_beside_a_hang;
 use crate::arrays::known::{check_both_ends, last_ones};
 use crate::arrays::left::Left;
-use crate::arrays::operator::{finish, take_care};
+use crate::arrays::operator::{finish, spare_dice, take_care};
 use crate::arrays::outages;
 use crate::arrays::page_rot;
 use crate::arrays::reuse;
@@ -79,7 +79,8 @@ async fn record(fixture: Rc<ArrayFixture>, seed: u64, only: Option<u64>) {
     if !fixture.setup.from_the_start {
         watch(&fixture, seed, only);
     }
-    let care = take_care(fixture.clone(), fixture.setup.care, fixture.setup.acts);
+    let Setup { care, acts, .. } = *fixture.setup;
+    let care = take_care(fixture.clone(), care, acts, spare_dice(seed));
     let care = fixture.world.handle().spawn(care);
     run_clients(&fixture, fixture.setup.steps).await;
     care.await;
@@ -287,7 +288,7 @@ async fn recover(fixture: Rc<ArrayFixture>, mut trial: Trial, was_stopped: bool,
     }
     if dice.one_in(2) {
         let care = if dice.one_in(2) { Care::Members } else { Care::Rest };
-        let care = take_care(fixture.clone(), care, 1 + dice.below(3));
+        let care = take_care(fixture.clone(), care, 1 + dice.below(3), None);
         let care = fixture.world.handle().spawn(care);
         run_clients(&fixture, 1 + dice.below(4)).await;
         care.await;

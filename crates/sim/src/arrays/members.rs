@@ -44,6 +44,18 @@ impl MemberMap {
         self.taken.borrow_mut().insert(drive);
     }
 
+    /// The uuids given away last, with their drives: spares are among them.
+    pub(crate) fn given_last(&self) -> Vec<([u8; 16], usize)> {
+        self.uuids.borrow().iter().rev().take(4).copied().collect()
+    }
+
+    /// The array has given a drive back that it never used.
+    pub(crate) fn take_back(&self, drive: usize, uuid: [u8; 16]) {
+        self.uuids.borrow_mut().retain(|(given, _)| *given != uuid);
+        self.taken.borrow_mut().remove(&drive);
+        self.come.borrow_mut().remove(&drive);
+    }
+
     pub(crate) fn note_former(&self, member: usize, drive: usize) {
         self.former.borrow_mut().insert(member, drive);
     }

@@ -52,9 +52,26 @@ const HARMS: [Harm; 7] = [
     Harm::Reads,
 ];
 
+/// Mixed into the seed: seeds that do not draw this are as they were before it was drawn.
+const SPARES: u64 = 0x7370_6172_6562_61d3;
+/// One seed in so many.
+const SPARES_ONE_IN: u64 = 4;
+
+/// The dice of the seed for spares that come and go, if the seed draws that.
+pub(crate) fn spare_dice(seed: u64) -> Option<Prng> {
+    let mut dice = Prng::new(seed ^ SPARES);
+    dice.one_in(SPARES_ONE_IN).then_some(dice)
+}
+
 /// Does what the care of a life is.
-pub(crate) async fn take_care(fixture: Rc<ArrayFixture>, care: Care, acts: u64) {
-    let mut operator = Operator { dice: fixture.world.prng(), fixture, under_way: Vec::new() };
+pub(crate) async fn take_care(
+    fixture: Rc<ArrayFixture>,
+    care: Care,
+    acts: u64,
+    spare_dice: Option<Prng>,
+) {
+    let dice = fixture.world.prng();
+    let mut operator = Operator { dice, spare_dice, fixture, under_way: Vec::new() };
     match care {
         Care::Rest => {}
         Care::Scrub => scrub_for_bit_rot(&operator.fixture, &mut operator.dice).await,
@@ -88,6 +105,7 @@ pub(crate) async fn take_care(fixture: Rc<ArrayFixture>, care: Care, acts: u64) 
                 } else {
                     operator.act().await;
                 }
+                operator.handle_spares();
             }
         }
     }
@@ -130,6 +148,8 @@ pub(crate) async fn finish(fixture: &Rc<ArrayFixture>) {
 struct Operator {
     fixture: Rc<ArrayFixture>,
     dice: Prng,
+    /// The dice of spares that come and go, if the seed draws that.
+    spare_dice: Option<Prng>,
     /// Drives that are coming.
     under_way: Vec<JoinHandle<()>>,
 }
@@ -145,10 +165,7 @@ impl Operator {
             10 | 11 => self.replace(MemberState::InService).await,
             12 => {
                 if let Some(drive) = self.pick_free() {
-                    let uuid = fixture.come(drive);
-                    fixture.world.tell(|| format!("care: drive {drive} is a spare"));
-                    let added = array.add_spare(fixture.disks[drive].clone(), uuid);
-                    added.unwrap_or_else(|error| check_refused(&fixture, drive, &error));
+                    self.add_spare(drive);
                 }
             }
             13 => {
@@ -168,6 +185,42 @@ impl Operator {
                 let rest_ns = *self.dice.pick(&[1, SECOND_NS / 100, 6 * SECOND_NS]);
                 fixture.world.handle().sleep(rest_ns).await;
             }
+        }
+    }
+
+    fn add_spare(&self, drive: usize) {
+        let fixture = &self.fixture;
+        let uuid = fixture.come(drive);
+        fixture.world.tell(|| format!("care: drive {drive} is a spare"));
+        let added = fixture.array().add_spare(fixture.disks[drive].clone(), uuid);
+        added.unwrap_or_else(|error| check_refused(fixture, drive, &error));
+    }
+
+    /// Adds a spare, or takes one back: one that waits, is on its way, has a place, or was never one.
+    fn handle_spares(&mut self) {
+        let (fixture, array) = (self.fixture.clone(), self.fixture.array());
+        let Some(dice) = &mut self.spare_dice else { return };
+        let (free, given) = (fixture.members.free(&fixture.setup), fixture.members.given_last());
+        if !free.is_empty() && dice.one_in(2) {
+            let drive = *dice.pick(&free);
+            return self.add_spare(drive);
+        }
+        if given.is_empty() {
+            return;
+        }
+        let (uuid, drive) = *dice.pick(&given);
+        let before = array.spare_count();
+        let removed = array.remove_spare(uuid);
+        fixture.world.tell(|| format!("care: drive {drive} is wanted back: {removed:?}"));
+        match removed {
+            Ok(waited) => {
+                assert_eq!(before - array.spare_count(), usize::from(waited), "spares that wait");
+                if waited {
+                    fixture.members.take_back(drive, uuid);
+                }
+            }
+            Err(ArrayError::Replace(ReplaceError::SpareTaken { .. })) => {}
+            Err(error) => panic!("drive {drive} cannot be taken back: {error}"),
         }
     }
 

@@ -301,6 +301,33 @@ fn a_spare_waits_on_when_another_device_takes_the_place_first() {
 }
 
 #[test]
+fn a_spare_that_waits_can_be_taken_back_and_one_on_its_way_into_a_place_cannot() {
+    with_drives(6, |world| async move {
+        let array = made(&world, Level::Raid5, 4, Consistency::Bitmap).await;
+        array.add_spare(world.drives[4].clone(), NEW).expect("it suits");
+        array.add_spare(world.drives[5].clone(), [78; 16]).expect("it suits");
+        assert_eq!(array.remove_spare(NEW), Ok(true));
+        assert_eq!((array.remove_spare(NEW), array.spare_count()), (Ok(false), 1));
+        world.drives[5].set_hung(true);
+        array.fail(MemberIndex(2)).expect("one may go");
+        // The spare has left the queue, and its label is not read yet.
+        world.handle.sleep(SECOND_NS).await;
+        let taken = voltier_array::ReplaceError::SpareTaken { member: 2 };
+        assert_eq!(array.remove_spare([78; 16]), Err(taken.into()));
+        world.drives[5].set_hung(false);
+        world.handle.sleep(SECOND_NS).await;
+        array.ended(BackgroundTask::Rebuild).await;
+        assert_eq!(
+            (array.is_online(MemberIndex(2)), array.remove_spare([78; 16])),
+            (true, Ok(false))
+        );
+        // The one that was taken back has another life, here as well.
+        array.add_spare(world.drives[4].clone(), NEW).expect("it suits");
+        array.stop().await.expect("stop");
+    });
+}
+
+#[test]
 fn a_lost_member_wants_one_spare_and_no_second_one_while_that_is_on_its_way() {
     with_drives(6, |world| async move {
         let array = made(&world, Level::Raid5, 4, Consistency::Bitmap).await;

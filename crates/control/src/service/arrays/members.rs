@@ -201,6 +201,73 @@ pub(crate) fn take_spare(
     Ok(())
 }
 
+/// Takes a spare back, and makes a plain device of it. A daemon that dies after the record has a label of the
+/// array on a device that nobody has; before that, the spare waits on.
+pub(crate) fn remove_spare(
+    turn: &mut Turn,
+    name: &ArrayName,
+    spare: &DeviceSpec,
+) -> ControlResult<Response> {
+    let record = turn.array_record(name)?;
+    let is_it = |it: &&DeviceSpec| *it == spare || admit::is_same(turn, it, spare);
+    let Some(spare) = record.spares.iter().find(is_it).cloned() else {
+        return Err(is_no_spare(turn, &record, spare));
+    };
+    let is_open = turn.size_of_array(name).is_ok();
+    let had_it = is_open
+        && turn.apart(format!("taking {spare} back from {name}")).remove_spare(name, &spare)?;
+    let mut record = turn.array_record(name)?;
+    record.spares.retain(|other| *other != spare);
+    if let Err(error) = turn.registry.put_array(record.clone()) {
+        if had_it {
+            let bring = |turn: &mut Turn| turn.opening(&spare).add_spare(name, &spare);
+            let again = bring_devices(turn, name, std::slice::from_ref(&spare), bring);
+            turn.note_array(name, again);
+        }
+        return Err(error);
+    }
+    if let Some(live) = turn.live_arrays.get_mut(name) {
+        live.absence.forget(&spare);
+        live.left_out.retain(|line| !line.starts_with(&format!("the spare {spare} ")));
+    }
+    arrays::events::record(turn);
+    let notes = match look::look(turn, &spare) {
+        Ok(_) => {
+            spare_labels::erase_spare(turn, &spare, Some(record.uuid));
+            Vec::new()
+        }
+        Err((_, why)) => vec![format!(
+            "{why}; the drive keeps its label as a spare of {name}: whatever takes it next needs -f"
+        )],
+    };
+    turn.engine.log(&format!("array {name}: {spare} is no spare any more, on request"));
+    Ok(arrays::show::response(turn, name, notes))
+}
+
+/// Why a device cannot be taken back.
+fn is_no_spare(turn: &Turn, record: &RegisteredArray, device: &DeviceSpec) -> ControlError {
+    let name = &record.name;
+    let is_it = |known: &DeviceSpec| known == device || admit::is_same(turn, known, device);
+    let place = record.members.iter().position(|known| known.as_ref().is_some_and(is_it));
+    let mut pools = turn.registry.pools().iter();
+    let pool = pools.find(|pool| pool.spares.iter().any(|spare| is_it(&spare.device)));
+    ControlError::failed(match (place, pool) {
+        (Some(place), _) => format!(
+            "{device} is member {place} of {name} and no spare; `voltier array replace {name} {place} DEV` puts \
+             another drive there"
+        ),
+        (None, Some(pool)) => format!(
+            "{device} is a spare of the pool {0}; `voltier array spare-pool remove {0} {device}` takes it back",
+            pool.name
+        ),
+        (None, None) => {
+            let spares: Vec<String> = record.spares.iter().map(DeviceSpec::to_string).collect();
+            let has = if spares.is_empty() { "none".to_owned() } else { spares.join(", ") };
+            format!("{device} is not a spare of {name}; its spares: {has}")
+        }
+    })
+}
+
 /// Gives an array its spare again after a start, or when the spare has come, unless it is another device
 /// by now. A spare that cannot be looked at is awaited.
 pub(crate) fn spare_again(turn: &mut Turn, name: &ArrayName, spare: &DeviceSpec) {

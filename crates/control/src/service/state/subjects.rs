@@ -79,6 +79,7 @@ fn of_array_request(ask: &ArrayRequest) -> Option<Vec<Subject>> {
         | ArrayRequest::Stop { name }
         | ArrayRequest::Replace { name, .. }
         | ArrayRequest::AddSpare { name, .. }
+        | ArrayRequest::RemoveSpare { name, .. }
         | ArrayRequest::Grow { name, .. }
         | ArrayRequest::Set { name, .. }
         | ArrayRequest::SetJournal { name, .. }

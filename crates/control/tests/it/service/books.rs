@@ -560,6 +560,15 @@ impl FakeEngine for BookEngine {
         self.call("spare is taken by", name.as_str())
     }
 
+    fn remove_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<bool> {
+        self.call("take spare", name.as_str())?;
+        let mut books = self.books();
+        let array = books.arrays.get_mut(name).unwrap();
+        let before = array.spares.len();
+        array.spares.retain(|spare| spare != device);
+        Ok(array.spares.len() < before)
+    }
+
     fn check_spare(&self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         let books = self.books();
         let is_small = device.path().is_some_and(|path| books.small.iter().any(|it| it == path));

@@ -341,6 +341,135 @@ fn a_spare_is_found_under_another_name_and_is_a_plain_drive_when_it_leaves_the_p
     assert_eq!(fixture.calls(), ["erase label"]);
 }
 
+impl Fixture {
+    /// An array `a` with d7 as a spare of its own.
+    fn with_own_spare() -> Self {
+        let mut fixture = Self::with_pool(&[]);
+        let spare = fixture.device("d7");
+        let add = ArrayRequest::AddSpare { name: named("a"), spare, force: false };
+        assert!(matches!(fixture.service.handle(ask(add)), Response::Array { .. }));
+        fixture.calls();
+        fixture
+    }
+
+    fn remove_spare(&self, name: &str, spare: &str) -> Request {
+        ask(ArrayRequest::RemoveSpare { name: named(name), spare: self.device(spare) })
+    }
+
+    fn notes_of(&mut self, request: Request) -> Vec<String> {
+        match self.service.handle(request) {
+            Response::Array { notes, .. } => notes,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn an_arrays_own_spare_is_taken_back_and_is_a_plain_drive_then() {
+    let mut fixture = Fixture::with_own_spare();
+    let none = [""; 0];
+    assert_eq!(fixture.notes_of(fixture.remove_spare("a", "d7")), none);
+    assert_eq!(fixture.calls(), ["take spare a", "erase label"]);
+    assert!(fixture.record_of("a").spares.is_empty());
+    fixture.restart(false);
+    fixture.service.notice_array_events();
+    assert!(fixture.record_of("a").spares.is_empty());
+    // It serves elsewhere, without force.
+    fixture.pools(fixture.pool_add(&["d7"], false));
+    assert_eq!(fixture.waiting().len(), 1);
+}
+
+#[test]
+fn a_spare_of_an_array_at_rest_and_one_that_is_away_are_taken_back_too() {
+    let mut fixture = Fixture::with_own_spare();
+    fixture.service.handle(ask(ArrayRequest::Stop { name: named("a") }));
+    fixture.calls();
+    assert_eq!(fixture.notes_of(fixture.remove_spare("a", "d7")), [""; 0]);
+    assert_eq!(fixture.calls(), ["erase label"]);
+    assert!(fixture.record_of("a").spares.is_empty());
+
+    let mut fixture = Fixture::with_own_spare();
+    std::fs::rename(fixture.path("d7"), fixture.state_dir().join("away")).unwrap();
+    std::fs::create_dir(fixture.state_dir().join("folder")).unwrap();
+    let away = fixture.state_dir().join("folder/away");
+    std::fs::rename(fixture.state_dir().join("away"), away).unwrap();
+    fixture.restart(false);
+    let notes = fixture.notes_of(fixture.remove_spare("a", "d7"));
+    assert!(notes.len() == 1 && notes[0].contains("keeps its label as a spare of a"), "{notes:?}");
+    assert!(fixture.record_of("a").spares.is_empty());
+    let shown = fixture.service.handle(ask(ArrayRequest::Show { name: Some(named("a")) }));
+    let Response::Array { array, .. } = shown else { panic!("{shown:?}") };
+    assert!(array.spares.is_empty() && array.left_out.is_empty(), "{array:?}");
+}
+
+#[test]
+fn what_is_no_spare_of_an_array_is_refused_by_what_it_is() {
+    let mut fixture = Fixture::with_own_spare();
+    fixture.pools(fixture.pool_add(&["d8"], false));
+    let spare = fixture.device("d7");
+    let cases = [
+        (
+            fixture.remove_spare("a", "d2"),
+            "d2 is member 1 of a and no spare; `voltier array replace a 1 DEV`",
+        ),
+        (
+            fixture.remove_spare("a", "d8"),
+            "d8 is a spare of the pool p; `voltier array spare-pool remove p",
+        ),
+        (
+            fixture.remove_spare("a", "ssd"),
+            &format!("ssd is not a spare of a; its spares: {spare}"),
+        ),
+        (fixture.remove_spare("b", "d7"), "d7 is not a spare of b; its spares: none"),
+        (fixture.remove_spare("c", "d7"), "no array `c`"),
+    ];
+    for (request, words) in cases {
+        let error = fixture.error(request);
+        assert!(error.contains(words) && !error.contains('\n'), "{words}: {error}");
+    }
+    assert_eq!(fixture.record_of("a").spares, [spare]);
+    assert_eq!(fixture.calls().iter().filter(|call| call.contains("erase")).count(), 0);
+}
+
+#[test]
+fn a_spare_that_cannot_be_taken_from_the_record_waits_on() {
+    let mut fixture = Fixture::with_own_spare();
+    fixture.steer(|books| books.failing = Some("take spare"));
+    fixture.error(fixture.remove_spare("a", "d7"));
+    fixture.steer(|books| books.failing = None);
+    assert_eq!(fixture.record_of("a").spares, [fixture.device("d7")]);
+    fixture.service.handle(fixture.lose("a", "d2"));
+    fixture.service.notice_array_events();
+    assert_eq!(fixture.record_of("a").members[1], Some(fixture.device("d2")), "not lost twice");
+}
+
+/// A spare is taken back, and the daemon dies at a call of the engine, or does not. Whether it did.
+fn dies_in_removal(calls: usize) -> bool {
+    let mut fixture = Fixture::with_own_spare();
+    fixture.steer(|books| books.dies_in = Some(calls));
+    let remove = fixture.remove_spare("a", "d7");
+    let died = catch_unwind(AssertUnwindSafe(|| fixture.service.handle(remove))).is_err();
+    fixture.steer(|books| books.dies_in = None);
+    fixture.restart(false);
+    fixture.service.notice_array_events();
+    let is_spare = fixture.record_of("a").spares == [fixture.device("d7")];
+    assert_eq!(is_spare, calls == 0, "dies in {calls}");
+    let has_label = fixture.steer_and_read(|books| !books.spare_labels.is_empty());
+    assert_eq!(has_label, is_spare, "the books erase it before they die");
+    if !is_spare {
+        // At worst it has a label that asks for -f.
+        let add = fixture.pool_add(&["d7"], true);
+        fixture.pools(add);
+    }
+    died
+}
+
+#[test]
+fn a_daemon_that_dies_while_it_takes_a_spare_back_leaves_a_spare_or_none() {
+    let deaths = (0..).take_while(|calls| dies_in_removal(*calls)).count();
+    assert_eq!(deaths, 2);
+}
+
 #[test]
 fn an_arrays_own_spare_is_left_out_after_a_start_when_another_drive_has_its_path() {
     let mut fixture = Fixture::with_pool(&[]);

@@ -60,6 +60,8 @@ pub enum ArrayCommand {
     ReplaceOnline,
     /// A spare is added.
     AddSpare,
+    /// A spare is taken back.
+    RemoveSpare,
     /// A parity row, or a copy, is added.
     Grow,
     /// A member is added for capacity.
@@ -78,7 +80,7 @@ pub enum ArrayCommand {
 
 impl ArrayCommand {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Create,
         Self::CreateWithJournal,
         Self::Delete,
@@ -101,6 +103,7 @@ impl ArrayCommand {
         Self::JournalToMembers,
         Self::SetPace,
         Self::Scrub,
+        Self::RemoveSpare,
     ];
 
     /// The name as one word, for command lines.
@@ -121,6 +124,7 @@ impl ArrayCommand {
             Self::ReplaceBack => "array-replace-back",
             Self::ReplaceOnline => "array-replace-online",
             Self::AddSpare => "array-add-spare",
+            Self::RemoveSpare => "array-remove-spare",
             Self::Grow => "array-grow",
             Self::GrowCapacity => "array-grow-capacity",
             Self::JournalToDevice => "array-journal-device",
@@ -258,6 +262,7 @@ impl ArrayCommand {
             Self::ReplaceLost | Self::ReplaceOnline => replace(FRESH),
             Self::ReplaceBack => replace(MEMBER as usize),
             Self::AddSpare => ArrayRequest::AddSpare { name, spare: device(SPARE), force: true },
+            Self::RemoveSpare => ArrayRequest::RemoveSpare { name, spare: device(SPARE) },
             Self::Grow if level == Level::Raid1 => grow(Growth::Member),
             Self::Grow => grow(Growth::Parity),
             Self::GrowCapacity => grow(Growth::Capacity),
@@ -319,7 +324,7 @@ impl ArrayCommand {
                 ask(fixture, &mut service, ArrayRequest::Fail { name: name(), member });
                 fixture.pass(WARM_UP_NS);
             }
-            Self::FailWithSpare => {
+            Self::FailWithSpare | Self::RemoveSpare => {
                 let (name, spare) = (name(), fixture.device(SPARE));
                 ask(fixture, &mut service, ArrayRequest::AddSpare { name, spare, force: true });
             }

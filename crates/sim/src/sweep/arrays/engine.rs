@@ -407,6 +407,19 @@ impl FakeEngine for ArrayWorld {
         self.with_open(|open| open.pending.push((uuid, device.clone(), true)))
     }
 
+    fn remove_spare(&self, _: &ArrayName, device: &DeviceSpec) -> ControlResult<bool> {
+        let array = self.array()?;
+        if self.with_open(|open| open.devices.contains(&Some(device.clone())))? {
+            return Err(failed("it is a member"));
+        }
+        let find =
+            |open: &mut Open| open.pending.iter().find(|it| it.2 && it.1 == *device).map(|it| it.0);
+        let Some(uuid) = self.with_open(find)? else { return Ok(false) };
+        self.run(move |_| async move { array.remove_spare(uuid) })?;
+        self.with_open(|open| open.pending.retain(|it| it.0 != uuid))?;
+        Ok(true)
+    }
+
     fn check_spare(&self, _: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         self.array()?.check_spare(&self.disk(device)?).map_err(failed)
     }

@@ -57,6 +57,20 @@ impl Arrays {
         }
     }
 
+    /// A spare is on record and waits in the array, or it is neither.
+    fn check_spares(&self, fixture: &ArrayDaemonFixture, progress: Progress) {
+        let Some(array) = fixture.array() else { return };
+        let on_record = fixture.registry().find_array(&name()).map_or(0, |it| it.spares.len());
+        assert_eq!(array.spare_count(), on_record, "spares that wait, and those on record");
+        if progress == Progress::Answered {
+            match self.plan.command {
+                ArrayCommand::AddSpare => assert_eq!(on_record, 1, "the spare is gone"),
+                ArrayCommand::RemoveSpare => assert_eq!(on_record, 0, "the spare is back"),
+                _ => {}
+            }
+        }
+    }
+
     /// Checks that no member is missing but those that the command took out.
     fn check_members(
         &self,
@@ -192,6 +206,7 @@ impl Subject for Arrays {
     ) {
         self.check_shape(before, found, progress);
         self.check_members(fixture, service, progress);
+        self.check_spares(fixture, progress);
         fixture.stop_clients();
     }
 
