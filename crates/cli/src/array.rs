@@ -236,7 +236,9 @@ fn finish(
         ),
         Task::Rebuild => format!("{name}: rebuilt ({})\n", summary(&array)),
         Task::Grow | Task::Reshape => format!("{name}: grown ({})\n", summary(&array)),
-        Task::Scrub => format!("{name}: scrubbed ({})\n", array_table::scrub_found(&array)),
+        Task::Scrub => {
+            format!("{name}: scrubbed ({})\n", array_table::scrub_found(&array.scrub_found))
+        }
     })
 }
 

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use voltier_control::{
-    ArrayDetail, ArrayState, ByteRange, PlaceStatus, PoolStatus, ReshapeDetail, Smart, TaskStatus,
-    format_size, seconds_text, wait_text,
+    ArrayDetail, ArrayState, ByteRange, PlaceStatus, PoolStatus, ReshapeDetail, ScrubFound,
+    ScrubTimes, Smart, TaskStatus, format_size, seconds_text, wait_text,
 };
 
 use crate::rates_table;
@@ -90,7 +90,8 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
     if let Some(reshape) = &array.reshape {
         line("grows", moved(reshape));
     }
-    line("scrub", format!("{}; {}", task(&array.scrub), scrub_found(array)));
+    line("scrub", format!("{}; {}", task(&array.scrub), scrub_found(&array.scrub_found)));
+    line("scrubs", scrubs(&array.scrub_times));
     if let Some(recent) = &array.recent {
         line("clients", rates_table::in_words(recent));
     }
@@ -195,9 +196,26 @@ fn task(task: &TaskStatus) -> String {
     )
 }
 
-/// The findings of the last scrub, in words.
-pub(crate) fn scrub_found(array: &ArrayDetail) -> String {
-    let found = &array.scrub_found;
+/// When scrubs begin by themselves, and what the last one found that was complete.
+fn scrubs(times: &ScrubTimes) -> String {
+    let last = times.last.map_or_else(
+        || "none was complete yet".to_owned(),
+        |last| {
+            format!("the last one ended {}: {}", last.at.to_the_second(), scrub_found(&last.found))
+        },
+    );
+    let next = match times.next {
+        Some(next) => format!("; the next one is due {}", next.to_the_second()),
+        None => String::new(),
+    };
+    match times.every_s {
+        0 => format!("not by themselves; {last}"),
+        every_s => format!("every {}; {last}{next}", seconds_text(every_s)),
+    }
+}
+
+/// The findings of a scrub, in words.
+pub(crate) fn scrub_found(found: &ScrubFound) -> String {
     let mut text = format!(
         "{} blocks did not match, {} located, {} repaired",
         found.mismatched_blocks, found.located_blocks, found.repaired_blocks

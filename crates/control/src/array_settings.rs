@@ -7,8 +7,8 @@ use voltier_array::{HealthPolicy, MergeMode, MergePolicy, Pace, Priority, SlowAc
 
 use crate::error::{ControlError, ControlResult};
 use crate::keys::{
-    self, COUNT, DEADLINE_S, Key, MERGE_US, MERGE_US_MAX, POOL, SIZE, WINDOW_S, WINDOW_S_MAX,
-    one_of,
+    self, COUNT, DEADLINE_S, EVERY_S, Key, MERGE_US, MERGE_US_MAX, POOL, SIZE, WINDOW_S,
+    WINDOW_S_MAX, one_of,
 };
 use crate::name::PoolName;
 use crate::words::as_word;
@@ -19,6 +19,7 @@ pub const ARRAY_KEYS: &[Key<ArraySettings>] = keys::keys! { ArraySettings:
     "rebuild_floor", SIZE, rebuild.floor_bytes_per_second, "least bytes of a member per second";
     "scrub_priority", one_of::<Priority>(), scrub.priority, "share of a scrub beside requests";
     "scrub_floor", SIZE, scrub.floor_bytes_per_second, "least bytes of a member per second";
+    "scrub_every", EVERY_S, scrub_every_s, "how long after a scrub the next one begins by itself";
     "max_errors", COUNT, health.max_errors, "more recent errors fail a member; 0 never";
     "error_window", WINDOW_S, health.error_window_s, "time after which an error counts half";
     "slow_factor", COUNT, health.slow_factor, "so many times as long is slow; 0 never";
@@ -87,7 +88,7 @@ pub struct MergeSettings {
 }
 
 /// All choices of one array.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ArraySettings {
     /// The rebuild.
@@ -101,6 +102,32 @@ pub struct ArraySettings {
     /// The pool whose spares the array may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spare_pool: Option<PoolName>,
+    /// How long after a scrub the next one begins by itself, in seconds; 0 for never.
+    #[serde(default = "usual_scrub_every_s", skip_serializing_if = "is_usual_scrub_every_s")]
+    pub scrub_every_s: u64,
+}
+
+/// Once a month, as other systems do.
+fn usual_scrub_every_s() -> u64 {
+    30 * 86_400
+}
+
+/// Programs of before there was a timer take settings without one.
+fn is_usual_scrub_every_s(seconds: &u64) -> bool {
+    *seconds == usual_scrub_every_s()
+}
+
+impl Default for ArraySettings {
+    fn default() -> Self {
+        Self {
+            rebuild: TaskPace::default(),
+            scrub: TaskPace::default(),
+            health: HealthSettings::default(),
+            merge: MergeSettings::default(),
+            spare_pool: None,
+            scrub_every_s: usual_scrub_every_s(),
+        }
+    }
 }
 
 impl Default for HealthSettings {
@@ -193,7 +220,7 @@ mod tests {
             let value = match key.name {
                 "rebuild_priority" | "scrub_priority" => "high",
                 "rebuild_floor" | "scrub_floor" => "64M",
-                "error_window" | "slow_window" | "deadline" => "2h",
+                "error_window" | "slow_window" | "deadline" | "scrub_every" => "2h",
                 "slow_action" => "avoid",
                 "merge" => "always",
                 "merge_wait" | "merge_max" => "3ms",
@@ -244,10 +271,19 @@ mod tests {
             ("merge_max", "101ms"),
             ("merge_max", "18446744073709551615ms"),
             ("spare_pool", "a/b"),
+            ("scrub_every", "59m"),
+            ("scrub_every", "367d"),
+            ("scrub_every", "never"),
         ] {
             assert_eq!(settings.apply(key, value).unwrap_err().exit_code(), 2, "{key}={value}");
         }
         settings.apply("spare_pool", "none").unwrap();
+        for (value, seconds) in
+            [("off", 0), ("0", 0), ("1h", 3600), ("366d", 31_622_400), ("30d", 2_592_000)]
+        {
+            settings.apply("scrub_every", value).unwrap();
+            assert_eq!(settings.scrub_every_s, seconds);
+        }
         for (value, deadline_ns) in [("off", 0), ("0", 0), ("90", 90), ("75s", 75)] {
             settings.apply("deadline", value).unwrap();
             assert_eq!(settings.health.for_array().deadline_ns, deadline_ns * SECOND_NS);

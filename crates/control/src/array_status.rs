@@ -12,6 +12,7 @@ use crate::health_state::HealthSummary;
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::recent::Recent;
 use crate::records::{FailedDrive, RegisteredArray};
+use crate::service::arrays::scrub_timer::ScrubTimer;
 use crate::smart::{Smart, SpareSmart};
 use crate::spec::DeviceSpec;
 use crate::status::ByteRange;
@@ -236,6 +237,27 @@ pub struct PoolStatus {
     pub spares_smart: Vec<SpareSmart>,
 }
 
+/// The end of a scrub that went over everything.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScrubEnd {
+    /// When it ended.
+    pub at: Date,
+    /// What it found.
+    #[serde(with = "figures")]
+    pub found: ScrubFound,
+}
+
+/// When an array is scrubbed by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ScrubTimes {
+    /// How often, in seconds; 0 for never.
+    pub every_s: u64,
+    /// The last scrub that was complete, if one is known.
+    pub last: Option<ScrubEnd>,
+    /// When the next one is due; null if none is.
+    pub next: Option<Date>,
+}
+
 /// Everything about one array.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ArrayDetail {
@@ -310,6 +332,9 @@ pub struct ArrayDetail {
     /// Findings of the scrub.
     #[serde(default, with = "figures")]
     pub scrub_found: ScrubFound,
+    /// The scrubs that come by themselves.
+    #[serde(default)]
+    pub scrub_times: ScrubTimes,
     /// How many more members may be lost, wherever they are.
     pub may_lose: u32,
     /// Whether nothing is written to the devices, and changes are refused.
@@ -388,6 +413,7 @@ impl ArrayDetail {
             reshape: None,
             scrub: TaskStatus { pace: record.settings.scrub, ..TaskStatus::default() },
             scrub_found: ScrubFound::default(),
+            scrub_times: ScrubTimer::default().times(record),
             may_lose: 0,
             read_only: record.read_only,
             used_by: None,

@@ -239,6 +239,28 @@ pub(crate) const AGE_S: Form<u64> = Form {
     text: |seconds| or_off(*seconds, seconds_text),
 };
 
+/// Longest and shortest time from one scrub to the next one, in seconds: more than a year is as good as never.
+const EVERY_S_MAX: u64 = 366 * 86_400;
+const EVERY_S_MIN: u64 = 3600;
+
+/// Seconds from one time to the next; 0 is off.
+pub(crate) const EVERY_S: Form<u64> = Form {
+    values: || "TIME|off".to_owned(),
+    parse: |key, text| match text {
+        OFF | "0" => Ok(0),
+        time => {
+            let seconds = parse_duration(time, TIME_UNITS, EVERY_S_MAX);
+            seconds.filter(|seconds| *seconds >= EVERY_S_MIN).ok_or_else(|| {
+                let shown = text.escape_default();
+                ControlError::usage(format!(
+                    "{key}=`{shown}`: write 1h to 366d, with h or d: 30d; or off"
+                ))
+            })
+        }
+    },
+    text: |seconds| or_off(*seconds, seconds_text),
+};
+
 /// An age and a size, either or both: see [`MaxUnshipped`].
 pub(crate) const UNSHIPPED: Form<MaxUnshipped> = Form {
     values: || "AGE|SIZE|AGE,SIZE|off".to_owned(),
@@ -298,9 +320,10 @@ pub(crate) const POOL: Form<Option<PoolName>> = Form {
     text: |pool| pool.as_ref().map_or_else(|| NO_POOL.to_owned(), ToString::to_string),
 };
 
+const TIME_UNITS: &[(&str, u64)] = &[("", 1), ("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)];
+
 fn window_s(text: &str) -> Option<u64> {
-    let units = [("", 1), ("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)];
-    parse_duration(text, &units, WINDOW_S_MAX)
+    parse_duration(text, TIME_UNITS, WINDOW_S_MAX)
 }
 
 fn or_off(value: u64, text: fn(u64) -> String) -> String {

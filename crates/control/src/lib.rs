@@ -95,7 +95,8 @@ pub use array_settings::{
 pub use array_spec::{ARRAY_MEMBERS_MAX, ArrayLevel, parse_chunk_bytes};
 pub use array_status::{
     ArrayDetail, ArrayState, FailedDriveStatus, HealthStatus, JournalStatus, LatencyStatus,
-    LimitsStatus, PlaceStatus, PoolStatus, ReshapeDetail, StuckStatus, TaskStatus,
+    LimitsStatus, PlaceStatus, PoolStatus, ReshapeDetail, ScrubEnd, ScrubTimes, StuckStatus,
+    TaskStatus,
 };
 pub use client::Client;
 pub use daemon::{DaemonOptions, run_daemon};
@@ -131,6 +132,7 @@ pub use records::{
 };
 pub use registry::{REGISTRY_FILE, REGISTRY_FORMAT, Registry, RegistryStore};
 pub use remote::Remote;
+pub use service::arrays::scrub_timer::SCRUBS_FILE;
 pub use service::volumes::show::{recorded_arrays, recorded_volumes};
 pub use service::{DEVICE_WAIT_S, Service};
 pub use settings::{KEYS, LINE_BYTES, ORIGIN_KEY, SSD_KEY, Settings, parse_line_bytes};
@@ -147,7 +149,7 @@ pub use status::{
 };
 pub use suggest::nearest;
 pub use units::{exact_size, format_size, parse_size, seconds_text, wait_text};
-pub use voltier_array::{Consistency, Integrity};
+pub use voltier_array::{Consistency, Integrity, ScrubFound};
 pub use voltier_block::{Figure, FigureKind, FigureRow, Figures, Unit, Word};
 pub use voltier_cache::policy::PolicyKind;
 pub use voltier_cache::{Mode, RequestCounts};

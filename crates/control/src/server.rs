@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use crate::date::Date;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult, ErrorKind};
 use crate::events::courier;
@@ -21,6 +22,7 @@ use crate::events::keep::Events;
 use crate::metrics::{self, http::Answer};
 use crate::notify;
 use crate::protocol::{self, EventsRequest, Request, Response};
+use crate::service::arrays::scrub_timer;
 use crate::service::{self, CRASH_STEP, CRASH_TRIES, Errand, Looks, Service, Snapshot, errands};
 
 /// Control clients served at a time: people and scripts; more than these wait in the backlog.
@@ -120,7 +122,10 @@ impl<E: Engine + Send + Sync> Shared<E> {
     /// Looks at the health of everything, and makes events of what has changed, until the daemon comes to rest.
     pub(crate) fn watch_health(&self) {
         let mut looks = Looks::default();
+        self.service.know_scrubs(self.events.folder());
+        let mut is_unwritten = false;
         loop {
+            contained("a look at the scrubs that are due", || self.step_scrubs(&mut is_unwritten));
             contained("a look at the health of everything", || {
                 self.service
                     .look_at_all(&mut looks)
@@ -153,6 +158,18 @@ impl<E: Engine + Send + Sync> Shared<E> {
                 Err(_) => Answer::refused("503 Service Unavailable"),
             },
             _ => Answer::refused("404 Not Found"),
+        }
+    }
+
+    /// Begins the scrub of an array that is due, and keeps when the last ones were.
+    fn step_scrubs(&self, is_unwritten: &mut bool) {
+        let Some(bytes) = self.service.step_scrubs(Date::now()) else { return };
+        let written = scrub_timer::write(self.events.folder(), &bytes);
+        match written {
+            Ok(()) => *is_unwritten = false,
+            // The next change is written again; until then it is known here.
+            Err(error) if !std::mem::replace(is_unwritten, true) => tracing::warn!("{error}"),
+            Err(_) => {}
         }
     }
 

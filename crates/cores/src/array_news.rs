@@ -40,14 +40,15 @@ pub(super) fn take(open: &OpenArray) -> Vec<ArrayNews> {
                 | HealthNews::ChecksumsRebuilt { .. }
         );
         let event = is_warning.then_some(&ARRAY_NOTICE);
-        ArrayNews { line: open.line_of(news), is_warning, event }
+        ArrayNews { line: open.line_of(news), is_warning, event, scrubbed: None }
     });
     let mut lines: Vec<ArrayNews> = health.collect();
     lines.extend(of_members(open));
     let scrub = open.array.scrub_status();
     if open.told.is_scrub_new.take() {
         let line = "a scrub has begun".to_owned();
-        lines.push(ArrayNews { line, is_warning: false, event: Some(&SCRUB_BEGUN) });
+        let event = Some(&SCRUB_BEGUN);
+        lines.push(ArrayNews { line, is_warning: false, event, scrubbed: None });
     }
     if !scrub.progress.is_running && open.told.scrub_begun.take() {
         lines.push(of_scrub(&scrub));
@@ -92,7 +93,7 @@ fn of_members(open: &OpenArray) -> Vec<ArrayNews> {
                 (format!("{device} is lost{why}; {} more may be lost", open.may_lose()), None)
             }
         };
-        lines.push(ArrayNews { line, is_warning: is_gone, event });
+        lines.push(ArrayNews { line, is_warning: is_gone, event, scrubbed: None });
     }
     lines
 }
@@ -112,5 +113,6 @@ fn of_scrub(scrub: &ScrubStatus) -> ArrayNews {
         );
     }
     let is_warning = mismatched_blocks + unreadable_stripes > 0;
-    ArrayNews { line, is_warning, event: Some(&SCRUB_ENDED) }
+    let scrubbed = is_whole.then_some(scrub.counts);
+    ArrayNews { line, is_warning, event: Some(&SCRUB_ENDED), scrubbed }
 }

@@ -1,6 +1,6 @@
 //! Open arrays.
 
-use voltier_array::Integrity;
+use voltier_array::{Integrity, ScrubFound};
 
 use crate::array_spec::ArrayLevel;
 use crate::array_status::ArrayDetail;
@@ -67,6 +67,8 @@ pub struct ArrayNews {
     pub is_warning: bool,
     /// What it is as an event; none of what is a condition of `voltier health` anyway.
     pub event: Option<&'static EventKind>,
+    /// What a scrub found that has ended and went over everything.
+    pub scrubbed: Option<ScrubFound>,
 }
 
 impl ArrayDevices {

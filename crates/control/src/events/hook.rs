@@ -231,7 +231,7 @@ pub(crate) fn record_cursors(folder: &Path, cursors: &BTreeMap<u32, u64>) -> io:
 }
 
 /// Gives a file new content, whole or not at all.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let fresh = PathBuf::from(format!("{}.new", path.display()));
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;

@@ -5,7 +5,7 @@
 //! what must be known after a crash, then do it, then answer.
 
 mod acknowledge;
-mod arrays;
+pub(crate) mod arrays;
 mod dispatch;
 mod import;
 mod looks;
@@ -14,10 +14,11 @@ pub(crate) mod state;
 pub(crate) mod volumes;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::date::Date;
 use crate::engine::{Engine, Waker};
 use crate::error::ControlResult;
 use crate::events::keep::Look;
@@ -26,6 +27,7 @@ use crate::registry::Registry;
 use crate::safety::Machine;
 use crate::smart::Book;
 
+use arrays::scrub_timer::{self, ScrubTimer};
 use arrays::spare_pools;
 pub(crate) use dispatch::pong;
 pub(crate) use looks::{Looks, Snapshot};
@@ -199,6 +201,18 @@ impl<E: Engine> Service<E> {
         let of_pools = turn.registry.pools().iter().flat_map(|it| &it.spares);
         let devices = of_volumes.chain(of_arrays).chain(of_pools.map(|it| &it.device));
         devices.filter_map(|it| Some((it.to_string(), it.path()?.to_owned()))).collect()
+    }
+
+    /// Takes over what a state folder knows of the last scrubs of arrays.
+    pub fn know_scrubs(&self, folder: &Path) {
+        let scrubs = ScrubTimer::of(folder);
+        self.turn().scrubs = scrubs;
+    }
+
+    /// Begins the scrub of an array that is due by this clock. The last scrubs of all arrays, as the bytes of their
+    /// file in the state folder ([`SCRUBS_FILE`](crate::SCRUBS_FILE)), if they have changed.
+    pub fn step_scrubs(&self, now: Date) -> Option<Vec<u8>> {
+        scrub_timer::step(&mut self.turn(), now)
     }
 
     /// A client has received this answer.

@@ -58,7 +58,7 @@ pub(crate) fn record(turn: &mut Turn) -> bool {
             let whole: Vec<usize> = (0..members.len()).filter(is_whole).collect();
             live.left_out.retain(|line| !whole.iter().any(|place| is_stale_line(line, *place)));
         }
-        tell_news(turn, &name, news);
+        tell_news(turn, &record, news);
         let mut next =
             RegisteredArray { level, size_bytes, events, spares, incoming, ..record.clone() };
         next.record_places(&members);
@@ -87,8 +87,10 @@ pub(crate) fn record(turn: &mut Turn) -> bool {
     have_all_said
 }
 
-fn tell_news(turn: &mut Turn, name: &ArrayName, news: Vec<ArrayNews>) {
-    for ArrayNews { line, is_warning, event } in news {
+fn tell_news(turn: &mut Turn, record: &RegisteredArray, news: Vec<ArrayNews>) {
+    let name = &record.name;
+    for ArrayNews { line, is_warning, event, scrubbed } in news {
+        scrubbed.into_iter().for_each(|found| turn.scrubs.ended(record.uuid, found));
         if let Some(kind) = event {
             let severity = if is_warning { Severity::Warning } else { Severity::Info };
             let event = Event { severity, ..Event::of(kind, name.as_str(), &*line) };

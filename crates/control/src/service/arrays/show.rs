@@ -41,6 +41,7 @@ pub(crate) fn status(turn: &mut Turn, record: &RegisteredArray) -> ArrayDetail {
 
 fn status_of(turn: &mut Turn, record: &RegisteredArray) -> ArrayDetail {
     let mut status = ArrayDetail::recorded(record);
+    status.scrub_times = turn.scrubs.times(record);
     status.used_by = turn.user_of_array(&record.name, None);
     let pool = record.settings.spare_pool.as_ref();
     let pool = pool.and_then(|pool| turn.registry.find_pool(pool));

@@ -22,6 +22,7 @@ use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::records::{Identity, PoolRecord, RegisteredArray, VolumeRecord};
 use crate::registry::Registry;
+use crate::service::arrays::scrub_timer::ScrubTimer;
 use crate::service::arrays::unfit_spare::UnfitSpare;
 use crate::service::arrays::wanting::Wanting;
 use crate::service::presence::absence::Absence;
@@ -78,6 +79,8 @@ pub(crate) struct State {
     pub(crate) history: History,
     /// What drives said of themselves.
     pub(crate) smart: Arc<Book>,
+    /// The scrubs that come by themselves.
+    pub(crate) scrubs: ScrubTimer,
 }
 
 /// Events that are kept until the daemon looks; it does every other second.
@@ -110,6 +113,7 @@ impl State {
             told: Vec::new(),
             history: History::default(),
             smart: Arc::default(),
+            scrubs: ScrubTimer::default(),
         }
     }
 

@@ -6,12 +6,12 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use voltier_array::MemberState;
+use voltier_array::{MemberState, ScrubFound};
 use voltier_control::engine::{
-    ArrayDevices, CacheHealth, CacheLabel, CacheStart, Drain, LabelledPlace, MemberLabel,
-    OpenedArray, OpenedVolume, Passing, Replaced, SpareOwner,
+    ArrayDevices, ArrayNews, CacheHealth, CacheLabel, CacheStart, Drain, LabelledPlace,
+    MemberLabel, OpenedArray, OpenedVolume, Passing, Replaced, SpareOwner,
 };
-use voltier_control::protocol::Growth;
+use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{self, DriveIdentity, Examined, Role};
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, ByteRange, ControlError,
@@ -106,6 +106,9 @@ pub(super) struct BookArray {
     pub(super) lost: Vec<u32>,
     pub(super) spares: Vec<DeviceSpec>,
     pub(super) incoming: Vec<DeviceSpec>,
+    pub(super) is_scrubbed: bool,
+    /// A scrub has ended, and found so many blocks that did not match.
+    pub(super) scrubbed: Option<u64>,
 }
 
 /// The size of every array, in bytes.
@@ -474,10 +477,19 @@ impl FakeEngine for BookEngine {
     }
 
     fn array_devices(&self, name: &ArrayName) -> Option<ArrayDevices> {
-        let books = self.books();
+        let mut books = self.books();
+        let scrubbed = books.arrays.get_mut(name).and_then(|array| array.scrubbed.take());
         let array = books.arrays.get(name).filter(|_| !books.are_arrays_late)?;
         let (members, spares) = (array.members.clone(), array.spares.clone());
+        let found = |mismatched_blocks| ScrubFound { mismatched_blocks, ..ScrubFound::default() };
+        let news = scrubbed.map(|blocks| ArrayNews {
+            line: "a scrub has ended".to_owned(),
+            is_warning: false,
+            event: None,
+            scrubbed: Some(found(blocks)),
+        });
         Some(ArrayDevices {
+            news: news.into_iter().collect(),
             spares_wanted: array.lost.len().saturating_sub(spares.len()),
             spares,
             incoming: array.incoming.clone(),
@@ -494,6 +506,13 @@ impl FakeEngine for BookEngine {
         if !self.books().arrays[name].lost.is_empty() {
             status.state = ArrayState::Degraded;
         }
+        status.scrub.running = self.books().arrays[name].is_scrubbed;
+    }
+
+    fn start_scrub(&self, name: &ArrayName, repair: Repair) -> ControlResult<()> {
+        self.call("scrub", &format!("{name} {repair:?}"))?;
+        self.books().arrays.get_mut(name).unwrap().is_scrubbed = true;
+        Ok(())
     }
 
     fn fail_member(&self, name: &ArrayName, place: u32) -> ControlResult<bool> {

@@ -12,6 +12,7 @@ mod late;
 mod moved;
 mod newer;
 mod pulled;
+mod scrubs;
 mod silence;
 mod spare_pools;
 mod stops;

@@ -344,7 +344,7 @@ fn a_spare_is_found_under_another_name_and_is_a_plain_drive_when_it_leaves_the_p
 impl Fixture {
     /// An array `a` with d7 as a spare of its own.
     fn with_own_spare() -> Self {
-        let mut fixture = Self::with_pool(&[]);
+        let fixture = Self::with_pool(&[]);
         let spare = fixture.device("d7");
         let add = ArrayRequest::AddSpare { name: named("a"), spare, force: false };
         assert!(matches!(fixture.service.handle(ask(add)), Response::Array { .. }));
