@@ -235,7 +235,13 @@ fn finish(
             task.verb()
         ),
         Task::Rebuild => format!("{name}: rebuilt ({})\n", summary(&array)),
-        Task::Grow | Task::Reshape => format!("{name}: grown ({})\n", summary(&array)),
+        Task::Grow => format!("{name}: grown ({})\n", summary(&array)),
+        Task::Reshape => {
+            let volume = array.used_by.as_ref().map_or_else(String::new, |volume| {
+                format!("; volume {volume} has the new size after `voltier stop {volume}`, `voltier start {volume}`")
+            });
+            format!("{name}: grown ({}){volume}\n", summary(&array))
+        }
         Task::Scrub => {
             format!("{name}: scrubbed ({})\n", array_table::scrub_found(&array.scrub_found))
         }

@@ -262,13 +262,21 @@ pub(crate) fn refuse_suffering<'a>(
 ) -> ControlResult<()> {
     let suffers = shown.filter(|(_, health)| health.state >= HealthState::Degraded);
     let is = |state| if state == HealthState::Failed { "has failed" } else { "is degraded" };
-    let words = suffers.map(|(name, health)| format!("{name} {}", is(health.state)));
+    let words = suffers.map(|(name, health)| {
+        let why = health.reasons.first().map_or("", String::as_str);
+        format!("{name} {}{}", is(health.state), because(why))
+    });
     let words: Vec<String> = words.collect();
     match words.is_empty() {
         true => Ok(()),
         false => Err(ControlError::failed(format!(
-            "{}; `voltier health` says why, and what to do next",
-            words.join(", ")
+            "{}; `voltier health` says what to do next",
+            words.join("; ")
         ))),
     }
+}
+
+/// A reason behind what it is of.
+pub(crate) fn because(why: &str) -> String {
+    if why.is_empty() { String::new() } else { format!(": {why}") }
 }

@@ -92,6 +92,9 @@ fn members_for_room_come_under_load_and_over_a_kill_and_the_volume_is_larger_aft
     assert_eq!(before["reshape"], serde_json::Value::Null);
     let said = with(&["--capacity", "--member", &more[0]]).ok();
     assert!(said.out.contains("a: grown (level 5, 4 members"), "{said:?}");
+    assert!(said.out.contains("; volume v has the new size after `voltier stop v`"), "{said:?}");
+    let log = std::fs::read_to_string(instance.state().join("daemon.log")).unwrap();
+    assert!(log.contains("all data have moved, and its size is"), "{log}");
     fio_is_content(fio);
     holds(&mut client(&instance), 19);
     let after = array(&instance);

@@ -8,6 +8,7 @@ use crate::records::{FailedDrive, RegisteredArray};
 use crate::service::arrays::wanting::Wanting;
 use crate::service::state::turn::Turn;
 use crate::spec::DeviceSpec;
+use crate::units::format_size;
 
 /// Spares of an open array that the array does not have, and that come back by themselves.
 fn awaited_spares(turn: &Turn, name: &ArrayName) -> Vec<DeviceSpec> {
@@ -59,6 +60,9 @@ pub(crate) fn record(turn: &mut Turn) -> bool {
             live.left_out.retain(|line| !whole.iter().any(|place| is_stale_line(line, *place)));
         }
         tell_news(turn, &record, news);
+        if record.size_bytes > 0 && size_bytes > record.size_bytes {
+            tell_of_growth(turn, &name, size_bytes);
+        }
         let mut next =
             RegisteredArray { level, size_bytes, events, spares, incoming, ..record.clone() };
         next.record_places(&members);
@@ -85,6 +89,18 @@ pub(crate) fn record(turn: &mut Turn) -> bool {
     wanting.sort();
     turn.wanting = wanting;
     have_all_said
+}
+
+/// Says in the log that an array has its new size, and how its volume gets it.
+fn tell_of_growth(turn: &mut Turn, name: &ArrayName, size_bytes: u64) {
+    let volume = turn.user_of_array(name, None).map_or_else(String::new, |volume| {
+        format!(
+            "; volume {volume} has that after `voltier stop {volume}` and `voltier start {volume}`"
+        )
+    });
+    let size = format_size(size_bytes);
+    turn.engine
+        .log(&format!("array {name}: all data have moved, and its size is {size} now{volume}"));
 }
 
 fn tell_news(turn: &mut Turn, record: &RegisteredArray, news: Vec<ArrayNews>) {

@@ -117,11 +117,16 @@ pub(crate) fn grow(
     arrays::events::record(turn);
     grown?;
     let level = turn.array_record(name)?.level;
+    let volume = turn.user_of_array(name, None).map_or_else(String::new, |volume| {
+        format!(
+            "; volume {volume} has the new size after `voltier stop {volume}` and `voltier start {volume}`, when \
+             that has ended"
+        )
+    });
     let how = match by {
         Growth::Capacity => format!(
             "{name} has one more member, and its data are being moved to it; until they all are, \
-             the array keeps its old size; a volume on it gets the new size when it is stopped \
-             and started after that"
+             the array keeps its old size{volume}"
         ),
         Growth::Parity | Growth::Member => {
             format!("{name} now has level {level}; the new member is being filled")
