@@ -122,8 +122,10 @@ pub fn run_daemon<E: Engine + Send + Sync>(
     notify::stopping();
     ending::wait_for_clients(&shared, &mut signals, options.stop_wait);
     shared.service().keep_nothing();
-    notify::wait("stopping; dirty lines stay on their SSDs", STOP_MAX + STOP_STEP * 10);
-    tracing::info!("stopping; dirty lines stay on their SSDs");
+    let has_ssds = shared.service().has_ssds();
+    let what = if has_ssds { "stopping; dirty lines stay on their SSDs" } else { "stopping" };
+    notify::wait(what, STOP_MAX + STOP_STEP * 10);
+    tracing::info!("{what}");
     spawn("stop", &shared, move |_| bound_the_stop(&mut signals))?;
     spawn("tell", &shared, |shared| tell_of_the_stop(&shared))?;
     // From here on new clients start a daemon of their own.

@@ -230,6 +230,11 @@ impl<E: Engine> Service<E> {
         self.turn().stopping = true;
     }
 
+    /// Whether a volume has an SSD.
+    pub(crate) fn has_ssds(&self) -> bool {
+        self.turn().registry.volumes().iter().any(|volume| volume.cache.is_some())
+    }
+
     /// From here on the end of this process is the end of every export, however it comes.
     pub(crate) fn keep_nothing(&self) {
         self.engine.keep_nothing();
