@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
 use voltier_cli::manual::Manual;
 use voltier_control::{
@@ -15,9 +15,13 @@ use voltier_cores::{BUSY_POLL_US, KEEP_S};
 use crate::array_args::ArrayArgs;
 use crate::export_args::{self, ExportArg};
 
+/// The heading of the options that every command has.
+const COMMON: &str = "Common options";
+
 /// Puts an SSD cache in front of a slower backing disk and serves the result as a fast volume.
 #[derive(Debug, Parser)]
 #[command(name = "voltier", version, propagate_version = true, max_term_width = 100)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
 #[command(after_help = format!("DEV, SSD and DISK are {}; \
     SSD and DISK can also be {}.\nSizes take K, M, G, T (powers of 1024).\n\
     Exit codes: 0 success, 1 failure (of show: something is degraded or has failed), 2 wrong usage.",
@@ -25,11 +29,17 @@ use crate::export_args::{self, ExportArg};
 pub(crate) struct Cli {
     /// Folder of the instance: registry, control socket, daemon.pid, default export sockets
     /// [default: /var/lib/voltier for root, else the user's state folder]
-    #[arg(long, value_name = "DIR", env = StateDir::VARIABLE, global = true, hide_env_values = true)]
+    #[arg(long, value_name = "DIR", env = StateDir::VARIABLE, global = true, hide_env_values = true, help_heading = COMMON)]
     pub(crate) state: Option<PathBuf>,
     /// Print state as JSON
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = COMMON)]
     pub(crate) json: bool,
+    /// Print help
+    #[arg(short = 'h', long, global = true, action = ArgAction::Help, help_heading = COMMON)]
+    help: Option<bool>,
+    /// Print version
+    #[arg(short = 'V', long, global = true, action = ArgAction::Version, help_heading = COMMON)]
+    version: Option<bool>,
     #[command(subcommand)]
     pub(crate) verb: Verb,
 }
@@ -51,6 +61,7 @@ pub(crate) enum Verb {
     /// Replace the daemon by this program while clients use volumes: they see a short pause
     Upgrade,
     /// Show state, mode, sizes, hit rates, dirty lines and exports
+    #[command(aliases = ["status", "list", "ls", "info"])]
     Show(Show),
     /// Say what is wrong and what to do next, with the exit codes of monitoring plugins
     Health(HealthArgs),
@@ -221,7 +232,7 @@ pub(crate) struct Create {
     #[arg(short = 's', long, value_name = "SSD")]
     pub(crate) ssd: Option<String>,
     /// Backing disk; its data stay in place (with -d: the replacement policy)
-    #[arg(short = 'p', long, value_name = "DISK", required_unless_present = "source")]
+    #[arg(short = 'p', long, value_name = "DISK", required_unless_present_any = ["source", "plain"])]
     pub(crate) hdd: Option<String>,
     /// Backing disk, in EnhanceIO's spelling; -p is then the policy
     #[arg(short = 'd', long, value_name = "DISK")]
@@ -232,6 +243,9 @@ pub(crate) struct Create {
     pub(crate) export: NewExport,
     #[command(flatten)]
     pub(crate) name: Named,
+    /// A disk and an SSD without their options, which are refused: nobody knows which is which
+    #[arg(hide = true, num_args = 0..=2)]
+    pub(crate) plain: Vec<String>,
 }
 
 #[derive(Debug, Args)]

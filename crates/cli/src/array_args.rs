@@ -16,6 +16,7 @@ pub(crate) enum ArrayVerb {
     /// Create an array; the content of its drives is lost
     Create(CreateArray),
     /// Show state, level, members and remaining redundancy
+    #[command(aliases = ["status", "list", "ls", "info"])]
     Show(ShowArrays),
     /// Take a member out of service, as if it had failed
     Fail(FailMember),
@@ -226,6 +227,7 @@ pub(crate) enum PoolVerb {
     /// Remove drives from a pool; without drives, remove the pool
     Remove(PoolRemove),
     /// Show pools, their spares, and the arrays that use them
+    #[command(aliases = ["status", "list", "ls", "info"])]
     Show(PoolShow),
 }
 

@@ -11,6 +11,9 @@ use crate::export_args;
 
 pub(crate) fn create(args: &Create, state: &StateDir) -> ControlResult<Request> {
     let name: VolumeName = args.name.text().parse()?;
+    if let Some(error) = without_options(&name, args) {
+        return Err(error);
+    }
     // EnhanceIO calls the slow side -d and the policy -p; MaxIO calls the slow side -p.
     let (hdd, policy) = match (&args.source, &args.hdd) {
         (Some(source), policy) => (source, policy.as_deref()),
@@ -32,6 +35,20 @@ pub(crate) fn create(args: &Create, state: &StateDir) -> ControlResult<Request> 
     let cache = cache_of(args.ssd.as_ref(), settings, args.choices.force)?;
     let export = export_args::of_new(args.export.kind.as_deref(), state, &name)?;
     Ok(Request::Create { name, origin, cache, export })
+}
+
+/// The refusal of `create NAME DISK SSD`: an SSD is overwritten, so nobody guesses which of them it is.
+fn without_options(name: &VolumeName, args: &Create) -> Option<ControlError> {
+    let given = args.source.as_ref().or(args.hdd.as_ref());
+    let mut plain = args.plain.iter();
+    let disk = given.or_else(|| plain.next())?;
+    let ssd = args.ssd.as_ref().or_else(|| plain.next());
+    let ssd = ssd.map(|ssd| format!(" -s {ssd}")).unwrap_or_default();
+    (!args.plain.is_empty()).then(|| {
+        ControlError::usage(format!(
+            "the disk and the SSD are named by options: `voltier create {name} -p {disk}{ssd}`"
+        ))
+    })
 }
 
 pub(crate) fn take_over(args: &Takeover, state: &StateDir) -> ControlResult<Request> {

@@ -41,6 +41,11 @@ pub fn one_line(error: &Error, program: &Command) -> Option<String> {
     ) {
         return Some(format!("no command given; `{help} --help` lists them"));
     }
+    if let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidSubcommand)
+        && let Some(meant) = meant_verb(program, &verb, given)
+    {
+        return Some(format!("`{help}` has no `{given}`; {meant}"));
+    }
     if let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg)
         && error.kind() == ErrorKind::UnknownArgument
         && given.starts_with('-')
@@ -51,6 +56,45 @@ pub fn one_line(error: &Error, program: &Command) -> Option<String> {
     }
     let hint = if tip.is_empty() { String::new() } else { format!("{tip}, or ") };
     Some(format!("{message}; {hint}see `{help} --help`"))
+}
+
+/// What stands for verbs of other programs that take away or add something: the user decides, as it cannot be undone,
+/// or there is more than one.
+const VERBS: [(&[&str], &[&str], &str); 5] = [
+    (
+        &["voltier"],
+        &["destroy", "remove", "rm"],
+        "`voltier delete NAME` forgets a volume, `voltier detach NAME` its SSD alone",
+    ),
+    (
+        &["voltier"],
+        &["add"],
+        "`voltier create NAME -p DISK -s SSD` makes a volume, `voltier attach NAME -s SSD` gives one an SSD",
+    ),
+    (
+        &["voltier", "array"],
+        &["destroy", "remove", "rm"],
+        "`voltier array delete NAME` forgets an array, `voltier array fail NAME DEV` takes a member out, `voltier array \
+         remove-spare NAME DEV` a spare",
+    ),
+    (
+        &["voltier", "array"],
+        &["add"],
+        "`voltier array add-spare NAME DEV` adds a spare, `voltier array replace NAME OLD NEW` puts a drive in the place \
+         of a member, `voltier array grow NAME ...` adds parity or capacity",
+    ),
+    (
+        &["voltier", "array", "spare-pool"],
+        &["destroy", "delete", "rm"],
+        "`voltier array spare-pool remove POOL [DEV...]` removes drives, or the pool",
+    ),
+];
+
+/// What to write instead of a verb that the program does not have.
+fn meant_verb(program: &Command, verbs: &[&str], given: &str) -> Option<&'static str> {
+    let is_ours = program.get_name() == "voltier";
+    let mut known = VERBS.iter().filter(|(path, _, _)| is_ours && *path == verbs);
+    known.find(|(_, words, _)| words.contains(&given)).map(|(_, _, meant)| *meant)
 }
 
 /// The long option of a verb, or of a verb below one, that is nearest to an unknown one.

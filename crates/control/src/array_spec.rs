@@ -40,12 +40,13 @@ impl ArrayLevel {
         LEVELS.map(|level| Self(level).word())
     }
 
-    /// The level of a word, for so many members. `group` is the number of members in a group; of
+    /// The level of a word (`6`, `raid6`, `RAID-6`), for so many members. `group` is the number of members in a group; of
     /// two groups if it is not given.
     ///
     /// # Errors
     /// A usage error: an unknown word, or a group that is missing or has no place.
     pub fn of_word(word: &str, group: Option<usize>, members: usize) -> ControlResult<Self> {
+        let word = without_raid(word);
         if Self::listed(word).and_then(Self::group).is_none() {
             if group.is_some() {
                 return Err(ControlError::usage(format!(
@@ -135,13 +136,29 @@ impl ArrayLevel {
     }
 }
 
+/// The word of a level as other programs write it: `raid6`, `RAID 6`.
+fn without_raid(word: &str) -> &str {
+    let Some((raid, level)) = word.split_at_checked(4) else { return word };
+    if raid.eq_ignore_ascii_case("raid") { level.trim_start_matches(['-', '_', ' ']) } else { word }
+}
+
+/// Levels that have names in other programs.
+const NAMED: [(&str, &str); 6] =
+    [("stripe", "0"), ("mirror", "1"), ("z", "5"), ("z1", "5"), ("z2", "6"), ("z3", "7.3")];
+
 impl FromStr for ArrayLevel {
     type Err = ControlError;
 
     fn from_str(text: &str) -> ControlResult<Self> {
         let wrong = || {
             let words = Self::words();
-            let hint = suggest::hint(text, &words.each_ref().map(String::as_str));
+            let named = NAMED.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+            let hint = match named {
+                Some((_, level)) => {
+                    format!("did you mean `{level}`? (known: {})", words.join(", "))
+                }
+                None => suggest::hint(text, &words.each_ref().map(String::as_str)),
+            };
             let shown = text.escape_default();
             ControlError::usage(format!("`{shown}` is not a level; {hint}, N+M"))
         };
@@ -195,6 +212,31 @@ pub fn parse_chunk_bytes(text: &str) -> ControlResult<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn levels_are_taken_as_other_programs_write_them() {
+        for (typed, level) in [
+            ("raid5", "5"),
+            ("RAID6", "6"),
+            ("raid-10", "10"),
+            ("Raid 7.3", "7.3"),
+            ("raid0", "0"),
+            ("raid4+2", "4+2"),
+        ] {
+            assert_eq!(ArrayLevel::of_word(typed, None, 6).unwrap().word(), level, "{typed}");
+        }
+        assert_eq!(ArrayLevel::of_word("raid60", None, 8).unwrap().to_string(), "60:4");
+        for (typed, words) in [
+            ("mirror", "did you mean `1`?"),
+            ("raidz2", "did you mean `6`?"),
+            ("raid", "is not a level"),
+            ("raid55", "is not a level"),
+            ("é5", "is not a level"),
+        ] {
+            let error = ArrayLevel::of_word(typed, None, 4).unwrap_err();
+            assert!(error.message.contains(words) && error.exit_code() == 2, "{error}");
+        }
+    }
 
     #[test]
     fn every_level_is_read_and_written_back_the_same() {

@@ -11,6 +11,8 @@ use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
 use crate::state_dir::StateDir;
 
+/// The address of this host alone.
+const LOOPBACK: &str = "127.0.0.1";
 /// The port of NBD.
 pub const NBD_PORT: u16 = 10809;
 
@@ -62,7 +64,8 @@ static NBD: ExportKind = ExportKind {
     has_default: true,
     way: "over NBD",
     help: "NBD on a Unix or TCP socket",
-    value_help: "ADDR is unix:PATH, a path, or tcp:HOST[:PORT]; the default is a socket in the state folder.",
+    value_help: "ADDR is unix:PATH, a path, tcp:HOST[:PORT], or a port of this host; the default is a socket in the state \
+                 folder.",
     read: |text, state, name| {
         let address = match text {
             "" => state.nbd_address(name)?,
@@ -226,7 +229,7 @@ impl FromStr for NbdAddress {
     fn from_str(text: &str) -> Result<Self, ControlError> {
         let wrong = || {
             ControlError::usage(format!(
-                "`{}` is not an NBD address; write unix:/path/to/socket or tcp:HOST[:PORT]",
+                "`{}` is not an NBD address; write unix:/path/to/socket, tcp:HOST[:PORT], or a port of this host",
                 text.escape_default()
             ))
         };
@@ -238,6 +241,10 @@ impl FromStr for NbdAddress {
                 return Err(wrong());
             }
             return Ok(NbdAddress::Unix(PathBuf::from(path)));
+        }
+        if !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit()) {
+            let port = text.parse().map_err(|_| wrong())?;
+            return Ok(NbdAddress::Tcp { host: LOOPBACK.to_owned(), port });
         }
         let address = text.strip_prefix("tcp:").unwrap_or(text);
         let (host, port) = match address.rsplit_once(':') {
@@ -348,12 +355,13 @@ mod tests {
             ("tcp:localhost", tcp("localhost", 10809)),
             ("0.0.0.0:7000", tcp("0.0.0.0", 7000)),
             ("tcp:[::1]:7000", tcp("::1", 7000)),
+            ("7000", tcp("127.0.0.1", 7000)),
             ("tcp:[2001:db8::5:6]", tcp("2001:db8::5:6", 10809)),
         ];
         for (text, address) in cases {
             assert_eq!(text.parse::<NbdAddress>().unwrap(), address, "{text}");
         }
-        for bad in ["", "unix:", "nbd://x/y", "host:port", "a b", ":70000"] {
+        for bad in ["", "unix:", "nbd://x/y", "host:port", "a b", ":70000", "70000"] {
             assert_eq!(bad.parse::<NbdAddress>().unwrap_err().exit_code(), 2, "{bad}");
         }
     }
@@ -363,6 +371,7 @@ mod tests {
         for (text, leaves) in [
             ("unix:/run/a.sock", false),
             ("tcp:127.0.0.1", false),
+            ("7000", false),
             ("tcp:127.3.2.1:7000", false),
             ("tcp:[::1]", false),
             ("tcp:[::ffff:127.0.0.1]", false),

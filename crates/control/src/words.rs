@@ -5,12 +5,30 @@ use voltier_block::Word;
 use crate::error::{ControlError, ControlResult};
 use crate::suggest;
 
-/// Parses a word that a person typed, in letters of any case.
+/// Words that people know from other programs, and ours for the same.
+const SPELLINGS: [(&str, &str); 6] = [
+    ("writeback", "wb"),
+    ("writethrough", "wt"),
+    ("writearound", "ro"),
+    ("readonly", "ro"),
+    ("writeonly", "wo"),
+    ("passthrough", "pt"),
+];
+
+/// The word for a spelling that other programs have, if it is one of these.
+fn spelled(word: &str, known: &[&str]) -> Option<&'static str> {
+    let plain: String = word.chars().filter(|it| !matches!(it, '-' | '_' | ' ')).collect();
+    let (_, own) = SPELLINGS.iter().find(|(spelling, _)| *spelling == plain)?;
+    known.contains(own).then_some(*own)
+}
+
+/// Parses a word that a person typed, in letters of any case, or as other programs spell it.
 ///
 /// # Errors
 /// A usage error that names the nearest word.
 pub fn parse_word<T: Word>(word: &str) -> ControlResult<T> {
-    T::of_name(&word.to_ascii_lowercase()).map_err(|_| {
+    let lower = word.to_ascii_lowercase();
+    T::of_name(spelled(&lower, &T::names()).unwrap_or(&lower)).map_err(|_| {
         let hint = suggest::hint(word, &T::names());
         ControlError::usage(format!("`{}` is {}; {hint}", word.escape_default(), T::WRONG))
     })

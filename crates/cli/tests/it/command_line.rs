@@ -77,6 +77,72 @@ fn wrong_usage_is_one_line_with_a_hint_and_exit_code_two() {
 }
 
 #[test]
+fn what_other_programs_call_it_is_taken_where_it_is_harmless_and_answered_with_the_command_elsewhere()
+ {
+    let instance = Instance::new();
+    let cases: [(&[&str], &str); 12] = [
+        (&["destroy", "v"], "`voltier` has no `destroy`; `voltier delete NAME` forgets a volume"),
+        (&["rm", "v"], "`voltier delete NAME`"),
+        (&["add", "v"], "`voltier create NAME -p DISK -s SSD` makes a volume"),
+        (
+            &["array", "destroy", "a"],
+            "`voltier array` has no `destroy`; `voltier array delete NAME`",
+        ),
+        (&["array", "remove", "a", "d"], "`voltier array remove-spare NAME DEV` a spare"),
+        (&["array", "add", "a", "d"], "`voltier array add-spare NAME DEV` adds a spare"),
+        (&["array", "spare-pool", "rm", "p"], "`voltier array spare-pool remove POOL"),
+        (&["create", "x", "/dev/sdb", "/dev/sdc"], "`voltier create x -p /dev/sdb -s /dev/sdc`"),
+        (&["create", "x", "/dev/sdb"], "`voltier create x -p /dev/sdb`"),
+        (&["create", "x", "-p", "mem:1M", "/dev/sdb"], "`voltier create x -p mem:1M -s /dev/sdb`"),
+        (&["array", "create", "a", "--level", "raidz2", "mem:1M"], "did you mean `6`"),
+        (&["export", "v", "--nbd", "70000"], "not an NBD address"),
+    ];
+    for (args, words) in cases {
+        instance.run(args).refused(2, words);
+    }
+    assert!(!instance.state().exists(), "wrong usage starts nothing");
+    instance.run(&["create", "-p", "mem:16M", "-s", "mem:16M", "-t", "writeback", "v"]).ok();
+    instance.run(&["set", "v", "mode=write-through"]).ok();
+    assert_eq!(instance.show("v")["mode"], "wt");
+    instance.run(&["export", "v", "--nbd", "0"]).ok();
+    let shown = instance.show("v");
+    let uri = shown["exports"][0]["uri"].as_str().unwrap();
+    assert!(uri.starts_with("nbd://127.0.0.1:"), "{uri}");
+    let members = ["mem:32M", "mem:32M", "mem:32M"];
+    instance.run(&[&["array", "create", "a", "--level", "RAID5"][..], &members].concat()).ok();
+    for verb in ["status", "list", "ls", "info"] {
+        assert!(instance.run(&[verb]).ok().out.contains("v "), "{verb}");
+        assert!(instance.run(&["array", verb]).ok().out.contains("a "), "{verb}");
+        instance.run(&["array", "spare-pool", verb]).ok();
+        assert!(!instance.run(&["--help"]).ok().out.contains(&format!("\n  {verb} ")), "hidden");
+    }
+}
+
+#[test]
+fn options_of_every_command_have_a_heading_of_their_own() {
+    let instance = Instance::new();
+    for verb in
+        [&["create"][..], &["flush"], &["array", "create"], &["array", "spare-pool", "add"], &[]]
+    {
+        let help = instance.run(&[verb, &["--help"]].concat()).ok().out;
+        let (own, common) =
+            help.split_once("\nCommon options:\n").unwrap_or_else(|| panic!("{help}"));
+        for option in ["--state", "--json", "-h, --help", "-V, --version"] {
+            assert!(
+                common.contains(option) && !own.contains(&format!("  {option}")),
+                "{option}: {help}"
+            );
+        }
+        let short = instance.run(&[verb, &["-h"]].concat()).ok().out;
+        assert!(short.contains("Common options:"), "{short}");
+        assert!(
+            instance.run(&[verb, &["-V"]].concat()).ok().out.starts_with("voltier"),
+            "{verb:?}"
+        );
+    }
+}
+
+#[test]
 fn without_the_laboratory_its_verbs_say_where_it_is_looked_for() {
     let instance = Instance::new();
     let alone = instance.path("voltier");
