@@ -29,7 +29,8 @@ const COMMON: &str = "Common options";
 pub(crate) struct Cli {
     /// Folder of the instance: registry, control socket, daemon.pid, default export sockets
     /// [default: /var/lib/voltier for root, else the user's state folder]
-    #[arg(long, value_name = "DIR", env = StateDir::VARIABLE, global = true, hide_env_values = true, help_heading = COMMON)]
+    #[arg(long, value_name = "DIR", env = StateDir::VARIABLE, global = true, hide_env_values = true)]
+    #[arg(help_heading = COMMON)]
     pub(crate) state: Option<PathBuf>,
     /// Print state as JSON
     #[arg(long, global = true, help_heading = COMMON)]

@@ -74,14 +74,14 @@ const VERBS: [(&[&str], &[&str], &str); 5] = [
     (
         &["voltier", "array"],
         &["destroy", "remove", "rm"],
-        "`voltier array delete NAME` forgets an array, `voltier array fail NAME DEV` takes a member out, `voltier array \
-         remove-spare NAME DEV` a spare",
+        "`voltier array delete NAME` forgets an array, `voltier array fail NAME DEV` takes a member out, \
+         `voltier array remove-spare NAME DEV` a spare",
     ),
     (
         &["voltier", "array"],
         &["add"],
-        "`voltier array add-spare NAME DEV` adds a spare, `voltier array replace NAME OLD NEW` puts a drive in the place \
-         of a member, `voltier array grow NAME ...` adds parity or capacity",
+        "`voltier array add-spare NAME DEV` adds a spare, `voltier array replace NAME OLD NEW` puts a drive in the \
+         place of a member, `voltier array grow NAME ...` adds parity or capacity",
     ),
     (
         &["voltier", "array", "spare-pool"],

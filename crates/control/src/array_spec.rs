@@ -40,8 +40,8 @@ impl ArrayLevel {
         LEVELS.map(|level| Self(level).word())
     }
 
-    /// The level of a word (`6`, `raid6`, `RAID-6`), for so many members. `group` is the number of members in a group; of
-    /// two groups if it is not given.
+    /// The level of a word (`6`, `raid6`, `RAID-6`), for so many members. `group` is the number of members in a
+    /// group; of two groups if it is not given.
     ///
     /// # Errors
     /// A usage error: an unknown word, or a group that is missing or has no place.

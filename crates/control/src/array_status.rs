@@ -12,7 +12,6 @@ use crate::health_state::HealthSummary;
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::recent::Recent;
 use crate::records::{FailedDrive, RegisteredArray};
-use crate::service::arrays::scrub_timer::ScrubTimer;
 use crate::smart::{Smart, SpareSmart};
 use crate::spec::DeviceSpec;
 use crate::status::ByteRange;
@@ -413,7 +412,7 @@ impl ArrayDetail {
             reshape: None,
             scrub: TaskStatus { pace: record.settings.scrub, ..TaskStatus::default() },
             scrub_found: ScrubFound::default(),
-            scrub_times: ScrubTimer::default().times(record),
+            scrub_times: ScrubTimes { every_s: record.scrub_every_s(), ..ScrubTimes::default() },
             may_lose: 0,
             read_only: record.read_only,
             used_by: None,

@@ -122,10 +122,7 @@ pub fn run_daemon<E: Engine + Send + Sync>(
     notify::stopping();
     ending::wait_for_clients(&shared, &mut signals, options.stop_wait);
     shared.service().keep_nothing();
-    let has_ssds = shared.service().has_ssds();
-    let what = if has_ssds { "stopping; dirty lines stay on their SSDs" } else { "stopping" };
-    notify::wait(what, STOP_MAX + STOP_STEP * 10);
-    tracing::info!("{what}");
+    say_the_stop(shared.service().has_ssds());
     spawn("stop", &shared, move |_| bound_the_stop(&mut signals))?;
     spawn("tell", &shared, |shared| tell_of_the_stop(&shared))?;
     // From here on new clients start a daemon of their own.
@@ -161,6 +158,13 @@ fn spawn_watches<E: Engine + Send + Sync>(
         })?;
     }
     Ok(())
+}
+
+/// Says that the stop has begun, and what it leaves.
+fn say_the_stop(has_ssds: bool) {
+    let what = if has_ssds { "stopping; dirty lines stay on their SSDs" } else { "stopping" };
+    notify::wait(what, STOP_MAX + STOP_STEP * 10);
+    tracing::info!("{what}");
 }
 
 /// Has the volumes over Ceph RBD images report how far the images are behind, every second.

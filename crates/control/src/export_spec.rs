@@ -64,8 +64,8 @@ static NBD: ExportKind = ExportKind {
     has_default: true,
     way: "over NBD",
     help: "NBD on a Unix or TCP socket",
-    value_help: "ADDR is unix:PATH, a path, tcp:HOST[:PORT], or a port of this host; the default is a socket in the state \
-                 folder.",
+    value_help: "ADDR is unix:PATH, a path, tcp:HOST[:PORT], or a port of this host; the default is a socket in \
+                 the state folder.",
     read: |text, state, name| {
         let address = match text {
             "" => state.nbd_address(name)?,

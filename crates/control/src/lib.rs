@@ -132,7 +132,7 @@ pub use records::{
 };
 pub use registry::{REGISTRY_FILE, REGISTRY_FORMAT, Registry, RegistryStore};
 pub use remote::Remote;
-pub use service::arrays::scrub_timer::SCRUBS_FILE;
+pub use service::arrays::scrub_book::SCRUBS_FILE;
 pub use service::volumes::show::{recorded_arrays, recorded_volumes};
 pub use service::{DEVICE_WAIT_S, Service};
 pub use settings::{KEYS, LINE_BYTES, ORIGIN_KEY, SSD_KEY, Settings, parse_line_bytes};

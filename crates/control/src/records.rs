@@ -278,6 +278,13 @@ pub struct PoolRecord {
 }
 
 impl RegisteredArray {
+    /// How often the array is scrubbed by itself, in seconds; 0 for never. Without redundancy there is nothing to
+    /// check.
+    pub(crate) fn scrub_every_s(&self) -> u64 {
+        let is_checked = self.level.has_redundancy() && !self.read_only;
+        if is_checked { self.settings.scrub_every_s } else { 0 }
+    }
+
     /// The form of a new array of this record; its members get these identities.
     pub fn create_options(&self, member_uuids: Vec<[u8; 16]>) -> CreateOptions {
         CreateOptions {

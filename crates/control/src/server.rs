@@ -22,7 +22,7 @@ use crate::events::keep::Events;
 use crate::metrics::{self, http::Answer};
 use crate::notify;
 use crate::protocol::{self, EventsRequest, Request, Response};
-use crate::service::arrays::scrub_timer;
+use crate::service::arrays::scrub_book;
 use crate::service::{self, CRASH_STEP, CRASH_TRIES, Errand, Looks, Service, Snapshot, errands};
 
 /// Control clients served at a time: people and scripts; more than these wait in the backlog.
@@ -164,7 +164,7 @@ impl<E: Engine + Send + Sync> Shared<E> {
     /// Begins the scrub of an array that is due, and keeps when the last ones were.
     fn step_scrubs(&self, is_unwritten: &mut bool) {
         let Some(bytes) = self.service.step_scrubs(Date::now()) else { return };
-        let written = scrub_timer::write(self.events.folder(), &bytes);
+        let written = scrub_book::write(self.events.folder(), &bytes);
         match written {
             Ok(()) => *is_unwritten = false,
             // The next change is written again; until then it is known here.

@@ -27,7 +27,8 @@ use crate::registry::Registry;
 use crate::safety::Machine;
 use crate::smart::Book;
 
-use arrays::scrub_timer::{self, ScrubTimer};
+use arrays::scrub_book::ScrubBook;
+use arrays::scrub_timer;
 use arrays::spare_pools;
 pub(crate) use dispatch::pong;
 pub(crate) use looks::{Looks, Snapshot};
@@ -205,7 +206,7 @@ impl<E: Engine> Service<E> {
 
     /// Takes over what a state folder knows of the last scrubs of arrays.
     pub fn know_scrubs(&self, folder: &Path) {
-        let scrubs = ScrubTimer::of(folder);
+        let scrubs = ScrubBook::of(folder);
         self.turn().scrubs = scrubs;
     }
 

@@ -52,6 +52,8 @@ pub(crate) fn record(turn: &mut Turn) -> bool {
         let arriving = arriving.unwrap_or_default();
         let mut awaited = awaited_spares(turn, &name);
         awaited.extend(arriving.iter().cloned());
+        let before = turn.live_arrays.get(&name).and_then(|live| live.size_bytes);
+        let has_grown = before.is_some_and(|before| before > 0 && size_bytes > before);
         if let Some(live) = turn.live_arrays.get_mut(&name) {
             live.size_bytes = live.size_bytes.map(|_| size_bytes);
             // The place of a member that was too old has one that is not.
@@ -60,7 +62,7 @@ pub(crate) fn record(turn: &mut Turn) -> bool {
             live.left_out.retain(|line| !whole.iter().any(|place| is_stale_line(line, *place)));
         }
         tell_news(turn, &record, news);
-        if record.size_bytes > 0 && size_bytes > record.size_bytes {
+        if has_grown {
             tell_of_growth(turn, &name, size_bytes);
         }
         let mut next =
@@ -91,6 +93,7 @@ pub(crate) fn record(turn: &mut Turn) -> bool {
     have_all_said
 }
 
+/// Says in the log what an array has done, and makes events of it.
 /// Says in the log that an array has its new size, and how its volume gets it.
 fn tell_of_growth(turn: &mut Turn, name: &ArrayName, size_bytes: u64) {
     let volume = turn.user_of_array(name, None).map_or_else(String::new, |volume| {

@@ -4,6 +4,7 @@ pub(crate) mod commands;
 pub(crate) mod events;
 pub(crate) mod members;
 pub(crate) mod open;
+pub(crate) mod scrub_book;
 pub(crate) mod scrub_timer;
 pub(crate) mod show;
 pub(crate) mod spare_labels;

@@ -22,7 +22,7 @@ use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::records::{Identity, PoolRecord, RegisteredArray, VolumeRecord};
 use crate::registry::Registry;
-use crate::service::arrays::scrub_timer::ScrubTimer;
+use crate::service::arrays::scrub_book::ScrubBook;
 use crate::service::arrays::unfit_spare::UnfitSpare;
 use crate::service::arrays::wanting::Wanting;
 use crate::service::presence::absence::Absence;
@@ -80,7 +80,7 @@ pub(crate) struct State {
     /// What drives said of themselves.
     pub(crate) smart: Arc<Book>,
     /// The scrubs that come by themselves.
-    pub(crate) scrubs: ScrubTimer,
+    pub(crate) scrubs: ScrubBook,
 }
 
 /// Events that are kept until the daemon looks; it does every other second.
@@ -113,7 +113,7 @@ impl State {
             told: Vec::new(),
             history: History::default(),
             smart: Arc::default(),
-            scrubs: ScrubTimer::default(),
+            scrubs: ScrubBook::default(),
         }
     }
 

@@ -17,7 +17,7 @@ use crate::records::{Desired, RegisteredArray, VolumeRecord};
 use crate::registry::Registry;
 use crate::safety::{DriveIdentity, users};
 use crate::service::arrays;
-use crate::service::arrays::scrub_timer::ScrubTimer;
+use crate::service::arrays::scrub_book::ScrubBook;
 use crate::service::state::claims::Subject;
 use crate::service::state::jobs::Purpose;
 use crate::service::state::live::now;
@@ -254,7 +254,7 @@ pub fn recorded_volumes(state: &StateDir) -> ControlResult<Vec<VolumeStatus>> {
 /// When the registry cannot be read, or is refused.
 pub fn recorded_arrays(state: &StateDir) -> ControlResult<Vec<ArrayDetail>> {
     let registry = Registry::load(state.path())?;
-    let scrubs = ScrubTimer::of(state.path());
+    let scrubs = ScrubBook::of(state.path());
     let status = |record: &RegisteredArray| {
         let mut status = ArrayDetail::recorded(record);
         status.scrub_times = scrubs.times(record);

@@ -59,7 +59,7 @@ impl Fixture {
 
     fn next_daemon(&mut self) {
         self.restart(false);
-        self.service.know_scrubs(&self.state_dir().to_owned());
+        self.service.know_scrubs(self.state_dir());
         self.calls();
     }
 }
