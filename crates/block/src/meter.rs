@@ -1,8 +1,8 @@
 //! Meters: what a layer or a drive was asked for, how long that took, and how much is under way.
 //!
-//! Every request is counted, with its time in a histogram: no samples. The time is that of the core's last look at its
-//! ring (the clock that the meter was made with), so a request costs no call of a clock. It is therefore accurate to the
-//! time that the core was busy between two looks, some tens of microseconds at full load.
+//! Every request is counted, with its time in a histogram: no samples. The time is that of the core's last look at
+//! its ring (the clock that the meter was made with), so a request costs no call of a clock. It is therefore accurate
+//! to the time that the core was busy between two looks, some tens of microseconds at full load.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -97,20 +97,7 @@ pub(crate) fn one(volume: &VolumeStatus) -> String {
         let _ = writeln!(text, "{key:<12} {value}");
     };
     line("name", volume.name.to_string());
-    line("state", state_of(volume));
-    line("health", volume.health.state.word().to_owned());
-    for problem in problems(volume) {
-        line("problem", problem);
-    }
-    if !volume.note.is_empty() {
-        line("note", volume.note.clone());
-    }
-    if !volume.waits_for.is_empty() {
-        line("waits for", waits_for(&volume.waits_for, volume.waits_seconds));
-    }
-    if !volume.under_way.is_empty() {
-        line("under way", volume.under_way.clone());
-    }
+    state_lines(volume, &mut line);
     line("size", format!("{} ({} bytes)", format_size(volume.size_bytes), volume.size_bytes));
     line("backing disk", device(&volume.hdd));
     for health in smart_text::lines(&volume.hdd.path, &volume.hdd.smart) {
@@ -240,6 +227,24 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
             percent(volume.hit_rate.write)
         ),
     );
+}
+
+/// How it is, what is wrong, and what it waits for.
+fn state_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
+    line("state", state_of(volume));
+    line("health", volume.health.state.word().to_owned());
+    for problem in problems(volume) {
+        line("problem", problem);
+    }
+    if !volume.note.is_empty() {
+        line("note", volume.note.clone());
+    }
+    if !volume.waits_for.is_empty() {
+        line("waits for", waits_for(&volume.waits_for, volume.waits_seconds));
+    }
+    if !volume.under_way.is_empty() {
+        line("under way", volume.under_way.clone());
+    }
 }
 
 /// What clients, the SSD and the disk were asked for of late.

@@ -44,7 +44,7 @@ impl Words {
         Self {
             name: command.get_name().to_owned(),
             about: text(command.get_about()),
-            options: command.get_arguments().filter(|it| !it.is_hide_set()).map(option).collect(),
+            options: command.get_arguments().filter(|it| is_told(it)).map(option).collect(),
             verbs: command.get_subcommands().filter(|it| !it.is_hide_set()).map(Self::of).collect(),
         }
     }
@@ -78,6 +78,11 @@ impl Words {
         let verbs = self.verbs.into_iter().map(Self::into_command);
         Command::new(&*self.name.leak()).about(self.about).args(arguments).subcommands(verbs)
     }
+}
+
+/// Whether completions are told of an option: every command has its own help and version.
+fn is_told(arg: &Arg) -> bool {
+    !arg.is_hide_set() && !matches!(arg.get_id().as_str(), "help" | "version")
 }
 
 #[cfg(test)]

@@ -153,8 +153,8 @@ fn show_exits_1_for_what_is_degraded_and_a_user_who_replaces_a_member_has_nothin
     instance.run(&with(&["create", "a", "--level", "5", "--export", "none"], &members)).ok();
     instance.run(&["create", "-p", "array:a", "v"]).ok();
     instance.run(&["array", "fail", "a", "0"]).ok();
-    instance.run(&["array", "show", "a"]).refused(1, "the array a is degraded; `voltier health`");
-    instance.run(&["show"]).refused(1, "v is degraded; `voltier health`");
+    instance.run(&["array", "show", "a"]).refused(1, "the array a is degraded: drive ");
+    instance.run(&["show"]).refused(1, "; `voltier health` says what to do next");
     let shown = instance.run(&["show", "v", "--json"]).shown();
     assert_eq!(shown["health"]["state"], "degraded");
     let reasons = shown["health"]["reasons"].as_array().unwrap();

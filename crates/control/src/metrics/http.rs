@@ -2,7 +2,7 @@
 //! little time and few bytes.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -19,6 +19,8 @@ const CLIENT_MAX: Duration = Duration::from_secs(5);
 /// Longest head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 8192;
 const HEADERS_MAX: usize = 64;
+/// What is still heard of a client that was refused, in bytes.
+const REST_BYTES_MAX: usize = 1 << 20;
 /// Clients at a time; further ones are told to come again.
 const CLIENTS_MAX: usize = 8;
 /// How long a listener that cannot be had, or that fails, rests.
@@ -46,17 +48,28 @@ impl Answer {
 
 trait Stream: Read + Write {
     fn set_time(&self, left: Duration) -> io::Result<()>;
+
+    /// Says that nothing more is sent.
+    fn end(&self) -> io::Result<()>;
 }
 
 impl Stream for TcpStream {
     fn set_time(&self, left: Duration) -> io::Result<()> {
         self.set_read_timeout(Some(left)).and_then(|()| self.set_write_timeout(Some(left)))
     }
+
+    fn end(&self) -> io::Result<()> {
+        self.shutdown(Shutdown::Write)
+    }
 }
 
 impl Stream for UnixStream {
     fn set_time(&self, left: Duration) -> io::Result<()> {
         self.set_read_timeout(Some(left)).and_then(|()| self.set_write_timeout(Some(left)))
+    }
+
+    fn end(&self) -> io::Result<()> {
+        self.shutdown(Shutdown::Write)
     }
 }
 
@@ -119,15 +132,19 @@ fn remove_stale(path: &Path) {
 }
 
 fn give<S: Stream + Send + 'static>(
-    stream: S,
+    mut stream: S,
     answer: &Arc<impl Fn(&str) -> Answer + Send + Sync + 'static>,
     clients: &Arc<AtomicUsize>,
 ) {
     let (answer, clients) = (Arc::clone(answer), Arc::clone(clients));
     if clients.fetch_add(1, Ordering::AcqRel) >= CLIENTS_MAX {
         clients.fetch_sub(1, Ordering::AcqRel);
-        let _ =
-            send(stream, &Answer::refused("503 Service Unavailable"), false, now() + CLIENT_MAX);
+        let _ = send(
+            &mut stream,
+            &Answer::refused("503 Service Unavailable"),
+            false,
+            now() + CLIENT_MAX,
+        );
         return;
     }
     let own = Arc::clone(&clients);
@@ -159,9 +176,27 @@ fn talk(mut stream: impl Stream, answer: &impl Fn(&str) -> Answer) -> io::Result
         }
     };
     match asked {
-        Ok((path, with_body)) => send(stream, &answer(&path), with_body, until + CLIENT_MAX),
-        Err(status) => send(stream, &Answer::refused(status), true, until),
+        Ok((path, with_body)) => send(&mut stream, &answer(&path), with_body, until + CLIENT_MAX),
+        Err(status) => {
+            send(&mut stream, &Answer::refused(status), true, until)?;
+            hear_the_rest(&mut stream, until)
+        }
     }
+}
+
+/// A connection that is closed with something unread is reset, and the client may lose the answer.
+fn hear_the_rest(stream: &mut impl Stream, until: Instant) -> io::Result<()> {
+    stream.end()?;
+    let mut heard = 0;
+    let mut part = [0; 1024];
+    while heard < REST_BYTES_MAX {
+        stream.set_time(left(until)?)?;
+        match stream.read(&mut part)? {
+            0 => break,
+            count => heard += count,
+        }
+    }
+    Ok(())
 }
 
 fn left(until: Instant) -> io::Result<Duration> {
@@ -211,7 +246,7 @@ fn is_here(host: &[u8]) -> bool {
 }
 
 fn send(
-    mut stream: impl Stream,
+    stream: &mut impl Stream,
     answer: &Answer,
     with_body: bool,
     until: Instant,

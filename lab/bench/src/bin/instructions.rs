@@ -3,12 +3,13 @@
 //! `scripts/instructions.sh` runs each case with two counts: the difference is the cost of a request alone.
 
 use voltier_array::{Array, Consistency, CreateOptions, Geometry, Integrity, Layout, Level};
-use voltier_bench::new_cache;
+use voltier_bench::{new_cache, write_back};
 use voltier_block::{BlockDevice, Buf, Durability, KIB, Lba, MIB, Prng, SECTOR_BYTES};
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, LineSize, Mode, Settings};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, Settings};
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, Handle, NoFiles};
+use voltier_volume::{Drive, Leaf, LeafKind, Volume};
 
 const SPAN_BYTES: u64 = 16 * MIB;
 /// Wide enough that few random requests meet again.
@@ -72,6 +73,22 @@ async fn cache(handle: &Handle) -> Cache<MemoryDevice, MemoryDevice> {
         cache.write(at, data.clone().into(), Durability::Cached).await.expect("a write works");
     }
     cache
+}
+
+/// The same as the daemon has it: a volume over drives of which each is measured.
+async fn volume(handle: &Handle) -> Volume<Drive> {
+    let memory = |bytes| Leaf::new(handle, LeafKind::Memory(MemoryDevice::new(bytes)));
+    let volume = Volume::plain(handle, Drive::origin(memory(SPAN_BYTES)));
+    let format =
+        FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [3; 16] };
+    let ssd = Drive::ssd(memory(6 * SPAN_BYTES));
+    volume.attach_new(ssd, &format, write_back()).await.expect("the SSD takes a cache");
+    let data = Buf::zeroed(MIB as usize).freeze();
+    for megabyte in 0..SPAN_BYTES / MIB {
+        let at = Lba(megabyte * (MIB / SECTOR_BYTES));
+        volume.write(at, data.clone().into(), Durability::Cached).await.expect("a write works");
+    }
+    volume
 }
 
 /// A cache that has nothing of a wide origin.
@@ -140,6 +157,10 @@ fn main() {
         let (write, read) = (true, false);
         match case.as_str() {
             "hit_read" => load(&handle, &cache(&handle).await, read, 4 * KIB, count).await,
+            "volume_hit_read" => load(&handle, &volume(&handle).await, read, 4 * KIB, count).await,
+            "volume_write_back" => {
+                load(&handle, &volume(&handle).await, write, 4 * KIB, count).await
+            }
             "write_back" => load(&handle, &cache(&handle).await, write, 4 * KIB, count).await,
             "hit_read_128k" => load(&handle, &cache(&handle).await, read, 128 * KIB, count).await,
             "hit_read_128k_scattered" => {

@@ -25,8 +25,10 @@ pub(crate) struct History {
     of: BTreeMap<Subject, VecDeque<Moment>>,
 }
 
+/// Counts that were the same from one moment to another: one entry for as long as nobody asks for anything.
 struct Moment {
     at: Instant,
+    until: Instant,
     meters: Vec<MeterCounts>,
 }
 
@@ -56,17 +58,19 @@ impl History {
         let moments = self.of.entry(subject.clone()).or_default();
         // A device that came or went: what was counted before is of other devices.
         moments.retain(|it| it.meters.len() == meters.len());
-        if let Some(begin) = begin_of(moments, now, over) {
-            let seconds = (now - begin.at).as_secs_f64();
+        if let Some((begin, at)) = begin_of(moments, now, over) {
+            let seconds = (now - at).as_secs_f64();
             let counted = meters.iter().zip(&begin.meters).map(|(now, before)| now.since(before));
             for (recent, counted) in status.recents().into_iter().zip(counted) {
                 *recent = Some(Recent::of(&counted, seconds));
             }
         }
-        if moments.back().is_none_or(|last| now - last.at >= STEP) {
-            moments.push_back(Moment { at: now, meters });
-            thin(moments, now);
+        match moments.back_mut() {
+            Some(last) if last.meters == meters => last.until = now,
+            Some(last) if now - last.at < STEP => {}
+            _ => moments.push_back(Moment { at: now, until: now, meters }),
         }
+        thin(moments, now);
     }
 
     /// Forgets what is not on record any more.
@@ -76,16 +80,23 @@ impl History {
 }
 
 /// The begin of an interval: the newest moment that is old enough, but a tenth; else the oldest one.
-fn begin_of(moments: &VecDeque<Moment>, now: Instant, over: Duration) -> Option<&Moment> {
+fn begin_of(
+    moments: &VecDeque<Moment>,
+    now: Instant,
+    over: Duration,
+) -> Option<(&Moment, Instant)> {
     let least = over.saturating_sub(over / 10);
     let old_enough = moments.iter().rev().find(|it| now - it.at >= least);
-    old_enough.or(moments.front()).filter(|it| now - it.at >= STEP / 2)
+    let begin = old_enough.or(moments.front())?;
+    // As long as asked for, if the counts were the same then.
+    let at = begin.until.min(now.checked_sub(over).unwrap_or(begin.at).max(begin.at));
+    (now - at >= STEP / 2).then_some((begin, at))
 }
 
 fn thin(moments: &mut VecDeque<Moment>, now: Instant) {
     let mut kept: Option<Instant> = None;
     moments.retain(|it| {
-        let age = now - it.at;
+        let age = now - it.until;
         let is_far = kept.is_none_or(|kept| it.at - kept >= FAR_STEP);
         let stays = age <= CLOSE || age <= KEPT && is_far;
         if stays {
@@ -145,8 +156,11 @@ mod tests {
     fn an_interval_begins_at_the_moment_that_is_nearest_to_what_was_asked_for() {
         let subject = Subject::Volume("v".parse().unwrap());
         let (mut history, begin) = (History::default(), crate::service::state::live::now());
+        let clock = std::rc::Rc::new(std::cell::Cell::new(0));
+        let meter = voltier_block::Meter::new(clock);
         let mut ask = |at_s: u64, over_s: u64| {
-            let mut status = One::default();
+            drop(meter.begin(voltier_block::Asked::Read, 512));
+            let mut status = One(meter.counts(), None);
             let now = begin + Duration::from_secs(at_s);
             history.take(&subject, &mut status, now, Duration::from_secs(over_s));
             status.1.map(|it| it.seconds)
@@ -160,8 +174,17 @@ mod tests {
         let minute = ask(299, 60).unwrap();
         assert!((54.0..=64.0).contains(&minute), "{minute}");
         assert!(history.of[&subject].len() < 30, "{}", history.of[&subject].len());
-        let mut gone: One = One::default();
-        history.take(&subject, &mut gone, begin + Duration::from_secs(300), Duration::from_secs(1));
+        // Idle: no more entries, and intervals of any length.
+        let mut rest = |at_s: u64| {
+            let (now, mut status) = (begin + Duration::from_secs(at_s), One(meter.counts(), None));
+            history.take(&subject, &mut status, now, Duration::from_secs(10));
+            status.1.map(|it| (it.seconds, it.reads.per_second))
+        };
+        for at_s in (300..400).step_by(2) {
+            rest(at_s);
+        }
+        assert_eq!(rest(400), Some((10.0, 0.0)));
+        assert_eq!(history.of[&subject].len(), 1, "the busy minute is over");
         history.retain(|_| false);
         assert!(history.of.is_empty());
     }

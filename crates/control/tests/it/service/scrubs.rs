@@ -45,7 +45,10 @@ impl Fixture {
     }
 
     fn shown(&self, name: &str) -> ArrayDetail {
-        match self.service.handle(ask_of(ArrayRequest::Show { name: Some(named(name)) })) {
+        match self
+            .service
+            .handle(ask_of(ArrayRequest::Show { name: Some(named(name)), over_s: None }))
+        {
             Response::Array { array, .. } => *array,
             other => panic!("{other:?}"),
         }

@@ -397,7 +397,8 @@ fn a_spare_of_an_array_at_rest_and_one_that_is_away_are_taken_back_too() {
     let notes = fixture.notes_of(fixture.remove_spare("a", "d7"));
     assert!(notes.len() == 1 && notes[0].contains("keeps its label as a spare of a"), "{notes:?}");
     assert!(fixture.record_of("a").spares.is_empty());
-    let shown = fixture.service.handle(ask(ArrayRequest::Show { name: Some(named("a")) }));
+    let shown =
+        fixture.service.handle(ask(ArrayRequest::Show { name: Some(named("a")), over_s: None }));
     let Response::Array { array, .. } = shown else { panic!("{shown:?}") };
     assert!(array.spares.is_empty() && array.left_out.is_empty(), "{array:?}");
 }
