@@ -9,7 +9,7 @@ use crate::events::hook::HookStatus;
 use crate::health_state::{HealthState, HealthSummary};
 use crate::name::{ArrayName, VolumeName};
 use crate::smart::{Smart, SmartWarning, SpareSmart};
-use crate::status::{ByteRange, DeviceState, DeviceStatus, ExportState, VolumeState, VolumeStatus};
+use crate::status::{ByteRange, DeviceState, DeviceStatus, ExportState, UnshippedStatus, VolumeState, VolumeStatus};
 
 /// The exit code of `voltier health` when it cannot find out: 3 UNKNOWN.
 pub const UNKNOWN_EXIT_CODE: u8 = 3;
@@ -102,6 +102,10 @@ conditions! {
     METRICS_FAIL: Daemon Warning "metrics_fail",
         "nobody can ask the daemon for metrics: the address is in use, or cannot be had",
         "end what has the address, or give the daemon another one; it tries again by itself";
+    STATE_FOLDER_REFUSES: Daemon Degraded "state_folder_refuses",
+        "the state folder takes no records, or has no room for one: what happens to volumes and arrays cannot be \
+         recorded, and clients wait for the record of a lost drive",
+        "make room in the state folder, or mend what the reason names: it is tried again by itself";
     VOLUME_FAILED: Volume Failed "volume_failed",
         "the volume is not served",
         "`voltier show NAME` has all about it; `voltier start NAME` tries again";
@@ -117,6 +121,9 @@ conditions! {
     VOLUME_TROUBLE: Volume Warning "volume_trouble",
         "the volume serves, with a trouble that its reason names",
         "`voltier show NAME` has all about it";
+    WRITES_WAIT: Volume Warning "writes_wait",
+        "writes of clients have waited for the disk for ten seconds or longer, because of `max_unshipped`",
+        "look at the disk (`dmesg`); one that is well and too slow for so many writes needs a larger `max_unshipped`";
     ARRAY_BELOW: Volume Degraded "array_below",
         "an array that the volume stands on has lost members",
         "see the array";
@@ -275,6 +282,9 @@ pub struct Health {
     pub checks: Vec<Check>,
 }
 
+/// From so long on it is a trouble that writes wait because of `max_unshipped`.
+const WRITES_WAIT_SECONDS: u64 = 10;
+
 /// Reasons in a summary: `voltier health` has all.
 const REASONS_MAX: usize = 8;
 
@@ -401,6 +411,15 @@ impl Health {
         checks.list
     }
 
+    /// The check of the daemon when the state folder takes no records.
+    pub(crate) fn of_state_folder(trouble: Option<&str>) -> Vec<Check> {
+        let mut checks = Checks::of(Part::Daemon, "voltier");
+        if let Some(why) = trouble {
+            checks.add(Part::Daemon, "voltier", Some((&STATE_FOLDER_REFUSES, why.to_owned())));
+        }
+        checks.list
+    }
+
     /// Adds further checks: those of what the daemon does beside volumes and arrays.
     #[must_use]
     pub fn with(self, checks: Vec<Check>) -> Self {
@@ -494,6 +513,16 @@ fn volume_troubles(volume: &VolumeStatus) -> Vec<(&'static Condition, String)> {
     if volume.lost_ranges > 0 {
         let count = volume.lost_ranges;
         found.push((&DATA_LOST, format!("{count} ranges have lost their newest data")));
+    }
+    if let Some(unshipped) = &volume.unshipped
+        && unshipped.writes_wait_seconds >= WRITES_WAIT_SECONDS
+    {
+        let UnshippedStatus { waiting_writes: count, writes_wait_seconds: seconds, .. } = unshipped;
+        let they = if *count == 1 { "write waits" } else { "writes wait" };
+        found.push((
+            &WRITES_WAIT,
+            format!("{count} {they} for the disk (max_unshipped), and some have for {seconds} s"),
+        ));
     }
     for device in [&volume.ssd, &volume.hdd] {
         if device.state == DeviceState::Degraded {

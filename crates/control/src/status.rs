@@ -196,6 +196,9 @@ pub struct UnshippedStatus {
     pub age_is_minimum: bool,
     /// Writes that wait for the disk now because of `max_unshipped`.
     pub waiting_writes: u64,
+    /// For how long some have waited whenever anybody looked; the daemon does every other second.
+    #[serde(default)]
+    pub writes_wait_seconds: u64,
     /// The newest flush that the disk has, with all before it; null without an order, and before the first.
     pub shipped_flush: Option<ShippedFlush>,
 }

@@ -112,6 +112,7 @@ fn unshipped(cache: &CacheStatus) -> Option<UnshippedStatus> {
         age_seconds: found.age.map(|age| (age.ns / 1_000_000) as f64 / 1000.0),
         age_is_minimum: found.age.is_some_and(|age| age.is_older),
         waiting_writes: found.waiting_writes,
+        writes_wait_seconds: 0,
         shipped_flush: found.shipped_flush.map(|flush| ShippedFlush {
             generation: flush.generation,
             number: flush.number,

@@ -18,6 +18,7 @@ mod ephemeral_ssd;
 mod events;
 mod export_access;
 mod failing_drives;
+mod faults_told;
 mod file_systems;
 mod full_host;
 mod full_ssd;

@@ -109,6 +109,29 @@ pub(crate) fn append(folder: &Path, events: &[Event], standing: &Standing) -> io
     written
 }
 
+/// Room that the state folder is to have: about what one command adds to the registry.
+const ROOM_BYTES: u64 = 64 << 10;
+
+/// Looks whether the file system of the state folder has room for a record.
+///
+/// # Errors
+/// When it has none, or does not answer.
+pub(crate) fn look_for_room(folder: &Path) -> io::Result<()> {
+    let found = rustix::fs::statvfs(folder)?;
+    // The last blocks are kept for the superuser.
+    let is_superuser = rustix::process::geteuid().is_root();
+    let blocks = if is_superuser { found.f_bfree } else { found.f_bavail };
+    if found.f_blocks == 0 {
+        // It counts no blocks.
+        return Ok(());
+    }
+    let have_names_ended = found.f_files > 0 && found.f_ffree == 0;
+    match blocks.saturating_mul(found.f_frsize) < ROOM_BYTES || have_names_ended {
+        true => Err(rustix::io::Errno::NOSPC.into()),
+        false => Ok(()),
+    }
+}
+
 /// What goes before the next line: the head of a new file, the end of a torn line.
 fn head(file: &mut File, length: u64, standing: &Standing) -> io::Result<Vec<u8>> {
     if length == 0 {

@@ -19,7 +19,9 @@ const EVENTS_MAX: usize = 8192;
 /// Events in one answer: half of what a message may have.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
 /// How long what could not be written rests before it is tried again.
-const WRITE_AGAIN: Duration = Duration::from_secs(10);
+const WRITE_AGAIN: Duration = Duration::from_secs(3);
+/// How often an idle daemon looks whether the state folder has room: a full one is told before a record needs it.
+const ROOM_STEP: Duration = Duration::from_secs(4);
 
 /// What a look at everything tells.
 pub(crate) struct Look {
@@ -29,6 +31,8 @@ pub(crate) struct Look {
     pub(crate) is_starting: bool,
     /// Events that are none of conditions.
     pub(crate) told: Vec<Event>,
+    /// Why the registry takes no records, if that is so.
+    pub(crate) registry_trouble: Option<String>,
 }
 
 /// An event for a hook, and the number up to which it has all events then.
@@ -57,6 +61,10 @@ struct Inner {
     is_ending: bool,
     /// Why metrics cannot be answered, if that is so.
     metrics_trouble: Option<String>,
+    /// Why the registry takes no records, if that is so.
+    registry_trouble: Option<String>,
+    /// Why events cannot be written, or that the state folder has no room.
+    folder_trouble: Option<String>,
 }
 
 /// The events of an instance.
@@ -95,6 +103,8 @@ impl Events {
             deliveries: 0,
             is_ending: false,
             metrics_trouble: None,
+            registry_trouble: None,
+            folder_trouble: None,
         };
         inner.bound();
         Arc::new(Self {
@@ -125,6 +135,7 @@ impl Events {
         let now = Date::now();
         let mut inner = self.inner();
         look.told.into_iter().for_each(|event| inner.push(event, now));
+        inner.registry_trouble = look.registry_trouble;
         let mut checks = look.checks;
         checks.extend(inner.own_checks());
         let events = inner.standing.look(&checks, now, look.is_starting);
@@ -138,7 +149,7 @@ impl Events {
         self.inner().metrics_trouble = trouble;
     }
 
-    /// The checks of what the daemon does beside volumes and arrays: hooks and metrics.
+    /// The checks of what the daemon does beside volumes and arrays: hooks, metrics and records.
     pub(crate) fn own_checks(&self) -> Vec<Check> {
         self.inner().own_checks()
     }
@@ -317,8 +328,8 @@ impl Events {
             let inner = self.inner();
             let is_idle =
                 |inner: &mut Inner| inner.written >= inner.last_seq && inner.are_cursors_written;
-            let inner = self.news.wait_while(inner, is_idle);
-            let mut inner = inner.unwrap_or_else(PoisonError::into_inner);
+            let waited = self.news.wait_timeout_while(inner, ROOM_STEP, is_idle);
+            let mut inner = waited.unwrap_or_else(PoisonError::into_inner).0;
             let fresh = inner.log.iter().filter(|event| event.seq > inner.written).cloned();
             let (fresh, standing): (Vec<Event>, _) = (fresh.collect(), inner.standing.clone());
             let up_to = inner.last_seq;
@@ -333,7 +344,12 @@ impl Events {
                 true => hook::record_cursors(&self.folder, &cursors),
                 false => Ok(()),
             };
+            let room = file::look_for_room(&self.folder);
             let mut inner = self.inner();
+            let troubles = [&appended, &recorded, &room].map(|it| it.as_ref().err());
+            inner.folder_trouble = troubles.into_iter().flatten().next().map(|error| {
+                ControlError::io(format!("writing into {}", self.folder.display()), error).message
+            });
             if appended.is_ok() {
                 inner.written = up_to;
             }
@@ -377,6 +393,8 @@ impl Inner {
     fn own_checks(&self) -> Vec<Check> {
         let mut checks = Health::of_hooks(&self.hook_statuses());
         checks.extend(Health::of_metrics(self.metrics_trouble.as_deref()));
+        let trouble = self.registry_trouble.as_deref().or(self.folder_trouble.as_deref());
+        checks.extend(Health::of_state_folder(trouble));
         checks
     }
 
@@ -492,7 +510,12 @@ mod tests {
             (events.add_hook(target("one")).unwrap(), events.add_hook(target("two")).unwrap());
         events.tell(Event::of(&TEST, "voltier", "a"));
         events.note_delivery(&one, 1, Err("exit code 1".into()));
-        let look = || Look { checks: Vec::new(), is_starting: false, told: Vec::new() };
+        let look = || Look {
+            checks: Vec::new(),
+            is_starting: false,
+            told: Vec::new(),
+            registry_trouble: None,
+        };
         events.take(look());
         let said: Vec<_> = events.after(0).into_iter().map(|it| (it.kind, it.name)).collect();
         assert_eq!(said[1], ("hook_fails".to_owned(), "one".to_owned()));

@@ -60,6 +60,7 @@ impl Looks {
         }
         let told = std::mem::take(&mut turn.told);
         let is_starting = !turn.starting.is_empty();
+        let registry_trouble = turn.registry.trouble().map(|it| it.message.clone());
         let volumes = turn.registry.volumes().iter().map(|it| Subject::Volume(it.name.clone()));
         let arrays = turn.registry.arrays().iter().map(|it| Subject::Array(it.name.clone()));
         let subjects: Vec<Subject> = volumes.chain(arrays).collect();
@@ -78,7 +79,7 @@ impl Looks {
             }
             checks.extend(self.seen.get(&subject).into_iter().flat_map(|it| it.checks.clone()));
         }
-        Some(Look { checks, is_starting, told })
+        Some(Look { checks, is_starting, told, registry_trouble })
     }
 
     /// What the last look has seen.

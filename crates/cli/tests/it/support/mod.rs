@@ -151,6 +151,12 @@ impl Instance {
         instance
     }
 
+    /// A variable of [`Self::with_variable`].
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        let found = self.variables.iter().find(|(known, _)| *known == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
     pub fn state(&self) -> PathBuf {
         self.dir.path().join("state")
     }

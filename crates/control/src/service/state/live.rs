@@ -38,6 +38,8 @@ pub(crate) struct Live {
     pub(crate) is_unrecorded: bool,
     /// Errors of its SSD and of its backing disk since the start that its user has taken note of.
     pub(crate) acknowledged_errors: [u64; 2],
+    /// Since when every look has found writes that wait because of `max_unshipped`.
+    pub(crate) writes_wait_since: Option<Instant>,
 }
 
 /// An export of the record that could not be opened, and is tried again.
@@ -65,6 +67,7 @@ impl Live {
             ssd_label: None,
             is_unrecorded: false,
             acknowledged_errors: [0; 2],
+            writes_wait_since: None,
         }
     }
 }

@@ -108,9 +108,21 @@ pub(crate) fn status(turn: &mut Turn, record: &VolumeRecord) -> VolumeStatus {
     for device in [&mut status.ssd, &mut status.hdd] {
         device.smart = turn.smart.of(&device.path);
     }
+    note_waiting_writes(turn, &mut status);
     turn.add_trouble(&mut status.error);
     status.health = health::summary_of_volume(&status, &below);
     status
+}
+
+/// Notes for how long writes wait because of `max_unshipped`, which a busy volume does now and then.
+fn note_waiting_writes(turn: &mut Turn, status: &mut VolumeStatus) {
+    let Some(live) = turn.live.get_mut(&status.name) else { return };
+    let waiting = status.unshipped.as_mut().filter(|it| it.waiting_writes > 0);
+    live.writes_wait_since = waiting.map(|unshipped| {
+        let since = live.writes_wait_since.unwrap_or_else(now);
+        unshipped.writes_wait_seconds = since.elapsed().as_secs();
+        since
+    });
 }
 
 fn status_of(turn: &mut Turn, record: &VolumeRecord, below: &[ArrayDetail]) -> VolumeStatus {

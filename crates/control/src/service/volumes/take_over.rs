@@ -1,6 +1,7 @@
 //! Taking a volume over from another host: its Ceph RBD image is what is left of it.
 
 use crate::error::{ControlError, ControlResult};
+use crate::events::event::TAKEN_OVER;
 use crate::export_spec::ExportSpec;
 use crate::image_report::ImageReport;
 use crate::name::VolumeName;
@@ -225,7 +226,8 @@ fn push_off(turn: &mut Turn, remote: &Remote, force: bool) -> ControlResult<Take
     turn.apart(format!("taking {remote} over")).take_image_over(remote, force)
 }
 
-/// Writes into the log what was taken, from whom, and what is lost: the answer may reach nobody.
+/// Writes into the log what was taken, from whom, and what is lost, and makes an event of it: the answer may reach
+/// nobody.
 fn tell(turn: &mut Turn, name: &VolumeName, taken: &TakenImage) {
     for client in &taken.from {
         turn.log(
@@ -233,7 +235,13 @@ fn tell(turn: &mut Turn, name: &VolumeName, taken: &TakenImage) {
             &format!("{client} is pushed off its image, and the cluster refuses it from now on"),
         );
     }
-    turn.log(name, &loss_of(taken));
+    let loss = loss_of(taken);
+    turn.log(name, &loss);
+    let from = match taken.from.is_empty() {
+        true => "nobody who lives".to_owned(),
+        false => taken.from.join(", "),
+    };
+    turn.tell(&TAKEN_OVER, name.as_str(), format!("its image was taken over from {from}: {loss}"));
 }
 
 /// What is lost, in a sentence.
