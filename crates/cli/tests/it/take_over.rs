@@ -75,6 +75,10 @@ fn a_host_that_lives_keeps_its_image_and_with_force_is_shut_out() {
     assert_eq!(hosts.other.exported("v").read(0, 4096).unwrap(), [1; 4096]);
     until("the owner knows", || client.write(0, &[3; 4096]).is_err());
     assert!(client.read(0, 4096).is_err(), "what it has may be old");
+    // Both hosts tell of it.
+    let events = |host: &Instance| host.run(&["events", "--json"]).ok().out;
+    until("the event of the other", || events(&hosts.other).contains("\"taken_over\""));
+    until("the event of the owner", || events(&hosts.owner).contains("\"drive_failed\""));
     assert_eq!(hosts.other.connect("v").read(0, 4096).unwrap(), [1; 4096]);
     drop(client);
     hosts.owner.kill();
