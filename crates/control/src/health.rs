@@ -9,7 +9,9 @@ use crate::events::hook::HookStatus;
 use crate::health_state::{HealthState, HealthSummary};
 use crate::name::{ArrayName, VolumeName};
 use crate::smart::{Smart, SmartWarning, SpareSmart};
-use crate::status::{ByteRange, DeviceState, DeviceStatus, ExportState, UnshippedStatus, VolumeState, VolumeStatus};
+use crate::status::{
+    ByteRange, DeviceState, DeviceStatus, ExportState, UnshippedStatus, VolumeState, VolumeStatus,
+};
 
 /// The exit code of `voltier health` when it cannot find out: 3 UNKNOWN.
 pub const UNKNOWN_EXIT_CODE: u8 = 3;

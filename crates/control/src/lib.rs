@@ -105,8 +105,8 @@ pub use ending::STOP_WAIT_S;
 pub use error::{ControlError, ControlResult, ErrorKind};
 pub use events::event::{
     ARRAY_NOTICE, Change, DAEMON_CRASHED, DAEMON_STARTED, DAEMON_STOPPED, EVENTS, Event, EventKind,
-    LEFT_OUT, REBUILD_BEGUN, REBUILD_ENDED, SCRUB_BEGUN, SCRUB_ENDED, SPARE_USED, Severity, TAKEN_OVER,
-    TEST, UPGRADED,
+    LEFT_OUT, REBUILD_BEGUN, REBUILD_ENDED, SCRUB_BEGUN, SCRUB_ENDED, SPARE_USED, Severity,
+    TAKEN_OVER, TEST, UPGRADED,
 };
 pub use events::file::recorded_events;
 pub use events::hook::{Hook, HookStatus, HookTarget, HookTest, recorded_hooks};

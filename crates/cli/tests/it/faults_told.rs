@@ -51,7 +51,9 @@ impl Scene {
     fn name(&self, about: About) -> String {
         match about {
             About::Drive(number) => self.drives[number].clone(),
-            About::Export => format!("nbd+unix:///v?socket={}", self.instance.socket("v").display()),
+            About::Export => {
+                format!("nbd+unix:///v?socket={}", self.instance.socket("v").display())
+            }
             About::Hook => format!("test -e {}", self.instance.aside("mended")),
             About::Name(name) => name.to_owned(),
         }
@@ -247,6 +249,9 @@ faults! {
         |it| {
             it.run(&["set", "v", "ordered=on", "max_unshipped=1s"]);
             it.tell(1, Conduct::Hangs);
+            it.work();
+            // What is written from now on waits for what was written before.
+            thread::park_timeout(Duration::from_secs(2));
             (0..8).for_each(|_| it.work());
         },
         |it| it.tell(1, Conduct::Serves);
@@ -379,7 +384,9 @@ fn is_so(instance: &Instance, got: &str, way: &str, what: (&str, &str, &str)) ->
             let text = instance.run(&["metrics"]).out;
             let (name, word) = (format!("name=\"{name}\","), format!("condition=\"{word}\"}} 1"));
             let is_it = |line: &str| {
-                line.starts_with("voltier_condition{") && line.contains(&name) && line.ends_with(&word)
+                line.starts_with("voltier_condition{")
+                    && line.contains(&name)
+                    && line.ends_with(&word)
             };
             text.contains("voltier_build_info") && text.lines().any(is_it) == stands
         }),
