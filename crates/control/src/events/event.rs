@@ -105,7 +105,8 @@ events! {
     UPGRADED: Daemon Info "upgraded",
         "another program has taken over what the daemon serves (`voltier upgrade`)";
     TAKEN_OVER: Volume Warning "taken_over",
-        "the image of the volume was taken from another host (`voltier takeover`); the text says what is lost with that";
+        "the image of the volume was taken from another host (`voltier takeover`); the text says what is lost with \
+         that";
     SPARE_USED: Array Warning "spare_used",
         "a spare of the array or of its pool takes the place of a member; the text says how many are left";
     REBUILD_BEGUN: Array Info "rebuild_begun",
