@@ -15,7 +15,8 @@ collected() {
     awk '/Collected/ { print $4 }'
 }
 
-cases="hit_read volume_hit_read write_back volume_write_back write_back_and_destage miss_read write_through write_around write_around_part"
+cases="hit_read volume_hit_read write_back volume_write_back"
+cases="$cases write_back_and_destage miss_read write_through write_around write_around_part"
 cases="$cases hit_read_128k hit_read_128k_scattered write_back_128k"
 cases="$cases small_write full_stripe small_write_bitmap small_write_journal"
 for case in $cases; do

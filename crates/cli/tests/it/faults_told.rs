@@ -265,7 +265,7 @@ faults! {
         |it| { it.instance.kill(); it.instance.serve() },
         |_| {};
     metrics_whose_address_is_taken: "metrics_fail", About::Name("voltier"), with_metrics(),
-        |it| take_the_address(it),
+        take_the_address,
         |it| drop(it.listener.take());
     a_hook_that_fails: "hook_fails", About::Hook, plain(),
         |it| {
