@@ -19,7 +19,8 @@ use crate::error::{ControlError, ControlResult, ErrorKind};
 use crate::events::courier;
 use crate::events::hook::HookStatus;
 use crate::events::keep::Events;
-use crate::metrics::{self, http::Answer};
+use crate::health::Health;
+use crate::metrics::{self, http::Answer, page};
 use crate::notify;
 use crate::protocol::{self, EventsRequest, Request, Response};
 use crate::service::arrays::scrub_book;
@@ -150,13 +151,25 @@ impl<E: Engine + Send + Sync> Shared<E> {
         Ok(metrics::of(&seen, &hooks, self.events.own_checks()))
     }
 
+    /// What the page shows, in JSON.
+    fn page_status(&self) -> ControlResult<String> {
+        let seen = self.seen()?;
+        let health = Health::of_all(&seen.volumes, &seen.arrays, &seen.pools);
+        let mut health = health.with(self.events.own_checks());
+        self.events.date(&mut health.checks);
+        page::status(&seen, &health)
+    }
+
     /// Answers a request for metrics, or for the page and what it shows.
     pub(crate) fn answer_http(&self, path: &str) -> Answer {
+        let of = |kind: &'static str, content: ControlResult<String>| match content {
+            Ok(content) => Answer::ok(kind, content),
+            Err(_) => Answer::refused("503 Service Unavailable"),
+        };
         match path {
-            "/metrics" => match self.metrics() {
-                Ok(text) => Answer::ok(metrics::CONTENT_TYPE, text),
-                Err(_) => Answer::refused("503 Service Unavailable"),
-            },
+            "/" => Answer::ok(page::CONTENT_TYPE, page::PAGE.to_owned()),
+            "/status.json" => of(page::STATUS_TYPE, self.page_status()),
+            "/metrics" => of(metrics::CONTENT_TYPE, self.metrics()),
             _ => Answer::refused("404 Not Found"),
         }
     }

@@ -3,6 +3,7 @@
 
 pub(crate) mod address;
 pub(crate) mod http;
+pub(crate) mod page;
 mod text;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::array_status::{ArrayDetail, PoolStatus};
+use crate::date::Date;
 use crate::events::keep::Look;
 use crate::health::{self, Check};
 use crate::service::arrays::{self, spare_pools};
@@ -32,6 +33,8 @@ enum Status {
 /// Everything of an instance, as the last look has seen it.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Snapshot {
+    /// When it was seen.
+    pub(crate) time: Date,
     pub(crate) volumes: Vec<VolumeStatus>,
     pub(crate) arrays: Vec<ArrayDetail>,
     pub(crate) pools: Vec<PoolStatus>,
@@ -84,7 +87,7 @@ impl Looks {
 
     /// What the last look has seen.
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let mut snapshot = Snapshot { pools: self.pools.clone(), ..Snapshot::default() };
+        let mut snapshot = Snapshot { time: Date::now(), pools: self.pools.clone(), ..Snapshot::default() };
         for seen in self.seen.values() {
             match &seen.status {
                 Status::Volume(volume) => snapshot.volumes.push((**volume).clone()),
