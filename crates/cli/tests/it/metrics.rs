@@ -5,6 +5,8 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::support::arrays::with;
 use crate::support::{Instance, MIB, until};
 
@@ -175,4 +177,80 @@ fn an_address_in_use_is_a_warning_and_is_taken_when_it_is_free() {
     until("its end is an event", || events() == 2);
     let port = address.rsplit_once(':').unwrap().1.parse().unwrap();
     assert!(get(port, "GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 OK"));
+}
+
+fn body(port: u16, path: &str) -> String {
+    let answer = get(port, &format!("GET {path} HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n"));
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{path}: {head}");
+    body.to_owned()
+}
+
+/// Without what runs on while nobody asks for anything.
+fn at_rest(mut shown: Value) -> Value {
+    const RUNS: [&str; 4] = ["recent", "uptime_seconds", "read_latency", "write_latency"];
+    let parts: Vec<&mut Value> = match &mut shown {
+        Value::Object(fields) => {
+            fields.retain(|name, _| !RUNS.contains(&name.as_str()));
+            fields.values_mut().collect()
+        }
+        Value::Array(list) => list.iter_mut().collect(),
+        _ => Vec::new(),
+    };
+    parts.into_iter().for_each(|part| *part = at_rest(part.take()));
+    shown
+}
+
+#[test]
+fn the_page_is_answered_and_shows_what_the_commands_show() {
+    let port = port();
+    let address = format!("127.0.0.1:{port}");
+    let instance = Instance::new().with_variable("VOLTIER_METRICS", &address);
+    let (disk, ssd) = (instance.drive("<b>disk", 64 * MIB), instance.drive("ssd", 32 * MIB));
+    let members = ["m0", "m1", "m2"].map(|name| instance.drive(name, 16 * MIB));
+    let spare = instance.drive("spare", 16 * MIB);
+    instance.run(&["create", "-p", &disk, "-s", &ssd, "-t", "wt", "v"]).ok();
+    instance.run(&["create", "-p", "mem:16M", "other"]).ok();
+    instance.run(&with(&["create", "a", "--level", "5", "--export", "none"], &members)).ok();
+    instance.run(&["array", "spare-pool", "add", "p", &spare]).ok();
+    instance.run(&["array", "fail", "a", "1"]).ok();
+    instance.export("v");
+    let mut nbd = instance.connect("v");
+    for block in 0..20 {
+        nbd.write(block * 4096, &[1; 4096]).unwrap();
+        nbd.read(block * 4096, 4096).unwrap();
+    }
+    drop(nbd);
+    let shown = |args: &[&str]| at_rest(instance.run(args).shown());
+    let page = || -> Value { serde_json::from_str(&body(port, "/status.json")).unwrap() };
+    let mut seen = Value::Null;
+    until("the look after the last request", || {
+        seen = page();
+        at_rest(seen["volumes"].clone()) == shown(&["show", "--json"])
+            && at_rest(seen["arrays"].clone()) == shown(&["array", "show", "--json"])
+            && seen["pools"] == shown(&["array", "spare-pool", "show", "--json"])
+            && seen["health"] == shown(&["health", "--json"])
+    });
+    assert_eq!(seen["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(
+        (&seen["health"]["state"], &seen["volumes"][1]["name"]),
+        (&"degraded".into(), &"v".into())
+    );
+    assert_eq!(seen["volumes"][1]["writes"]["requests"], 20);
+    assert!(seen["volumes"][1]["recent"]["reads"]["per_second"].is_number(), "{seen}");
+    let before = seen["time"].clone();
+    until("the next look", || page()["time"] != before);
+    // The page has all in itself, and asks for what it shows under its own address.
+    let page = body(port, "/");
+    assert!(page.starts_with("<!DOCTYPE html>\n<html lang=\"en\">"), "{page}");
+    assert!(page.contains("fetch(\"status.json\""), "{page}");
+    assert!(!page.contains("innerHTML") && !page.contains("src="), "names are no HTML");
+    for path in ["/status", "/index.html", "/status.json/", "//", "/show"] {
+        let answer = get(port, &format!("GET {path} HTTP/1.1\r\n\r\n"));
+        assert!(answer.starts_with("HTTP/1.1 404 Not Found\r\n"), "{path}: {answer}");
+    }
+    for path in ["/", "/status.json"] {
+        let answer = get(port, &format!("POST {path} HTTP/1.1\r\n\r\n"));
+        assert!(answer.starts_with("HTTP/1.1 405 "), "{path}: {answer}");
+    }
 }

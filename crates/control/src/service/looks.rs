@@ -87,7 +87,8 @@ impl Looks {
 
     /// What the last look has seen.
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let mut snapshot = Snapshot { time: Date::now(), pools: self.pools.clone(), ..Snapshot::default() };
+        let mut snapshot =
+            Snapshot { time: Date::now(), pools: self.pools.clone(), ..Snapshot::default() };
         for seen in self.seen.values() {
             match &seen.status {
                 Status::Volume(volume) => snapshot.volumes.push((**volume).clone()),

@@ -1,13 +1,14 @@
 //! Figures on their way to users: what JSON and the guide say of them is what their declarations say.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
 use serde_json::Value;
 use voltier_cache::Mode;
 use voltier_control::{
-    ArrayDetail, CONDITIONS, Condition, EVENTS, EventKind, Family, KnownFigures, ShownFigure,
-    Smart, SmartFigures, SmartWarning, VolumeStatus, families, of_group,
+    ArrayDetail, CONDITIONS, Condition, EVENTS, EventKind, Family, FamilyKind, KnownFigures,
+    ShownFigure, Smart, SmartFigures, SmartWarning, VolumeStatus, families, of_group,
 };
 
 use super::fixture::Fixture;
@@ -182,4 +183,50 @@ fn the_guide_lists_all_metrics() {
         let _ = writeln!(table, "| `{name}` | {} | {help} |", kind.word());
     }
     the_page_has("monitoring.md", "the_guide_lists_all_metrics", &[("<!-- metrics -->\n", table)]);
+}
+
+/// The words of a text that begin as the names of metrics do.
+fn metrics_in(text: &str) -> BTreeSet<&str> {
+    let is_of_name = |it: char| it.is_ascii_alphanumeric() || it == '_';
+    let words = text.split(|it| !is_of_name(it));
+    words.filter(|word| word.starts_with("voltier_")).collect()
+}
+
+#[test]
+fn dashboard_and_alerts_ask_for_metrics_that_exist() {
+    let mut names = BTreeSet::new();
+    for Family { name, kind, .. } in families(&volume(), &array()) {
+        if kind == FamilyKind::Histogram {
+            names.extend(["_bucket", "_sum", "_count"].map(|end| format!("{name}{end}")));
+        } else {
+            names.insert(name);
+        }
+    }
+    for (file, least) in [("grafana/voltier.json", 20), ("prometheus/voltier.rules.yml", 3)] {
+        let text = std::fs::read_to_string(Path::new("../../packaging").join(file)).unwrap();
+        let asked = metrics_in(&text);
+        let unknown: Vec<_> = asked.iter().filter(|name| !names.contains(**name)).collect();
+        assert!(unknown.is_empty(), "packaging/{file} asks for {unknown:?}, which do not exist");
+        assert!(asked.len() >= least, "packaging/{file} asks for {asked:?} alone");
+    }
+}
+
+#[test]
+fn the_dashboard_is_whole() {
+    let text = std::fs::read_to_string("../../packaging/grafana/voltier.json").unwrap();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let variables = list(&dashboard["templating"]["list"]);
+    let variables: Vec<_> = variables.iter().map(|it| it["name"].as_str().unwrap()).collect();
+    assert_eq!(variables, ["datasource", "instance", "volume"]);
+    let mut ids = BTreeSet::new();
+    for panel in list(&dashboard["panels"]) {
+        assert!(ids.insert(panel["id"].to_string()), "{} is there twice", panel["id"]);
+        let title = panel["title"].as_str().unwrap();
+        for target in list(&panel["targets"]) {
+            assert_eq!(target["datasource"]["uid"], "${datasource}", "{title}");
+            let asked = target["expr"].as_str().unwrap();
+            assert!(asked.contains("$instance"), "{title} shows instances that are not chosen");
+        }
+    }
 }
