@@ -116,10 +116,16 @@ impl Browser {
     /// Opens a file and waits until its charts are drawn.
     #[track_caller]
     pub(crate) fn open(&mut self, page: &Path) -> Seen {
-        self.events.clear();
         let url = format!("file://{}", page.display());
+        self.visit(&url, "document.documentElement?.dataset?.drawn !== undefined")
+    }
+
+    /// Opens an address and waits until an expression is true there.
+    #[track_caller]
+    pub(crate) fn visit(&mut self, url: &str, condition: &str) -> Seen {
+        self.events.clear();
         self.call("Page.navigate", json!({ "url": url }));
-        self.wait_for("document.documentElement?.dataset?.drawn !== undefined");
+        self.wait_for(condition);
         let mut seen = Seen::default();
         for event in std::mem::take(&mut self.events) {
             let detail = &event["params"];

@@ -4,6 +4,7 @@
 mod browser;
 mod command_line;
 mod demo;
+mod page;
 mod report;
 mod runs;
 #[path = "../../../../crates/cli/tests/it/support/mod.rs"]
