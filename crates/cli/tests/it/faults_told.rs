@@ -248,7 +248,7 @@ faults! {
     writes_that_wait_for_a_disk: "writes_wait", About::Name("v"), cached("wb"),
         |it| {
             it.run(&["set", "v", "ordered=on", "max_unshipped=1s"]);
-            it.tell(1, Conduct::Hangs);
+            it.tell(1, Conduct::RefusesWrites(Errno::IO));
             it.work();
             // What is written from now on waits for what was written before.
             thread::park_timeout(Duration::from_secs(2));
