@@ -185,4 +185,12 @@ fn errors_of_a_disk_are_a_warning_until_they_are_acknowledged_and_later_ones_are
         assert!(said.starts_with(&format!("acknowledged: {disk} of v: ")), "{said}");
         until_found(&instance, "ok", "");
     }
+    // A start counts from 0, and one error is news again.
+    drop(nbd);
+    instance.run(&["stop", "v"]).ok();
+    instance.run(&["start", "v"]).ok();
+    until_found(&instance, "ok", "");
+    shelf.tell(&disk, Conduct::RefusesReads(Errno::IO));
+    instance.connect("v").read(0, 4096).unwrap_err();
+    until_found(&instance, "warning", &format!("drive_errors {disk}"));
 }

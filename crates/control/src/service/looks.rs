@@ -2,7 +2,7 @@
 //!
 //! Each volume and array has a turn of its own, and the cores answer within a bounded time: nobody waits for a look.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -66,7 +66,7 @@ impl Looks {
         let registry_trouble = turn.registry.trouble().map(|it| it.message.clone());
         let volumes = turn.registry.volumes().iter().map(|it| Subject::Volume(it.name.clone()));
         let arrays = turn.registry.arrays().iter().map(|it| Subject::Array(it.name.clone()));
-        let subjects: Vec<Subject> = volumes.chain(arrays).collect();
+        let subjects: BTreeSet<Subject> = volumes.chain(arrays).collect();
         self.pools = spare_pools::all_pools(&turn);
         let mut checks: Vec<Check> = self.pools.iter().flat_map(health::of_pool).collect();
         turn.history.retain(|subject| subjects.contains(subject));

@@ -171,8 +171,14 @@ fn status_of(turn: &mut Turn, record: &VolumeRecord, below: &[ArrayDetail]) -> V
         }
     }
     turn.engine.fill_status(name, &mut status);
-    if let Some(live) = turn.live.get(name) {
-        [status.ssd.acknowledged_errors, status.hdd.acknowledged_errors] = live.acknowledged_errors;
+    if let Some(live) = turn.live.get_mut(name) {
+        for (known, device) in
+            live.acknowledged_errors.iter_mut().zip([&mut status.ssd, &mut status.hdd])
+        {
+            // A drive that was opened anew counts from 0, and so does what is known of it.
+            *known = if *known > device.errors { 0 } else { *known };
+            device.acknowledged_errors = *known;
+        }
     }
     if turn.jobs.running(name).is_some() {
         status.destage = "draining".to_owned();
